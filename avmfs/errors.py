@@ -1,0 +1,139 @@
+"""Domain errors: each is an OSError with its errno.
+
+Owns the one mapping between what can go wrong and an errno; no errno literal stands
+elsewhere. Python users catch FileNotFoundError and friends, the mount returns
+``error.errno``, the command line prints ``error.reason``. Every layer may raise these;
+this module imports none of them.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import ClassVar
+
+
+class AvmError(OSError):
+    """Base of all domain errors. ``reason`` is one line for a person, without the path."""
+
+    code: ClassVar[int] = _errno.EIO
+
+    def __init__(self, reason: str = "", path: str | None = None) -> None:
+        self.reason = reason or os.strerror(self.code)
+        super().__init__(self.code, self.reason, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.reason}" if self.filename else self.reason
+
+
+class NotFound(AvmError, FileNotFoundError):
+    """No such thing, or none that the asker may see: the two are told alike."""
+
+    code = _errno.ENOENT
+
+
+class Denied(AvmError, PermissionError):
+    """Visible, but the policy refuses this verb."""
+
+    code = _errno.EACCES
+
+
+class NotPermitted(AvmError, PermissionError):
+    """An operation that this filesystem never offers (hard links, device nodes)."""
+
+    code = _errno.EPERM
+
+
+class Exists(AvmError, FileExistsError):
+    code = _errno.EEXIST
+
+
+class Invalid(AvmError):
+    """Bad input: a parameter, a name, a value. The reason names the place."""
+
+    code = _errno.EINVAL
+
+
+class IsDirectory(AvmError, IsADirectoryError):
+    code = _errno.EISDIR
+
+
+class NotDirectory(AvmError, NotADirectoryError):
+    code = _errno.ENOTDIR
+
+
+class NotEmpty(AvmError):
+    code = _errno.ENOTEMPTY
+
+
+class NameTooLong(AvmError):
+    code = _errno.ENAMETOOLONG
+
+
+class TooBig(AvmError):
+    """The file or value would pass a size limit."""
+
+    code = _errno.EFBIG
+
+
+class OverQuota(AvmError):
+    code = _errno.EDQUOT
+
+
+class NoSpace(AvmError):
+    code = _errno.ENOSPC
+
+
+class ReadOnly(AvmError):
+    code = _errno.EROFS
+
+
+class Busy(AvmError):
+    """Try again later: a lock is held elsewhere or the writer is restarting."""
+
+    code = _errno.EAGAIN
+
+
+class Interrupted(AvmError, InterruptedError):
+    code = _errno.EINTR
+
+
+class BadHandle(AvmError):
+    code = _errno.EBADF
+
+
+class Stale(AvmError):
+    """The inode behind a handle is gone."""
+
+    code = _errno.ESTALE
+
+
+class StoreFailed(AvmError):
+    """The store could not answer: I/O error, corruption, an unreachable writer."""
+
+    code = _errno.EIO
+
+
+class NotSupported(AvmError):
+    code = _errno.ENOTSUP
+
+
+class NoAttribute(AvmError):
+    """No such extended attribute (ENODATA on Linux, ENOATTR on macOS)."""
+
+    code = getattr(_errno, "ENODATA", 93)
+
+
+_BY_CODE: dict[int, type[AvmError]] = {
+    cls.code: cls
+    for cls in (
+        NotFound, Denied, NotPermitted, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NameTooLong,
+        TooBig, OverQuota, NoSpace, ReadOnly, Busy, Interrupted, BadHandle, Stale, StoreFailed, NotSupported,
+        NoAttribute,
+    )
+}  # fmt: skip
+
+
+def from_wire(code: int, reason: str, path: str | None) -> AvmError:
+    """Rebuild an error that crossed a process boundary as (errno, reason, path)."""
+    return _BY_CODE.get(code, StoreFailed)(reason, path)

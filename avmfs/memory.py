@@ -1,0 +1,309 @@
+"""One agent's memory: what all doors share, above the store and the search engine.
+
+Owns resolving of paths as people type them, and the operations that are more than one command or one
+query: search, recall, remember, mail. A ``Memory`` is bound to one principal; everything it returns is
+what that principal may see. Called by views, vfs and the doors. Knows nothing of FUSE, sockets or
+terminals.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from avmfs import paths
+from avmfs.access import Principal
+from avmfs.agents import mail
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.node import Kind, Message, Node
+from avmfs.store.protocol import Reader, Store
+from avmfs.store.schema import ROOT
+from avmfs_config import Limits, SearchSettings
+
+if TYPE_CHECKING:
+    from avmfs.search.engine import Answer, Engine
+
+SYMLINKS_FOLLOWED = 16
+_WORDS = re.compile(r"[^\W_]+", re.UNICODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the memories of one process share. ``clock`` gives ns since the epoch, ``zone`` is for showing times;
+    ``host`` answers questions that only the daemon can (embedding state), None without one."""
+
+    store: Store
+    engine: Engine
+    search: SearchSettings
+    limits: Limits
+    clock: Callable[[], int]
+    zone: tzinfo
+    host: Callable[[str, dict[str, Any]], Any] | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """See the module. Threads may share it."""
+
+    around: Surroundings
+    who: Principal
+    error: str = ""  # the last reason for EINVAL, for /:error
+    questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def store(self) -> Store:
+        return self.around.store
+
+    @property
+    def zone(self) -> tzinfo:
+        return self.around.zone
+
+    def now(self) -> int:
+        return self.around.clock()
+
+    def reading(self) -> AbstractContextManager[Reader]:
+        return self.around.store.reading(self.who)
+
+    def submit(self, command: str, **arguments: Any) -> Any:
+        return self.around.store.submit(self.who, command, **arguments)
+
+    # Names -------------------------------------------------------------------------------------------------
+
+    def resolve(self, reader: Reader, path: str | bytes, *, follow: bool = True) -> Node:
+        """The node at a path as a person writes it: absolute or relative to the root, the aliases /shared and
+        /private, @handles; symlinks inside the tree are followed. Raises NotFound, NotDirectory."""
+        parts = list(self.real_parts(path if isinstance(path, bytes) else paths.raw(path)))
+        shown = paths.printable(paths.join(tuple(parts)))
+        node, budget = reader.node(ROOT), SYMLINKS_FOLLOWED
+        while parts:
+            name = parts.pop(0)
+            handle = paths.parse_handle(name) if node.id == ROOT else None
+            if node.kind is not Kind.DIRECTORY:
+                raise NotDirectory(path=shown)
+            child = reader.by_handle(handle) if handle is not None else reader.child(node.id, name)
+            if child is None:
+                raise NotFound(path=shown)
+            if child.kind is Kind.SYMLINK and (parts or follow):
+                budget -= 1
+                if budget < 0:
+                    raise Invalid("too many symlinks", shown)
+                target = reader.target(child.id)
+                base = b"" if target.startswith(b"/") else reader.path(node.id)
+                parts = [*self.real_parts(base + b"/" + target), *parts]
+                node = reader.node(ROOT)
+            else:
+                node = child
+        return node
+
+    def real_parts(self, path: bytes) -> tuple[bytes, ...]:
+        """Components with /shared and /private spelled out."""
+        parts = paths.split(path)
+        if parts[:1] == (paths.SHARED,):
+            return (paths.MEMORY, *parts)
+        if parts[:1] == (paths.PRIVATE,):
+            return (paths.MEMORY, paths.PRIVATE, paths.raw(self.who.name), *parts[1:])
+        return parts
+
+    # Finding -----------------------------------------------------------------------------------------------
+
+    def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: str = "hybrid") -> Answer:
+        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
+        self.make_searchable()
+        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)  # type: ignore[arg-type]
+
+    def recall(
+        self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,
+        strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
+    ) -> str:  # fmt: skip
+        """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``."""
+        self.make_searchable()
+        settings = self.around.search
+        return self.around.engine.recall(
+            self.who, q,
+            max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
+            min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
+            strategy=strategy, under=under, cite=cite, reserve=reserve, now=self.now(), zone=self.zone,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    def make_searchable(self) -> None:
+        """Whatever was committed before this call is in the lexical index after it."""
+        while self.around.store.queue_lengths()[0]:
+            self.around.store.submit(Principal(self.who.name), "drain_lexical", limit=64)
+
+    # Writing -----------------------------------------------------------------------------------------------
+
+    def remember(
+        self, content: str, *, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
+        importance: float | None = None, namespace: str | None = None, created: int | None = None,
+    ) -> str:  # fmt: skip
+        """Store a new memory; returns its path. Never replaces one: a taken name gets a number.
+
+        ``path`` names the file; else it is made from the title or the first words, in ``namespace``
+        ("private", the default, "shared", or a directory).
+        """
+        if not content.strip():
+            raise Invalid("nothing to remember: the content is empty")
+        if importance is not None and not 0 <= importance <= 1:
+            raise Invalid(f"importance {importance}: expected 0 to 1")
+        self.submit("enroll")
+        if path is not None:
+            where = self.real_parts(paths.raw(path))
+        else:
+            where = (*self._namespace(namespace or "private"), slug(title or content))
+        if len(where) < 2:
+            raise Invalid(f"{path!r} is not below /memory")
+        body = content if content.endswith("\n") else content + "\n"
+        written = self.submit(
+            "remember", path=list(where), data=body.encode("utf-8", "surrogateescape"), title=title,
+            tags=sorted({check_tag(tag) for tag in tags}), importance=importance, created=created,
+        )  # fmt: skip
+        return paths.text(written["path"])
+
+    def _namespace(self, namespace: str) -> tuple[bytes, ...]:
+        if namespace in ("private", "shared"):
+            return self.real_parts(b"/" + namespace.encode())
+        parts = self.real_parts(paths.raw(namespace))
+        return parts if parts[:1] == (paths.MEMORY,) else (paths.MEMORY, paths.SHARED, *parts)
+
+    def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
+        """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths.
+
+        Like mv(1): into ``target`` when that is a directory. Each node moves atomically; a prefix of many is
+        one node after the other, and an error leaves those before it moved.
+        """
+        with self.reading() as reader:
+            moves = self._moves(reader, source, target)
+        done: list[tuple[bytes, bytes]] = []
+        for old, new in moves:
+            self.rename(old, new)
+            done.append((old, new))
+        return done
+
+    def rename(self, old: bytes, new: bytes, flags: int = 0) -> None:
+        """One rename(2) by path. Missing parent directories of ``new`` are made."""
+        self.make_directories(self.real_parts(new)[:-1])
+        with self.reading() as reader:
+            here, name = self._entry(reader, old)
+            there, new_name = self._entry(reader, new)
+        self.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+
+    def make_directories(self, parts: tuple[bytes, ...]) -> None:
+        """mkdir -p."""
+        for length in range(1, len(parts) + 1):
+            with self.reading() as reader:
+                try:
+                    self.resolve(reader, paths.join(parts[:length]))
+                    continue
+                except NotFound:
+                    parent = self.resolve(reader, paths.join(parts[: length - 1]))
+            try:
+                self.submit("mkdir", parent=parent.id, name=parts[length - 1], mode=0o755)
+            except Exists:
+                continue  # another agent was faster
+
+    def delete(self, path: str, *, recursive: bool = False) -> int:
+        """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went."""
+        with self.reading() as reader:
+            node = self.resolve(reader, path, follow=False)
+            parent, name = node.parent, node.name
+            below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
+            where = reader.path(node.id)
+        if parent is None:
+            raise Denied("part of every tree", path)
+        if node.kind is not Kind.DIRECTORY:
+            self.submit("unlink", parent=parent, name=name)
+            return 1
+        if not recursive:
+            raise IsDirectory(path=path)
+        count = sum(self.delete(paths.text(where + b"/" + child.name), recursive=True) for child in below)
+        self.submit("rmdir", parent=parent, name=name)
+        return count + 1
+
+    def _entry(self, reader: Reader, path: bytes) -> tuple[int, bytes]:
+        parts = self.real_parts(path)
+        if not parts:
+            raise Invalid("the root cannot be moved")
+        if (handle := paths.parse_handle(parts[0])) is not None and len(parts) == 1:
+            node = reader.by_handle(handle)
+            if node is None or node.parent is None:
+                raise NotFound(path=paths.printable(path))
+            return node.parent, node.name
+        return self.resolve(reader, paths.join(parts[:-1])).id, parts[-1]
+
+    def _moves(self, reader: Reader, source: str, target: str) -> list[tuple[bytes, bytes]]:
+        old, new = paths.raw(source), paths.raw(target)
+        try:
+            node = self.resolve(reader, old, follow=False)
+        except NotFound:
+            return self._prefix_moves(reader, old, new)
+        try:
+            into = self.resolve(reader, new)
+        except NotFound:
+            into = None
+        if into is not None and into.kind is Kind.DIRECTORY:
+            return [(reader.path(node.id), reader.path(into.id) + b"/" + node.name)]
+        return [(reader.path(node.id), paths.join(self.real_parts(new)))]
+
+    def _prefix_moves(self, reader: Reader, old: bytes, new: bytes) -> list[tuple[bytes, bytes]]:
+        directory, _, stem = old.rpartition(b"/")
+        there, _, new_stem = new.rpartition(b"/")
+        holder = self.resolve(reader, directory or b"/")
+        names = [child.name for child in reader.children(holder.id) if child.name.startswith(stem)]
+        if not names or not stem:
+            raise NotFound(path=paths.printable(old))
+        base = reader.path(holder.id)
+        return [(base + b"/" + name, there + b"/" + new_stem + name[len(stem) :]) for name in names]
+
+    # Mail --------------------------------------------------------------------------------------------------
+
+    def tell(self, recipient: str, text: str, *, priority: str = "normal", expires: str | None = None) -> int:
+        """Send a message to an agent or "@all"; returns its id. ``expires`` is a duration ("2h")."""
+        limits = self.around.limits
+        until = None if expires is None else self.now() + mail.parse_duration(expires)
+        self.submit("enroll")
+        sent = self.submit(
+            "tell", recipient=recipient, body=text, priority=priority, expires=until,
+            body_limit=limits.message_bytes, unread_limit=limits.unread,
+        )  # fmt: skip
+        return int(sent["id"])
+
+    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
+        with self.reading() as reader:
+            return reader.inbox(unread_only=unread_only, priority=priority)
+
+    def mark_read(self, messages: Sequence[int] | None = None) -> int:
+        """These messages, or all, count as read; returns how many were unread."""
+        reply = self.submit("mark_read", messages=None if messages is None else list(messages))
+        return int(reply["count"])
+
+    def banner(self) -> str:
+        """What prose views put on top while urgent mail is unread; empty otherwise."""
+        return mail.banner(self.inbox(unread_only=True, priority="urgent"), self.zone)
+
+    # Times -------------------------------------------------------------------------------------------------
+
+    def local(self, at: int) -> datetime:
+        """Nanoseconds since the epoch in the zone for showing."""
+        return datetime.fromtimestamp(at / 1e9, UTC).astimezone(self.zone)
+
+
+def check_tag(tag: str) -> str:
+    """A tag as stored: trimmed, without a leading #. Raises Invalid for an empty one or one with a comma."""
+    name = unicodedata.normalize("NFC", tag.strip().removeprefix("#"))
+    if not name or len(name) > 64 or "," in name or not name.isprintable() or name[0] in "+-":
+        raise Invalid(f"{tag!r} cannot be a tag (1 to 64 printable characters, no comma, no leading + or -)")
+    return name
+
+
+def slug(text: str) -> bytes:
+    """A file name from a title or the first words: ``NVDA risk!`` -> ``nvda-risk.md``."""
+    words = _WORDS.findall(unicodedata.normalize("NFKC", text[:400]).casefold())[:8]
+    stem = "-".join(words).encode("utf-8", "ignore")[:80].decode("utf-8", "ignore").strip("-") or "memory"
+    return f"{stem}.md".encode()

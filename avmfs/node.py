@@ -1,0 +1,145 @@
+"""Frozen values that every layer speaks of: nodes, documents, versions, changes, messages.
+
+Owns their shape only. Nothing here knows SQL, FUSE or policy. Times are integers,
+nanoseconds since the epoch (UTC); names are bytes, as the kernel gives them; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+Priority = Literal["urgent", "normal", "low"]
+
+
+class Kind(IntEnum):
+    """What a node is. The numbers are stored."""
+
+    FILE = 1
+    DIRECTORY = 2
+    SYMLINK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An inode: the kernel's object. ``parent`` is None for the root and for a file that was unlinked
+    while open. ``uid``/``gid`` are None until somebody other than the mount's owner creates or chowns it."""
+
+    id: int
+    parent: int | None
+    name: bytes
+    kind: Kind
+    mode: int
+    uid: int | None
+    gid: int | None
+    size: int
+    atime: int
+    mtime: int
+    ctime: int
+    scope: int
+    document: int | None
+    expires: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The lineage of a name: what tags, links, sharing, history, handle and marks belong to."""
+
+    id: int
+    node: int
+    handle: str
+    creator: str
+    created: int
+    importance: float | None
+    shared: tuple[str, ...] | None
+    head: int
+    author: str
+    updated: int
+    user: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    document: int
+    number: int
+    at: int
+    author: str
+    size: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the log. ``path`` is where the node stood after the change (before it, for a removal);
+    ``other`` is the old path of a rename."""
+
+    seq: int
+    at: int
+    op: str
+    agent: str
+    node: int
+    document: int | None
+    version: int | None
+    path: bytes
+    other: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An edge as seen from one document: ``outgoing`` points away from it; ``path`` is the other end."""
+
+    outgoing: bool
+    path: bytes
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where an agent stopped reading: a version of a document, or a seq for a directory."""
+
+    version: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: int
+    sender: str
+    recipient: str
+    priority: Priority
+    body: str
+    at: int
+    expires: int | None
+    read_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a listing: a node with what a reader wants to see of it."""
+
+    node: Node
+    path: bytes
+    handle: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that a search found, with what ranking and rendering need of its document. ``whole``: the
+    passage is the entire text. ``start`` and ``stop`` are characters."""
+
+    passage: int
+    document: int
+    node: int
+    path: bytes
+    handle: str
+    author: str
+    updated: int
+    created: int
+    importance: float | None
+    version: int
+    tags: tuple[str, ...]
+    text: str
+    start: int
+    stop: int
+    whole: bool

@@ -1,0 +1,166 @@
+"""The path grammar: names, view suffixes, queries, handles.
+
+Owns every rule about ``:``, ``?``, ``%`` and ``@`` (SPEC section 2); nobody else looks at them.
+Called by the vfs to resolve names and by the doors to parse what users type. Knows nothing of
+the store: whether a name exists is not its question.
+
+Grammar of a view name::
+
+    name  := base ":" view [ "?" pair *( "&" pair ) | ":" key "=" literal ]
+    pair  := key "=" value            value: well-formed %XX is decoded, any other % and + are themselves
+
+The leftmost suffix that reads as a view wins, so a query may contain colons.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from avmfs.errors import Invalid, NameTooLong
+
+NAME_MAX = 255
+MEMORY = b"memory"
+PRIVATE = b"private"
+SHARED = b"shared"
+TELL = b"tell"
+EVERYONE = "@all"
+
+# Every suffix of SPEC section 3, those of later releases too: a name that could be created today must not
+# become unreachable tomorrow.
+CORE_VIEWS = frozenset(
+    "meta tags links shared ttl history diff data path info delta mark list changes stats search recall why plan "
+    "topics tree timeline related synthesis who inbox urgent feed subscriptions pending cold savings agents help "
+    "version error annotated ask".split()
+)
+
+_SUFFIX = re.compile(rb":([a-z][a-z0-9-]*)(?=$|[?:])")
+_LITERAL = re.compile(rb":([a-z_]+)=(.*)\Z", re.DOTALL)
+_HANDLE = re.compile(rb"@([a-z2-7]{4,})\Z")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewName:
+    """A name that reads as a view. ``base`` is the file it is of, empty for the directory's own view.
+    ``query`` is the raw text after ``?``; ``literal`` a (key, value) taken as it stands."""
+
+    base: bytes
+    view: str
+    query: bytes | None = None
+    literal: tuple[str, str] | None = None
+
+    def parameters(self) -> dict[str, str]:
+        """The decoded query. Raises Invalid for a pair without ``=`` and for a key given twice."""
+        if self.literal is not None:
+            return {self.literal[0]: self.literal[1]}
+        return parse_query(self.query or b"")
+
+
+def parse_view(name: bytes, plugins: frozenset[str] = frozenset()) -> ViewName | None:
+    """The view that ``name`` addresses, or None when it is an ordinary name."""
+    for found in _SUFFIX.finditer(name):
+        view = found[1].decode()
+        if view not in CORE_VIEWS and view not in plugins:
+            continue
+        base, rest = name[: found.start()], name[found.end() :]
+        if not rest:
+            return ViewName(base, view)
+        if rest.startswith(b"?"):
+            return ViewName(base, view, query=rest[1:])
+        if literal := _LITERAL.match(rest):
+            return ViewName(base, view, literal=(literal[1].decode(), text(literal[2])))
+    return None
+
+
+def parse_mailbox(name: bytes) -> tuple[str, dict[str, str]]:
+    """``alice?priority=urgent`` or its twin ``alice:priority=urgent`` -> (recipient, parameters)."""
+    recipient, mark, query = name.partition(b"?")
+    if mark:
+        return text(recipient), parse_query(query)
+    recipient, mark, pair = name.partition(b":")
+    if mark:
+        key, equals, value = pair.partition(b"=")
+        if not equals:
+            raise Invalid(f"mailbox parameter {text(pair)!r}: expected KEY=VALUE")
+        return text(recipient), {text(key): text(value)}
+    return text(name), {}
+
+
+def parse_query(query: bytes) -> dict[str, str]:
+    """``k=v&k=v`` with well-formed ``%XX`` decoded; ``+`` is itself. Raises Invalid, naming the pair."""
+    parameters: dict[str, str] = {}
+    for pair in query.split(b"&") if query else ():
+        key, equals, value = pair.partition(b"=")
+        name = text(key)
+        if not equals or not key:
+            raise Invalid(f"query {text(pair)!r}: expected KEY=VALUE")
+        if name in parameters:
+            raise Invalid(f"query parameter {name!r}: given twice")
+        parameters[name] = text(_ESCAPE.sub(lambda hit: bytes([int(hit[1], 16)]), value))
+    return parameters
+
+
+def parse_handle(name: bytes) -> str | None:
+    """``@k7f2`` -> ``k7f2``, or None when it is no short handle."""
+    found = _HANDLE.match(name)
+    return found[1].decode() if found else None
+
+
+def check_name(name: bytes) -> bytes:
+    """A name that may be created. Raises Invalid for a core view's, NameTooLong past 255 bytes."""
+    if len(name) > NAME_MAX:
+        raise NameTooLong(f"a name may have {NAME_MAX} bytes, this has {len(name)}")
+    if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise Invalid(f"{text(name)!r} cannot be a name")
+    if (view := parse_view(name)) is not None:
+        raise Invalid(f"{text(name)!r} reads as the view :{view.view}; no file can have that name")
+    return name
+
+
+def split(path: bytes) -> tuple[bytes, ...]:
+    """Components of an absolute path; ``//`` and ``.`` vanish, ``..`` is resolved lexically at the root.
+
+    A view's query may contain slashes when it comes from a door that is not the kernel, so the
+    first component that reads as a view takes the rest of the path.
+    """
+    parts: list[bytes] = []
+    pieces = path.split(b"/")
+    for index, piece in enumerate(pieces):
+        view = parse_view(piece)
+        if view is not None and (view.query is not None or view.literal is not None):
+            parts.append(b"/".join(pieces[index:]))
+            break
+        if piece == b"..":
+            parts[-1:] = []
+        elif piece not in (b"", b"."):
+            parts.append(piece)
+    return tuple(parts)
+
+
+def join(parts: tuple[bytes, ...]) -> bytes:
+    return b"/" + b"/".join(parts)
+
+
+def text(value: bytes) -> str:
+    """Bytes of a name or query as str; bytes that are no UTF-8 survive as surrogate escapes."""
+    return os.fsdecode(value)
+
+
+def raw(value: str) -> bytes:
+    """Inverse of text()."""
+    return os.fsencode(value)
+
+
+def printable(value: bytes) -> str:
+    """A path for a person or a line-based view: no control characters, nothing undecodable."""
+    shown = value.decode("utf-8", "backslashreplace")
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
+def agent_space(parts: tuple[bytes, ...]) -> str | None:
+    """The agent whose private space holds this path, or None for shared space."""
+    if len(parts) >= 3 and parts[0] == MEMORY and parts[1] == PRIVATE:
+        return text(parts[2])
+    return None

@@ -1,0 +1,165 @@
+"""Searching: from a question to scored passages.
+
+Owns the order of steps (words and vectors, fuse, calibrate, threshold, fetch) and what happens when there are no
+vectors. Called by views, the command line and recall. Knows neither where the index is kept nor how an embedder
+works, and never imports torch. Threads: any; it keeps no state but the cache of query vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from avmfs.access import Principal
+from avmfs.embed.cache import QueryCache
+from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
+from avmfs.search import fuse, lexical, semantic
+from avmfs.search.index import Hit, SearchIndex
+from avmfs.search.relevance import relevance
+from avmfs.text import segment
+from avmfs.text.tokens import TokenCounter
+
+Mode = Literal["hybrid", "lexical", "semantic"]
+
+NO_EMBEDDER: Final = "no embedding engine"
+_FETCHED: Final = 64  # passages fetched at a time, at least
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """``score`` orders the hits of one answer and means nothing beyond it; ``relevance`` (0 to 1) is absolute.
+    ``parts`` is what they are made of: bm25, coverage and, where there is a vector, cosine."""
+
+    hit: Hit
+    score: float
+    relevance: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Hits, best first. ``degraded`` is why vectors had no part in it; ``seq`` the snapshot it came from."""
+
+    query: str
+    hits: tuple[Scored, ...]
+    degraded: str | None
+    seq: int
+
+
+class Engine:
+    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone."""
+
+    def __init__(
+        self,
+        index_for: Callable[[Principal], SearchIndex],
+        embedder: Embedder | None,
+        counter: TokenCounter,
+        *,
+        cache_size: int = 512,
+    ) -> None:
+        self.counter = counter
+        self._index_for = index_for
+        self._embedder = None if embedder is None else QueryCache(embedder, cache_size)
+
+    def search(
+        self,
+        who: Principal,
+        q: str,
+        *,
+        limit: int = 10,
+        under: tuple[bytes, ...] = (),
+        min_relevance: float = 0.0,
+        mode: Mode = "hybrid",
+    ) -> Answer:
+        """The best ``limit`` documents for ``q`` below ``under``, each with its best passage.
+
+        Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits.
+        """
+        answer, _ = self._ask(who, q, limit, under, min_relevance, mode, one_per_document=True)
+        return answer
+
+    def passages(
+        self,
+        who: Principal,
+        q: str,
+        *,
+        limit: int = 200,
+        under: tuple[bytes, ...] = (),
+        min_relevance: float = 0.0,
+        mode: Mode = "hybrid",
+    ) -> Answer:
+        """Like search(), of passages: several may be of one document."""
+        answer, _ = self._ask(who, q, limit, under, min_relevance, mode, one_per_document=False)
+        return answer
+
+    def _ask(
+        self,
+        who: Principal,
+        q: str,
+        limit: int,
+        under: tuple[bytes, ...],
+        min_relevance: float,
+        mode: Mode,
+        *,
+        one_per_document: bool,
+    ) -> tuple[Answer, SearchIndex]:
+        index = self._index_for(who)
+        seq = index.seq()
+        words = segment.query_terms(q)
+        if not words and not q.strip():
+            return Answer(q, (), None, seq), index
+        near, degraded = self._near(index, q, mode)
+        if mode == "semantic" and degraded is None:
+            words = []
+        fused = fuse.fuse(lexical.search(index, words), near)
+        return Answer(q, self._fetch(index, fused, limit, under, min_relevance, one_per_document), degraded, seq), index
+
+    def _near(self, index: SearchIndex, q: str, mode: Mode) -> tuple[semantic.Semantic, str | None]:
+        if mode == "lexical":
+            return semantic.NOTHING, None
+        if self._embedder is None:
+            return semantic.NOTHING, NO_EMBEDDER
+        try:
+            return semantic.search(index, self._embedder.embed_batch([q], urgent=True)), None
+        except EmbeddingUnavailable as error:
+            return semantic.NOTHING, error.reason
+
+    @staticmethod
+    def _fetch(
+        index: SearchIndex,
+        fused: fuse.Fused,
+        limit: int,
+        under: tuple[bytes, ...],
+        min_relevance: float,
+        one_per_document: bool,
+    ) -> tuple[Scored, ...]:
+        absolute = relevance(fused.cosines, fused.coverage)
+        keep = (absolute >= min_relevance) & (absolute > 0)
+        inside = index.below(under)
+        if inside is not None:
+            keep &= np.isin(fused.passages, np.fromiter(inside, np.int64, len(inside)))
+        fused, absolute = fused.only(keep), absolute[keep]
+        found: dict[int, Scored] = {}
+        done, wanted = 0, max(_FETCHED, 2 * limit)
+        # Some fall away when fetched (expired, a second passage of a document): go on until enough are left.
+        while len(found) < limit and done < len(fused.passages):
+            best = fused.best(done + wanted)[done:]
+            places = dict(zip(fused.passages[best].tolist(), best.tolist(), strict=True))
+            for hit in index.hits(list(places), under):
+                at = places[hit.passage]
+                key = hit.document if one_per_document else hit.passage
+                if key not in found:
+                    found[key] = Scored(hit, float(fused.scores[at]), float(absolute[at]), _parts(fused, at))
+            done += wanted
+            wanted *= 4
+        return tuple(found.values())[:limit]
+
+
+def _parts(fused: fuse.Fused, at: int) -> dict[str, float]:
+    parts = {"bm25": float(fused.bm25[at]), "coverage": float(fused.coverage[at])}
+    if not np.isnan(fused.cosines[at]):
+        parts["cosine"] = float(fused.cosines[at])
+    return parts

@@ -1,0 +1,71 @@
+"""What search needs of a store: the seam that the store implements.
+
+Owns two values' shape. An index is bound to one asker when it is made: nothing in it counts, scores or returns
+a row that this asker cannot see, so neither results nor statistics tell of others (DESIGN 3.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage with what an answer shows of its document.
+
+    ``text`` is the passage's, characters ``start`` to ``stop`` of the document; ``whole``: it is all of it.
+    ``updated`` and ``created`` are nanoseconds since the epoch; ``importance`` is 0 to 1, or None for unset.
+    """
+
+    passage: int
+    document: int
+    node: int
+    path: bytes
+    handle: str
+    author: str
+    updated: int
+    created: int
+    importance: float | None
+    version: int
+    tags: tuple[str, ...]
+    text: str
+    start: int
+    stop: int
+    whole: bool
+
+
+class SearchIndex(Protocol):
+    """One snapshot, one asker."""
+
+    def postings(self, term: str) -> NDArray[np.int64]:
+        """Passage ids (occurrences,), one for each occurrence of the term, in no order."""
+        ...
+
+    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Length in terms (n,) of each passage given."""
+        ...
+
+    def corpus(self) -> tuple[int, int]:
+        """How many passages there are, and how many terms in all of them."""
+        ...
+
+    def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Passage ids (n,), ascending, and their vectors (n, dim). Passages not embedded yet are missing."""
+        ...
+
+    def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
+        """What is live and below the directory ``under``, in the order given; the others are left out."""
+        ...
+
+    def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
+        """Ids of the passages below a directory; None for everything."""
+        ...
+
+    def seq(self) -> int:
+        """The store's newest change in this snapshot."""
+        ...

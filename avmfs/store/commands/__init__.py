@@ -1,0 +1,46 @@
+"""Every change that the store can make, one function each.
+
+A command takes the open transaction and plain values (what msgpack can carry) and returns plain values.
+It checks the policy itself, in the transaction, so no door can skip it. The writer and direct mode
+call ``run``; nobody else may change the database. Adding a command is adding a function here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from avmfs.errors import Invalid
+from avmfs.store.transaction import Tx
+
+Command = Callable[..., Any]
+_COMMANDS: dict[str, Command] = {}
+
+
+def command(function: Command) -> Command:
+    """Register a write command under its own name."""
+    if function.__name__ in _COMMANDS:
+        raise ValueError(f"command {function.__name__} is registered twice")
+    _COMMANDS[function.__name__] = function
+    return function
+
+
+def names() -> tuple[str, ...]:
+    _load()
+    return tuple(sorted(_COMMANDS))
+
+
+def run(tx: Tx, name: str, arguments: dict[str, Any]) -> Any:
+    """Run one command. Raises Invalid for an unknown one, else what the command raises."""
+    _load()
+    found = _COMMANDS.get(name)
+    if found is None:
+        raise Invalid(f"unknown store command {name!r}")
+    return found(tx, **arguments)
+
+
+def _load() -> None:
+    if not _COMMANDS:
+        for module in ("namespace", "renaming", "writing", "documents", "messages", "indexing", "upkeep"):
+            importlib.import_module(f"avmfs.store.commands.{module}")

@@ -1,0 +1,140 @@
+"""What is said about a document: tags, links, sharing, ttl, metadata, marks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Denied, Invalid
+from avmfs.node import Kind, Node
+from avmfs.store.commands import command, lineage, renaming
+from avmfs.store.transaction import Tx
+
+USER_LIMIT = 64 * 1024
+
+
+@command
+def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool) -> dict[str, Any]:
+    """Add and remove tags; ``replace`` first removes all."""
+    found, document = _document(tx, node)
+    if replace:
+        tx.db.execute("delete from tag where document = ?", (document,))
+    for name in remove:
+        tx.db.execute("delete from tag where document = ? and tag = ?", (document, name))
+    for name in add:
+        tx.db.execute("insert or ignore into tag(document, tag) values(?, ?)", (document, name))
+    _changed(tx, "tags", found)
+    return {}
+
+
+@command
+def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
+    """An edge from one document to another that the asker can see."""
+    found, document = _document(tx, node)
+    other = tx.document_of(tx.seen(target))
+    if other == document:
+        raise Invalid("a file cannot link to itself")
+    tx.db.execute(
+        "insert or ignore into link(source, target, type, agent, at) values(?, ?, ?, ?, ?)",
+        (document, other, type, tx.who.name, tx.now),
+    )
+    _changed(tx, "links", found)
+    return {}
+
+
+@command
+def remove_link(tx: Tx, node: int, target: int, type: str | None = None) -> dict[str, Any]:
+    found, document = _document(tx, node)
+    other = tx.document_of(tx.seen(target))
+    tx.db.execute(
+        "delete from link where source = ?1 and target = ?2 and (?3 is null or type = ?3)", (document, other, type)
+    )
+    _changed(tx, "links", found)
+    return {}
+
+
+@command
+def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
+    """Limit a file in shared space to some agents (its owner always among them); None: all. Owner only."""
+    found = tx.seen(node)
+    document = tx.document_of(found)
+    parts = tx.parts(node)
+    if paths.agent_space(parts) is not None:
+        raise Invalid("a private file cannot be shared: move it to /shared")
+    creator = tx.db.execute("select creator from document where id = ?", (document,)).get
+    if creator != tx.who.name and not tx.who.operator:
+        raise Denied(f"only its owner, {creator}, can change who shares it")
+    members = tuple(sorted({*agents, creator})) if agents is not None else None
+    tx.db.execute(
+        "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
+    )
+    scope = tx.scope_at(parts, members)
+    if scope != found.scope:
+        tx.log("remove", found, paths.join(parts))
+        renaming.set_scope(tx, found, scope)
+        tx.log("shared", tx.node(node), paths.join(parts))
+    return {}
+
+
+@command
+def set_ttl(tx: Tx, node: int, expires: int | None) -> dict[str, Any]:
+    """When the file vanishes (ns since the epoch), or None for never."""
+    found, _ = _document(tx, node)
+    tx.db.execute("update node set expires = ? where id = ?", (expires, node))
+    _changed(tx, "ttl", found)
+    return {}
+
+
+@command
+def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]) -> dict[str, Any]:
+    """Merge user keys (a value of None removes its key) and set the importance when given."""
+    found, document = _document(tx, node)
+    kept = json.loads(tx.db.execute("select user from document where id = ?", (document,)).get or "{}")
+    kept.update(user)
+    packed = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True)
+    if len(packed) > USER_LIMIT:
+        raise Invalid(f"metadata may have {USER_LIMIT} characters in all")
+    tx.db.execute("update document set user = ? where id = ?", (packed, document))
+    if importance is not None:
+        tx.db.execute("update document set importance = ? where id = ?", (importance, document))
+    _changed(tx, "meta", found)
+    return {}
+
+
+@command
+def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) -> dict[str, Any]:
+    """The asker has read a file up to ``version`` (None: the newest), or a directory up to ``seq``.
+
+    Never moves a version backwards by accident: a stale reader's mark does not undo a newer one,
+    unless the caller names the version.
+    """
+    found = tx.seen(node)
+    newest = tx.db.execute("select max(seq) from log").get or 0
+    if found.kind is Kind.DIRECTORY:
+        subject, number, at = node, 0, newest if seq is None else min(seq, newest)
+    else:
+        subject = tx.document_of(found)
+        head = lineage.head(tx, subject)
+        number = head if version is None else version
+        if not 0 <= number <= head:
+            raise Invalid(f"v{number}: the newest version is v{head}")
+        at = tx.db.execute(
+            "select seq from version where document = ? and number = ?", (subject, number)
+        ).get or 0
+    tx.db.execute(
+        "insert into mark(agent, subject, version, seq) values(?, ?, ?, ?)"
+        " on conflict(agent, subject) do update set version = excluded.version, seq = excluded.seq",
+        (tx.who.name, subject, number, at),
+    )
+    return {"version": number, "seq": at}
+
+
+def _document(tx: Tx, node: int) -> tuple[Node, int]:
+    found = tx.writable(node)
+    return found, tx.document_of(found)
+
+
+def _changed(tx: Tx, op: str, node: Node) -> None:
+    tx.db.execute("update node set ctime = ? where id = ?", (tx.now, node.id))
+    tx.log(op, node, paths.join(tx.parts(node.id)))

@@ -1,0 +1,233 @@
+"""Documents and their versions: the part of a change that outlives the bytes.
+
+Owns the rows of document and version: making one, carrying it over a replaced file, adding or
+amending a version, dropping it. Called by the other commands inside their transaction.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from avmfs.node import Node
+from avmfs.store import content, history
+from avmfs.store.content import Edit
+from avmfs.store.history import Encoding
+from avmfs.store.transaction import Tx, new_id
+
+AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
+AWAY_WITHIN_NS = 10_000_000_000
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+# What vim, emacs and others name the old file while they save: f~, f.bak, f.orig, #f#, and vim's f[^~]
+# when f~ is taken ("backupcopy=no" tries other last characters).
+_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|\.?(?P<stem>.+?)(?:~|\.bak|\.orig|\.old|\.swp|\.tmp|[!-~]))\Z")
+
+
+def extents(tx: Tx, node: int) -> bool:
+    return bool(tx.db.execute("select extents from node where id = ?", (node,)).get)
+
+
+def whole(tx: Tx, node: Node) -> bytes:
+    return content.read(tx.db, node.id, node.size, extents(tx, node.id), 0, node.size)
+
+
+def new_document(tx: Tx, node: int) -> int:
+    """A document for a new file, with a short handle of its own."""
+    document = new_id()
+    tx.db.execute(
+        "insert into document(id, node, handle, creator, created) values(?, ?, ?, ?, ?)",
+        (document, node, _new_handle(tx), tx.who.name, tx.now),
+    )
+    tx.db.execute("update node set document = ? where id = ?", (document, node))
+    return document
+
+
+def _new_handle(tx: Tx) -> str:
+    length = 4
+    while True:
+        for _ in range(4):
+            handle = "".join(secrets.choice(_ALPHABET) for _ in range(length))
+            if not tx.db.execute("select 1 from document where handle = ?", (handle,)).get:
+                return handle
+        length += 1
+
+
+def head(tx: Tx, document: int) -> int:
+    return int(tx.db.execute("select head from document where id = ?", (document,)).get)
+
+
+def add_version(tx: Tx, document: int, size: int, seq: int, handle: int | None) -> int:
+    """The node's bytes are now the newest version. The old one must have been kept before."""
+    number = head(tx, document) + 1
+    tx.db.execute(
+        "insert into version(document, number, at, author, size, seq, encoding, handle) values(?, ?, ?, ?, ?, ?, 0, ?)",
+        (document, number, tx.now, tx.who.name, size, seq, handle),
+    )
+    tx.db.execute("update document set head = ? where id = ?", (number, document))
+    return number
+
+
+def keep_for(tx: Tx, node: Node, document: int, edits: list[Edit]) -> bytes | None:
+    """Before the edits: keep the newest version. Returns the old bytes when its body must be stated
+    against the new ones afterwards (``settle``), None when nothing is left to do."""
+    number = head(tx, document)
+    if not number or _encoding(tx, document, number) != Encoding.HEAD:
+        return None
+    if content.only_appends(node.size, edits):
+        _set(tx, document, number, Encoding.PREFIX, None)
+    elif extents(tx, node.id):
+        _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, node.id))
+    else:
+        return whole(tx, node)
+    return None
+
+
+def settle(tx: Tx, document: int, number: int, older: bytes, newer: bytes | None) -> None:
+    """State version ``number``'s body against the bytes that replaced it (None: they are large)."""
+    if newer is None:
+        encoding, body = history.keyframe(older)
+    elif number % history.KEYFRAME_EVERY == 0:
+        encoding, body = history.PREFIX if newer.startswith(older) else history.keyframe(older)
+    else:
+        encoding, body = history.encode(older, newer)
+    _set(tx, document, number, encoding, body)
+
+
+def amendable(tx: Tx, document: int, handle: int | None) -> bool:
+    """Is the newest version still open to this handle? Not once another agent has marked it as read."""
+    if handle is None:
+        return False
+    row = tx.db.execute(
+        "select at, number from version where document = ? and number = (select head from document where id = ?)"
+        " and handle = ? and encoding = 0",
+        (document, document, handle),
+    ).fetchone()
+    if row is None or tx.now - row[0] > AMEND_WITHIN_NS:
+        return False
+    return not tx.db.execute(
+        "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, row[1], tx.who.name)
+    ).get
+
+
+def amend_for(tx: Tx, node: Node, document: int, edits: list[Edit]) -> tuple[bool, bytes | None]:
+    """Can the version before the newest still be read after the edits are laid over the newest?
+    Returns (yes, its bytes when its body must be restated)."""
+    number = head(tx, document)
+    row = tx.db.execute(
+        "select encoding, body, size from version where document = ? and number = ?", (document, number - 1)
+    ).fetchone()
+    if row is None or history.self_contained(row[0]):
+        return True, None
+    if row[0] == Encoding.PREFIX and content.only_appends(row[2], edits):
+        return True, None
+    if extents(tx, node.id):
+        return False, None
+    return True, history.decode(row[0], row[1], row[2], whole(tx, node))
+
+
+def continue_document(tx: Tx, target: Node, source: Node) -> int:
+    """``source`` replaces ``target`` under its name: the target's document goes on with the source's bytes.
+    The source's own document ends; its tags and links join. Returns the document."""
+    kept, gone = target.document, source.document
+    if kept is None or gone is None:
+        raise ValueError("both must be regular files")
+    number = head(tx, kept)
+    if number and _encoding(tx, kept, number) == Encoding.HEAD:
+        if extents(tx, target.id):
+            _set(tx, kept, number, Encoding.MAP, content.take_map(tx.db, target.id))
+        else:
+            newer = None if extents(tx, source.id) else whole(tx, source)
+            settle(tx, kept, number, whole(tx, target), newer)
+    tx.db.execute("update or ignore tag set document = ? where document = ?", (kept, gone))
+    tx.db.execute("update or ignore link set source = ? where source = ? and target <> ?", (kept, gone, kept))
+    tx.db.execute("update or ignore link set target = ? where target = ? and source <> ?", (kept, gone, kept))
+    drop_document(tx, gone)
+    tx.db.execute("update node set document = null where id = ?", (target.id,))
+    tx.db.execute("update document set node = ? where id = ?", (source.id, kept))
+    tx.db.execute(
+        "update node set document = ?, expires = (select expires from node where id = ?) where id = ?",
+        (kept, target.id, source.id),
+    )
+    return kept
+
+
+def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> int | None:
+    """A file appears under a name that an editor has just renamed away to a backup: the document comes back to
+    the name, the backup goes on as a document of its own. Returns it, or None when there was none."""
+    rows = tx.db.execute(
+        "select document.id, document.node, node.name, node.parent from document join node on node.id = document.node"
+        " where away_parent = ? and away_name = ? and away_at > ?",
+        (parent, name, tx.now - AWAY_WITHIN_NS),
+    ).fetchall()
+    for document, backup, now_named, now_in in rows:
+        if now_in != parent or not is_backup(name, bytes(now_named)):
+            continue
+        held = tx.node(backup)
+        number = head(tx, document)
+        if number and _encoding(tx, document, number) == Encoding.HEAD:
+            if extents(tx, backup):
+                _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, backup))
+            else:
+                settle(tx, document, number, whole(tx, held), None)
+        tx.db.execute(
+            "update document set node = ?, away_parent = null, away_name = null where id = ?", (node, document)
+        )
+        tx.db.execute("update node set document = ?, expires = ? where id = ?", (document, held.expires, node))
+        tx.db.execute("update node set expires = null where id = ?", (backup,))
+        own = new_document(tx, backup)
+        seq = tx.log("write", tx.node(backup), b"", scope=held.scope)
+        add_version(tx, own, held.size, seq, None)
+        return int(document)
+    return None
+
+
+def is_backup(name: bytes, other: bytes) -> bool:
+    """Is ``other`` what an editor names the old ``name`` while it saves?"""
+    found = _BACKUP.match(other)
+    return found is not None and name in (found["hash"], found["stem"])
+
+
+def drop_document(tx: Tx, document: int) -> None:
+    """Remove a document with its versions, index rows and everything said about it."""
+    for body in tx.db.execute(
+        "select body from version where document = ? and encoding = ?", (document, int(Encoding.MAP))
+    ).fetchall():
+        content.release_map(tx.db, body[0])
+    tx.db.execute("delete from version where document = ?", (document,))
+    drop_index(tx, document)
+    for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):
+        tx.db.execute(f"delete from {table} where document = ?", (document,))
+    tx.db.execute("delete from link where source = ?1 or target = ?1", (document,))
+    tx.db.execute("delete from mark where subject = ?", (document,))
+    tx.db.execute("delete from document where id = ?", (document,))
+
+
+def drop_index(tx: Tx, document: int) -> None:
+    """Remove a document's passages and vectors from the indexes."""
+    rows = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
+    for passage, scope, length in rows:
+        tx.db.execute("delete from terms where rowid = ?", (passage,))
+        tx.db.execute(
+            "update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope)
+        )
+        tx.db.execute("insert into vector_log(id) select id from vector where id = ?", (passage,))
+    tx.db.execute("delete from vector where document = ?", (document,))
+    tx.db.execute("delete from passage where document = ?", (document,))
+
+
+def enqueue(tx: Tx, document: int) -> None:
+    """The document's words changed: its index rows are to be made again."""
+    tx.db.execute("insert or ignore into lexical_queue(document) values(?)", (document,))
+    tx.db.execute("insert or ignore into semantic_queue(document) values(?)", (document,))
+
+
+def _encoding(tx: Tx, document: int, number: int) -> int:
+    found = tx.db.execute("select encoding from version where document = ? and number = ?", (document, number)).get
+    return int(found)
+
+
+def _set(tx: Tx, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
+    tx.db.execute(
+        "update version set encoding = ?, body = ?, handle = null where document = ? and number = ?",
+        (int(encoding), body, document, number),
+    )

@@ -1,0 +1,183 @@
+"""Names: making and removing files, directories and symlinks, and a node's own attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Denied, Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted
+from avmfs.node import Kind, Node
+from avmfs.store import content
+from avmfs.store.commands import command, lineage
+from avmfs.store.schema import MEMORY, PRIVATE, ROOT
+from avmfs.store.transaction import Tx, new_id
+
+
+@command
+def create(
+    tx: Tx, parent: int, name: bytes, mode: int, exclusive: bool, uid: int | None = None, gid: int | None = None
+) -> dict[str, Any]:
+    """Make an empty file, or find the one that another mount made first. {"node", "new"}.
+
+    Raises Exists when ``exclusive`` finds a name: the store decides, whatever a mount has cached.
+    """
+    directory = tx.directory(parent)
+    if (found := occupant(tx, directory, name)) is not None:
+        if exclusive or found.scope not in tx.visible:
+            raise Exists(path=paths.printable(name))
+        if found.kind is Kind.DIRECTORY:
+            raise IsDirectory(path=paths.printable(name))
+        return {"node": found.id, "new": False}
+    node = make(tx, directory, name, Kind.FILE, mode, uid, gid)
+    return {"node": node.id, "new": True}
+
+
+@command
+def mkdir(tx: Tx, parent: int, name: bytes, mode: int, uid: int | None = None, gid: int | None = None) -> dict[str, Any]:
+    directory = tx.directory(parent)
+    if occupant(tx, directory, name) is not None:
+        raise Exists(path=paths.printable(name))
+    return {"node": make(tx, directory, name, Kind.DIRECTORY, mode, uid, gid).id}
+
+
+@command
+def symlink(
+    tx: Tx, parent: int, name: bytes, target: bytes, uid: int | None = None, gid: int | None = None
+) -> dict[str, Any]:
+    directory = tx.directory(parent)
+    if occupant(tx, directory, name) is not None:
+        raise Exists(path=paths.printable(name))
+    node = make(tx, directory, name, Kind.SYMLINK, 0o777, uid, gid)
+    tx.db.execute("insert into body(node, data) values(?, ?)", (node.id, target))
+    tx.db.execute("update node set size = ? where id = ?", (len(target), node.id))
+    return {"node": node.id}
+
+
+@command
+def unlink(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
+    """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open."""
+    directory, node = entry(tx, parent, name)
+    if node.kind is Kind.DIRECTORY:
+        raise IsDirectory(path=paths.printable(name))
+    remove(tx, directory, node)
+    return {"node": node.id}
+
+
+@command
+def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
+    """Remove an empty directory; a child that the asker cannot see counts (SPEC 6)."""
+    directory, node = entry(tx, parent, name)
+    if node.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=paths.printable(name))
+    refuse_fixed(tx, node)
+    clear_expired(tx, node.id)
+    if tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get:
+        raise NotEmpty(path=paths.printable(name))
+    tx.log("rmdir", node, paths.join(tx.parts(node.id)))
+    tx.db.execute("delete from node where id = ?", (node.id,))
+    tx.db.execute("delete from mark where subject = ?", (node.id,))
+    tx.touch(directory.id)
+    return {"node": node.id}
+
+
+@command
+def set_attributes(
+    tx: Tx, node: int, mode: int | None = None, uid: int | None = None, gid: int | None = None,
+    atime: int | None = None, mtime: int | None = None, explicit: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """chmod, chown, utimens: what is None stays. ``explicit`` False keeps ctime (an implied change)."""
+    found = tx.writable(node)
+    changes = {"mode": mode, "uid": uid, "gid": gid, "atime": atime, "mtime": mtime}
+    given = {column: value for column, value in changes.items() if value is not None}
+    if given:
+        assignments = ", ".join(f"{column} = :{column}" for column in given)
+        tx.db.execute(
+            f"update node set {assignments}, ctime = :ctime where id = :id",
+            {**given, "ctime": tx.now if explicit else found.ctime, "id": node},
+        )
+        tx.log("attributes", found, _path(tx, found))
+    return {}
+
+
+def occupant(tx: Tx, directory: Node, name: bytes) -> Node | None:
+    """Who has the name now. One whose ttl has passed gives it up."""
+    found = tx.child(directory.id, name)
+    if found is not None and found.expires is not None and found.expires <= tx.now:
+        remove(tx, directory, found)
+        return None
+    return found
+
+
+def entry(tx: Tx, parent: int, name: bytes) -> tuple[Node, Node]:
+    """A directory and its entry, both of which the asker may change."""
+    directory = tx.directory(parent)
+    node = occupant(tx, directory, name)
+    if node is None or node.scope not in tx.visible:
+        raise NotFound(path=paths.printable(name))
+    tx.visible.require(node.scope, paths.printable(name))
+    return directory, node
+
+
+def make(
+    tx: Tx, directory: Node, name: bytes, kind: Kind, mode: int, uid: int | None = None, gid: int | None = None
+) -> Node:
+    """A new node under a free name, in the scope of its place, with its document if it is a file."""
+    paths.check_name(name)
+    if directory.id in (ROOT, PRIVATE):
+        raise Denied("nothing can be created here", paths.printable(name))
+    parts = (*tx.parts(directory.id), name)
+    scope = tx.place(parts)
+    node = new_id()
+    tx.db.execute(
+        "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope) values(?,?,?,?,?,?,?,?,?,?)",
+        (node, directory.id, name, int(kind), mode & 0o7777, uid, gid, tx.now, tx.now, scope),
+    )
+    if kind is Kind.FILE and lineage.reclaim(tx, directory.id, name, node) is None:
+        document = lineage.new_document(tx, node)
+        tx.db.execute(
+            "insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document)
+        )
+    made = tx.node(node)
+    tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", made, paths.join(parts))
+    tx.touch(directory.id)
+    return made
+
+
+def remove(tx: Tx, directory: Node, node: Node) -> None:
+    """Take a file or symlink out of its directory; its document ends with it."""
+    tx.log("remove", node, _path(tx, node))
+    if node.document is not None:
+        lineage.drop_document(tx, node.document)
+    orphan(tx, node)
+    tx.touch(directory.id)
+
+
+def orphan(tx: Tx, node: Node) -> None:
+    """Detach a node from the tree; its bytes go now, or once no mount holds it open."""
+    if tx.orphans and node.kind is Kind.FILE:
+        tx.db.execute(
+            "update node set parent = null, document = null, expires = null, ctime = ? where id = ?", (tx.now, node.id)
+        )
+    else:
+        content.release(tx.db, node.id)
+        tx.db.execute("delete from node where id = ?", (node.id,))
+
+
+def clear_expired(tx: Tx, directory: int) -> None:
+    """Remove the children whose ttl has passed, so that they do not keep a directory alive."""
+    holder = tx.node(directory)
+    rows = tx.db.execute("select id from node where parent = ? and expires <= ?", (directory, tx.now)).fetchall()
+    for (child,) in rows:
+        remove(tx, holder, tx.node(child))
+
+
+def refuse_fixed(tx: Tx, node: Node) -> None:
+    """The directories that every tree has stay where they are, private spaces among them."""
+    if node.id < 16 or node.parent == PRIVATE or node.id == MEMORY:
+        raise NotPermitted("part of every tree", paths.printable(node.name))
+
+
+def _path(tx: Tx, node: Node) -> bytes:
+    if node.parent is None and node.id != ROOT:
+        return b""
+    return paths.join(tx.parts(node.id))

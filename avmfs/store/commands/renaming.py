@@ -1,0 +1,176 @@
+"""Moving nodes: rename with its flags, documents that continue, scopes that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
+from avmfs.node import Kind, Node
+from avmfs.store.commands import command, lineage, namespace
+from avmfs.store.transaction import Tx
+
+NOREPLACE = 1  # renameat2(2)
+EXCHANGE = 2
+
+
+@command
+def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> dict[str, Any]:
+    """Move a node; atomically replace what stands there. A replaced file's document continues (SPEC 2)."""
+    if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
+        raise Invalid(f"rename flags {flags}")
+    here, source = namespace.entry(tx, parent, name)
+    there = tx.directory(new_parent)
+    namespace.refuse_fixed(tx, source)
+    target = namespace.occupant(tx, there, new_name)
+    if target is not None and target.id == source.id:
+        return {"node": source.id}
+    if source.kind is Kind.DIRECTORY and source.id in _ancestry(tx, there.id):
+        raise Invalid("a directory cannot be moved into itself", paths.printable(name))
+    if flags & EXCHANGE:
+        return _exchange(tx, here, source, there, new_name, target)
+    if target is not None:
+        if flags & NOREPLACE or target.scope not in tx.visible:
+            raise Exists(path=paths.printable(new_name))
+        tx.visible.require(target.scope, paths.printable(new_name))
+        _replace(tx, there, source, target)
+        source = tx.node(source.id)
+    else:
+        paths.check_name(new_name)
+    _move(tx, source, here, there, new_name, replaced=target)
+    return {"node": source.id, "replaced": target.id if target is not None else None}
+
+
+def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
+    """Make room: the kinds must fit, a directory must be empty, a file's document passes to the source."""
+    where = paths.printable(target.name)
+    namespace.refuse_fixed(tx, target)
+    if target.kind is Kind.DIRECTORY:
+        if source.kind is not Kind.DIRECTORY:
+            raise IsDirectory(path=where)
+        namespace.clear_expired(tx, target.id)
+        if tx.db.execute("select 1 from node where parent = ? limit 1", (target.id,)).get:
+            raise NotEmpty(path=where)
+        tx.db.execute("delete from node where id = ?", (target.id,))
+        return
+    if source.kind is Kind.DIRECTORY:
+        raise NotDirectory(path=where)
+    if source.kind is Kind.FILE and target.kind is Kind.FILE:
+        document = lineage.continue_document(tx, target, source)
+        seq = tx.log("write", tx.node(source.id), paths.join(tx.parts(target.id)), scope=target.scope)
+        before = lineage.head(tx, document)
+        number = lineage.add_version(tx, document, source.size, seq, None)
+        tx.db.execute("update log set version = ? where seq = ?", (number, seq))
+        advance_own_mark(tx, document, before, number, seq)
+        lineage.enqueue(tx, document)
+        namespace.orphan(tx, tx.node(target.id))
+    else:
+        namespace.remove(tx, there, target)
+
+
+def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
+    old_path = paths.join(tx.parts(source.id))
+    parts = (*tx.parts(there.id), new_name)
+    scope = tx.place(parts, _shared_at(tx, source, parts))
+    tx.db.execute(
+        "update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id)
+    )
+    if source.document is not None and replaced is None:
+        tx.db.execute(
+            "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?",
+            (here.id, source.name, tx.now, source.document),
+        )
+    moved = tx.node(source.id)
+    if scope != source.scope:
+        # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
+        tx.log("remove", source, old_path)
+        rescope(tx, moved, parts)
+        tx.log("create", tx.node(source.id), paths.join(parts))
+    else:
+        rescope(tx, moved, parts)
+        tx.log("rename", moved, paths.join(parts), other=old_path)
+    tx.touch(here.id)
+    if there.id != here.id:
+        tx.touch(there.id)
+
+
+def _exchange(
+    tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, target: Node | None
+) -> dict[str, Any]:
+    if target is None or target.scope not in tx.visible:
+        raise NotFound(path=paths.printable(new_name))
+    tx.visible.require(target.scope, paths.printable(new_name))
+    namespace.refuse_fixed(tx, target)
+    if target.kind is Kind.DIRECTORY and target.id in _ancestry(tx, here.id):
+        raise Invalid("a directory cannot be moved into itself", paths.printable(new_name))
+    # The unique index forbids two nodes under one name even for a moment: step aside first.
+    tx.db.execute("update node set parent = null where id = ?", (target.id,))
+    _place_exchanged(tx, source, there, new_name)
+    _place_exchanged(tx, target, here, source.name)
+    tx.touch(here.id)
+    tx.touch(there.id)
+    return {"node": source.id, "replaced": target.id}
+
+
+def _place_exchanged(tx: Tx, node: Node, directory: Node, name: bytes) -> None:
+    parts = (*tx.parts(directory.id), name)
+    tx.place(parts, _shared_at(tx, node, parts))
+    tx.db.execute(
+        "update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id)
+    )
+    moved = tx.node(node.id)
+    rescope(tx, moved, parts)
+    tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
+
+
+def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
+    """Fold the scope of a node and of all below it anew for the place where it now stands.
+
+    Raises NotEmpty when something below that the asker may not change would change hands: like a
+    removal of that directory, it would touch what the asker cannot see.
+    """
+    shared = _shared_at(tx, node, parts)
+    if node.document is not None and shared is None:
+        tx.db.execute("update document set shared = null where id = ?", (node.document,))
+    scope = tx.scope_at(parts, shared)
+    if scope != node.scope:
+        if not tx.visible.writable(node.scope):
+            raise NotEmpty(path=paths.printable(node.name))
+        set_scope(tx, node, scope)
+    if node.kind is Kind.DIRECTORY:
+        for (child,) in tx.db.execute("select id from node where parent = ?", (node.id,)).fetchall():
+            below = tx.node(child)
+            rescope(tx, below, (*parts, below.name))
+
+
+def set_scope(tx: Tx, node: Node, scope: int) -> None:
+    """Move a node to another visibility class: its index rows are hidden at once and made again."""
+    tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
+    if node.document is not None:
+        lineage.drop_index(tx, node.document)
+        lineage.enqueue(tx, node.document)
+
+
+def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
+    """An agent's own write counts as read by it, if it had read all before (SPEC 3, :delta)."""
+    tx.db.execute(
+        "update mark set version = ?, seq = ? where agent = ? and subject = ? and version = ?",
+        (number, seq, tx.who.name, document, before),
+    )
+
+
+def _shared_at(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
+    """The ``:shared`` set that the node has at ``parts``: none in a private space."""
+    if node.document is None or paths.agent_space(parts) is not None:
+        return None
+    names = tx.db.execute("select shared from document where id = ?", (node.document,)).get
+    return tuple(names.split(",")) if names else None
+
+
+def _ancestry(tx: Tx, node: int) -> set[int]:
+    found: set[int] = set()
+    row: int | None = node
+    while row is not None:
+        found.add(row)
+        row = tx.db.execute("select parent from node where id = ?", (row,)).get
+    return found

@@ -1,0 +1,91 @@
+"""Keeping the store in order: first rows, changed rules, passed ttls, bytes nobody holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.node import Kind
+from avmfs.store import content, schema
+from avmfs.store.commands import command, namespace, renaming
+from avmfs.store.transaction import Tx
+
+VECTOR_LOG_KEPT = 100_000
+
+_FIXED = (
+    (schema.ROOT, None, b"", ()),
+    (schema.MEMORY, schema.ROOT, paths.MEMORY, (paths.MEMORY,)),
+    (schema.SHARED, schema.MEMORY, paths.SHARED, (paths.MEMORY, paths.SHARED)),
+    (schema.PRIVATE, schema.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
+)
+
+
+@command
+def settle(tx: Tx) -> dict[str, Any]:
+    """Before anybody serves: make the directories that every tree has, and fold all scopes anew when the rules
+    changed since they were folded. {"rescoped"}. Needs an operator."""
+    for node, parent, name, parts in _FIXED:
+        tx.db.execute(
+            "insert or ignore into node(id, parent, name, kind, mode, mtime, ctime, scope) values(?,?,?,?,?,?,?,?)",
+            (node, parent, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts)),
+        )
+    digest = tx.db.execute("select value from setting where key = 'policy'").get
+    if digest == tx.policy.digest:
+        return {"rescoped": False}
+    tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), schema.ROOT))
+    memory = tx.node(schema.MEMORY)
+    renaming.rescope(tx, memory, (paths.MEMORY,))
+    tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
+    return {"rescoped": True}
+
+
+@command
+def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
+    """Remove nodes whose ttl has passed; every route stopped showing them then. {"reaped"}."""
+    rows = tx.db.execute(
+        "select id from node where expires <= ? and parent is not null limit ?", (tx.now, limit)
+    ).fetchall()
+    for (node,) in rows:
+        found = tx.node(node)
+        if found.parent is not None:
+            namespace.remove(tx, tx.node(found.parent), found)
+    return {"reaped": len(rows)}
+
+
+@command
+def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
+    """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped"}."""
+    reaped = 0
+    for node in nodes:
+        if tx.db.execute("select 1 from node where id = ? and parent is null and id <> ?", (node, schema.ROOT)).get:
+            content.release(tx.db, node)
+            tx.db.execute("delete from node where id = ?", (node,))
+            tx.db.execute("delete from hold where node = ?", (node,))
+            reaped += 1
+    return {"reaped": reaped}
+
+
+@command
+def reap_all_orphans(tx: Tx) -> dict[str, Any]:
+    """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. {"reaped"}."""
+    rows = tx.db.execute("select id from node where parent is null and id <> ?", (schema.ROOT,)).fetchall()
+    return reap_orphans(tx, [node for (node,) in rows])
+
+
+@command
+def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
+    """A mount still has these unlinked files open: renew its leases on them."""
+    for node in nodes:
+        tx.db.execute("insert or replace into hold(node, holder, at) values(?, ?, ?)", (node, holder, tx.now))
+    return {}
+
+
+@command
+def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
+    """Drop the kept replies of clients that have been silent since ``before`` (ns)."""
+    tx.db.execute("delete from applied where at < ?", (before,))
+    newest = tx.db.execute("select max(seq) from vector_log").get or 0
+    tx.db.execute("delete from vector_log where seq <= ?", (newest - VECTOR_LOG_KEPT,))
+    return {}
+
+

@@ -1,0 +1,173 @@
+"""Bytes: committing a handle's edits, appending at the store's end of file, writing by path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.node import Kind, Node
+from avmfs.store import content
+from avmfs.store.commands import command, lineage, namespace, renaming
+from avmfs.store.content import Edit
+from avmfs.store.schema import ROOT
+from avmfs.store.transaction import Tx
+
+
+@command
+def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]]) -> dict[str, Any]:
+    """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
+
+    ``handle`` is the id of the writing handle: its commits within a second of each other are one
+    version. An orphan's bytes change without a version: nobody will read it again by name.
+    """
+    found = tx.node(node)
+    tx.visible.require(found.scope)
+    return write(tx, found, handle, [_edit(item) for item in edits])
+
+
+@command
+def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]:
+    """O_APPEND: the bytes go to the end of file as it is now, whatever the writer believed. Adds "offset"."""
+    found = tx.node(node)
+    tx.visible.require(found.scope)
+    return {**write(tx, found, handle, [("w", found.size, data)]), "offset": found.size}
+
+
+@command
+def write_path(
+    tx: Tx, path: list[bytes], data: bytes, mode: str = "replace", make_parents: bool = True, handle: int | None = None
+) -> dict[str, Any]:
+    """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
+    {"node", "new", "size", "version", "seq"}."""
+    if mode not in ("replace", "create", "append"):
+        raise Invalid(f"write mode {mode!r}")
+    if not path:
+        raise IsDirectory(path="/")
+    directory = tx.node(ROOT)
+    for name in path[:-1]:
+        directory = _descend(tx, directory, name, make_parents)
+    where = paths.printable(paths.join(tuple(path)))
+    found = namespace.occupant(tx, directory, path[-1])
+    if found is not None and (mode == "create" or found.scope not in tx.visible):
+        raise Exists(path=where)
+    if found is not None and found.kind is not Kind.FILE:
+        raise IsDirectory(path=where) if found.kind is Kind.DIRECTORY else Invalid("a symlink", where)
+    new = found is None
+    if found is None:
+        found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
+    tx.visible.require(found.scope, where)
+    edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
+    return {"node": found.id, "new": new, **write(tx, found, handle, edits)}
+
+
+@command
+def write_many(tx: Tx, items: list[list[Any]]) -> list[dict[str, Any]]:
+    """Several new files in one transaction: [path, data] each; a taken name gets a number. All or none."""
+    return [_write_new(tx, list(path), data) for path, data in items]
+
+
+@command
+def remember(
+    tx: Tx, path: list[bytes], data: bytes, title: str | None = None, tags: list[str] | None = None,
+    importance: float | None = None, created: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A new memory under a free name near ``path``, with what is known about it, in one step.
+    ``created`` (ns) becomes its mtime. {"node", "path", "version", "seq"}."""
+    written = _write_new(tx, path, data)
+    node = tx.node(written["node"])
+    document = tx.document_of(node)
+    for name in tags or ():
+        tx.db.execute("insert or ignore into tag(document, tag) values(?, ?)", (document, name))
+    if importance is not None:
+        tx.db.execute("update document set importance = ? where id = ?", (importance, document))
+    if title is not None:
+        tx.db.execute("update document set user = json_object('title', ?) where id = ?", (title, document))
+    if created is not None:
+        tx.db.execute("update document set created = ? where id = ?", (created, document))
+        tx.db.execute("update node set mtime = ? where id = ?", (created, node.id))
+    return written
+
+
+def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit]) -> dict[str, Any]:
+    """Apply edits to a file the asker may change; keep the version that they supersede."""
+    if node.kind is not Kind.FILE:
+        raise IsDirectory()
+    if node.document is None:
+        size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
+        _stamp(tx, node, size, extents)
+        return {"size": size, "version": None, "seq": None}
+    document, before = node.document, lineage.head(tx, node.document)
+    amend, older = False, None
+    if lineage.amendable(tx, document, handle):
+        amend, older = lineage.amend_for(tx, node, document, edits)
+    if not amend:
+        older = lineage.keep_for(tx, node, document, edits)
+    size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
+    _stamp(tx, node, size, extents)
+    if older is not None:
+        newer = None if extents else content.read(tx.db, node.id, size, False, 0, size)
+        lineage.settle(tx, document, before - 1 if amend else before, older, newer)
+    seq = tx.log("write", node, paths.join(tx.parts(node.id)))
+    if amend:
+        number = before
+        tx.db.execute(
+            "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
+            (tx.now, size, seq, document, number),
+        )
+    else:
+        number = lineage.add_version(tx, document, size, seq, handle)
+    tx.db.execute("update log set version = ? where seq = ?", (number, seq))
+    renaming.advance_own_mark(tx, document, before, number, seq)
+    lineage.enqueue(tx, document)
+    return {"size": size, "version": number, "seq": seq}
+
+
+def _stamp(tx: Tx, node: Node, size: int, extents: bool) -> None:
+    tx.db.execute(
+        "update node set size = ?, extents = ?, mtime = ?, ctime = ? where id = ?",
+        (size, int(extents), tx.now, tx.now, node.id),
+    )
+
+
+def _edit(item: list[Any]) -> Edit:
+    kind = item[0]
+    if kind == "t" and len(item) == 2 and item[1] >= 0:
+        return ("t", item[1])
+    if kind == "w" and len(item) == 3 and item[1] >= 0:
+        return ("w", item[1], item[2])
+    raise Invalid(f"edit {kind!r}")
+
+
+def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
+    found = namespace.occupant(tx, directory, name)
+    if found is None:
+        if not make_parents:
+            raise NotFound(path=paths.printable(name))
+        return namespace.make(tx, tx.directory(directory.id), name, Kind.DIRECTORY, 0o755)
+    if found.scope not in tx.visible:
+        raise NotFound(path=paths.printable(name))
+    if found.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=paths.printable(name))
+    return found
+
+
+def _write_new(tx: Tx, path: list[bytes], data: bytes) -> dict[str, Any]:
+    """Like write_path, under the first free name of note.md, note-2.md, note-3.md, ..."""
+    stem, dot, suffix = path[-1].rpartition(b".")
+    if not stem:
+        stem, dot, suffix = path[-1], b"", b""
+    number = 1
+    while True:
+        tail = b"-%d" % number + dot + suffix if number > 1 else dot + suffix
+        # Cut a long stem so that the numbered name still fits, at a character's boundary.
+        room = paths.NAME_MAX - len(tail)
+        name = stem[:room].decode("utf-8", "ignore").encode() + tail if len(stem) > room else stem + tail
+        try:
+            written = write_path(tx, [*path[:-1], name], data, "create")
+        except Exists:
+            number += 1
+            continue
+        return {**written, "path": paths.join((*path[:-1], name))}
+
+

@@ -1,0 +1,225 @@
+"""The bytes of a node: inline bodies, blocks, holes.
+
+Owns the tables body, extent, block and shared. Called by the write commands inside a transaction and by
+readers on their own connection. Knows nothing of versions but that a block may have several owners.
+
+An edit is a tuple: ("w", offset, data) writes, ("t", size) truncates or extends with a hole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import apsw
+
+from avmfs.errors import TooBig
+from avmfs.node import Node
+from avmfs.store.schema import BLOCK, INLINE_LIMIT
+
+Edit = tuple[Literal["w"], int, bytes] | tuple[Literal["t"], int]
+SIZE_LIMIT = 1 << 46
+_PAIR = struct.Struct(">QQ")
+
+
+def size_after(size: int, edits: Iterable[Edit]) -> int:
+    """The size that a file of ``size`` bytes has after the edits. Raises TooBig past SIZE_LIMIT."""
+    for edit in edits:
+        size = edit[1] if edit[0] == "t" else max(size, edit[1] + len(edit[2]))
+        if size > SIZE_LIMIT:
+            raise TooBig(f"a file may have {SIZE_LIMIT} bytes")
+    return size
+
+
+def only_appends(size: int, edits: Iterable[Edit]) -> bool:
+    """Do the first ``size`` bytes stay as they are?"""
+    return all(edit[1] >= size for edit in edits)
+
+
+def overlay(base: bytes, offset: int, length: int, size: int, edits: Iterable[Edit]) -> bytes:
+    """``length`` bytes at ``offset`` of a file of ``size`` bytes, of which ``base`` was read there, after the
+    edits. What lies past the end is not returned."""
+    piece = bytearray(base)
+    end = size
+    for edit in edits:
+        if edit[0] == "t":
+            del piece[max(0, edit[1] - offset) :]
+            end = edit[1]
+        else:
+            _, at, data = edit
+            start, stop = max(at, offset), min(at + len(data), offset + length)
+            if start < stop:
+                if len(piece) < start - offset:
+                    piece.extend(bytes(start - offset - len(piece)))
+                piece[start - offset : stop - offset] = data[start - at : stop - at]
+            end = max(end, at + len(data))
+    want = max(0, min(length, end - offset))
+    return bytes(piece[:want]) + bytes(max(0, want - len(piece)))
+
+
+def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, length: int) -> bytes:
+    """At most ``length`` bytes from ``offset``; empty at or past the end."""
+    length = min(length, size - offset)
+    if length <= 0:
+        return b""
+    if not extents:
+        data = db.execute("select substr(data, ?, ?) from body where node = ?", (offset + 1, length, node)).get
+        return bytes(data or b"")
+    first, last = offset // BLOCK, (offset + length - 1) // BLOCK
+    piece = bytearray(length)
+    rows = db.execute(
+        "select n, data from extent join block on block.id = extent.block where node = ? and n between ? and ?",
+        (node, first, last),
+    )
+    for n, data in rows:
+        _paste(piece, n * BLOCK - offset, data)
+    return bytes(piece)
+
+
+def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
+    """The whole of an old version kept as a map of blocks."""
+    whole = bytearray(size)
+    for n, block in unpack_map(packed):
+        _paste(whole, n * BLOCK, db.execute("select data from block where id = ?", (block,)).get)
+    return bytes(whole)
+
+
+def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Sequence[Edit]) -> tuple[int, bool]:
+    """Apply the edits to the stored bytes. Returns the new size and whether they are in extents."""
+    final = size_after(size, edits)
+    peak = max((size_after(size, edits[: n + 1]) for n in range(len(edits))), default=size)
+    if not extents and peak <= INLINE_LIMIT:
+        data = overlay(read(db, node, size, False, 0, size), 0, peak, size, edits)
+        _set_body(db, node, data)
+        return final, False
+    if not extents:
+        data = read(db, node, size, False, 0, size)
+        _set_body(db, node, b"")
+        _write_blocks(db, node, 0, data)
+    for edit in edits:
+        if edit[0] == "t":
+            _truncate(db, node, edit[1])
+        else:
+            _write_blocks(db, node, edit[1], edit[2])
+    if final <= INLINE_LIMIT:
+        data = read(db, node, final, True, 0, final)
+        release_extents(db, node)
+        _set_body(db, node, data)
+        return final, False
+    return final, True
+
+
+def copy(db: apsw.Connection, source: Node, extents: bool, target: int) -> None:
+    """Give ``target`` the same bytes; blocks are shared, not copied."""
+    if extents:
+        for n, block in pack_rows(db, source.id):
+            _own_once_more(db, block)
+            db.execute("insert into extent(node, n, block) values(?, ?, ?)", (target, n, block))
+    else:
+        _set_body(db, target, read(db, source.id, source.size, False, 0, source.size))
+
+
+def take_map(db: apsw.Connection, node: int) -> bytes:
+    """The node's blocks as a version map; each block gets one owner more."""
+    rows = pack_rows(db, node)
+    for _, block in rows:
+        _own_once_more(db, block)
+    return b"".join(_PAIR.pack(n, block) for n, block in rows)
+
+
+def release_map(db: apsw.Connection, packed: bytes) -> None:
+    for _, block in unpack_map(packed):
+        _disown(db, block)
+
+
+def release_extents(db: apsw.Connection, node: int) -> None:
+    for _, block in pack_rows(db, node):
+        _disown(db, block)
+    db.execute("delete from extent where node = ?", (node,))
+
+
+def release(db: apsw.Connection, node: int) -> None:
+    """Drop every byte of a node."""
+    release_extents(db, node)
+    db.execute("delete from body where node = ?", (node,))
+
+
+def pack_rows(db: apsw.Connection, node: int) -> list[tuple[int, int]]:
+    return list(db.execute("select n, block from extent where node = ? order by n", (node,)))
+
+
+def unpack_map(packed: bytes) -> list[tuple[int, int]]:
+    return [(n, block) for n, block in _PAIR.iter_unpack(packed)]
+
+
+def _paste(target: bytearray, at: int, data: bytes) -> None:
+    """Lay ``data`` over ``target`` at ``at``, which may be negative, without growing it."""
+    start, stop = max(at, 0), min(at + len(data), len(target))
+    if start < stop:
+        target[start:stop] = data[start - at : stop - at]
+
+
+def _set_body(db: apsw.Connection, node: int, data: bytes) -> None:
+    if data:
+        db.execute("insert or replace into body(node, data) values(?, ?)", (node, data))
+    else:
+        db.execute("delete from body where node = ?", (node,))
+
+
+def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        n, at = divmod(offset, BLOCK)
+        piece = bytes(view[: BLOCK - at])
+        _put(db, node, n, at, piece)
+        offset += len(piece)
+        view = view[len(piece) :]
+
+
+def _put(db: apsw.Connection, node: int, n: int, at: int, piece: bytes) -> None:
+    held = db.execute("select block from extent where node = ? and n = ?", (node, n)).get
+    if len(piece) < BLOCK:
+        old = bytearray(db.execute("select data from block where id = ?", (held,)).get or b"" if held else b"")
+        if len(old) < at:
+            old.extend(bytes(at - len(old)))
+        old[at : at + len(piece)] = piece
+        piece = bytes(old)
+    if held is not None and not db.execute("select 1 from shared where block = ?", (held,)).get:
+        db.execute("update block set data = ? where id = ?", (piece, held))
+        return
+    if held is not None:
+        _disown(db, held)
+    db.execute("insert into block(data) values(?)", (piece,))
+    db.execute("insert or replace into extent(node, n, block) values(?, ?, ?)", (node, n, db.last_insert_rowid()))
+
+
+def _truncate(db: apsw.Connection, node: int, size: int) -> None:
+    n, keep = divmod(size, BLOCK)
+    gone = db.execute("select n, block from extent where node = ? and n >= ?", (node, n if not keep else n + 1)).fetchall()
+    for _, block in gone:
+        _disown(db, block)
+    db.execute("delete from extent where node = ? and n >= ?", (node, n if not keep else n + 1))
+    if keep:
+        held = db.execute("select block from extent where node = ? and n = ?", (node, n)).get
+        data = db.execute("select data from block where id = ?", (held,)).get if held is not None else b""
+        if len(data) > keep:
+            _disown(db, held)
+            db.execute("insert into block(data) values(?)", (data[:keep],))
+            db.execute("update extent set block = ? where node = ? and n = ?", (db.last_insert_rowid(), node, n))
+
+
+def _own_once_more(db: apsw.Connection, block: int) -> None:
+    db.execute(
+        "insert into shared(block, others) values(?, 1) on conflict(block) do update set others = others + 1", (block,)
+    )
+
+
+def _disown(db: apsw.Connection, block: int) -> None:
+    others = db.execute("select others from shared where block = ?", (block,)).get
+    if others is None:
+        db.execute("delete from block where id = ?", (block,))
+    elif others == 1:
+        db.execute("delete from shared where block = ?", (block,))
+    else:
+        db.execute("update shared set others = others - 1 where block = ?", (block,))

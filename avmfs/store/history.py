@@ -1,0 +1,90 @@
+"""How old versions are kept: reverse deltas with keyframes.
+
+Owns the encodings of ``version.body``. Pure functions over bytes; called by the store's content
+commands (encode) and readers (decode). A version's body is stated against the next newer one, so
+that the newest, which nearly every reader wants, needs no decoding.
+
+A delta keeps the changed middle between the longest common prefix and suffix, deflated with the
+newer text's own middle as dictionary, the idea of VCDIFF (RFC 3284) with zlib's 32 KiB window.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+KEYFRAME_EVERY = 16
+_HEADER = struct.Struct(">QQ")  # bytes of common prefix, bytes of common suffix
+_WINDOW = 32 * 1024
+
+
+class Encoding(IntEnum):
+    HEAD = 0
+    ZLIB = 1
+    DELTA = 2
+    PREFIX = 3
+    MAP = 4
+
+
+PREFIX: tuple[Encoding, bytes | None] = (Encoding.PREFIX, None)
+
+
+def keyframe(older: bytes) -> tuple[Encoding, bytes | None]:
+    """A body that stands alone."""
+    return Encoding.ZLIB, zlib.compress(older, 6)
+
+
+def encode(older: bytes, newer: bytes) -> tuple[Encoding, bytes | None]:
+    """The smallest body that gives ``older`` back once ``newer`` is known."""
+    if newer.startswith(older):
+        return PREFIX
+    head = _common(older, newer)
+    tail = _common(older[head:][::-1], newer[head:][::-1])
+    middle = older[head : len(older) - tail]
+    delta = _HEADER.pack(head, tail) + _deflate(middle, newer[head : len(newer) - tail])
+    alone = keyframe(older)
+    return (Encoding.DELTA, delta) if len(delta) < len(alone[1] or b"") else alone
+
+
+def decode(encoding: int, body: bytes | None, size: int, newer: bytes) -> bytes:
+    """Inverse of encode, for every encoding but MAP, whose blocks only the store can read."""
+    if encoding == Encoding.PREFIX:
+        return newer[:size]
+    if body is None:
+        raise ValueError(f"encoding {encoding} needs a body")
+    if encoding == Encoding.ZLIB:
+        return zlib.decompress(body)
+    if encoding == Encoding.DELTA:
+        head, tail = _HEADER.unpack_from(body)
+        stop = len(newer) - tail
+        middle = _inflate(body[_HEADER.size :], newer[head:stop])
+        return newer[:head] + middle + newer[stop:]
+    raise ValueError(f"encoding {encoding} cannot be decoded here")
+
+
+def self_contained(encoding: int) -> bool:
+    """Does this body need no newer version to be read?"""
+    return encoding in (Encoding.ZLIB, Encoding.MAP)
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """Length of the longest common prefix, by bisection over slices (memcmp speed)."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _deflate(data: bytes, dictionary: bytes) -> bytes:
+    packer = zlib.compressobj(6, zlib.DEFLATED, -15, zdict=dictionary[-_WINDOW:])
+    return packer.compress(data) + packer.flush()
+
+
+def _inflate(data: bytes, dictionary: bytes) -> bytes:
+    unpacker = zlib.decompressobj(-15, zdict=dictionary[-_WINDOW:])
+    return unpacker.decompress(data) + unpacker.flush()

@@ -1,0 +1,127 @@
+"""What a store is, for everybody above it: the seam where a second engine fits.
+
+Owns two Protocols. A ``Reader`` answers questions on one snapshot, for one asker; nothing that the asker
+cannot see, and nothing whose ttl has passed, ever leaves it. ``submit`` runs one of the commands of
+``avmfs.store.commands``, durably: when it returns, the change survives kill -9 and power loss. The
+contract suite (tests/contract) runs over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from avmfs.access import Principal, Visible
+from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one agent may see below a directory."""
+
+    files: int
+    directories: int
+    symlinks: int
+    bytes: int
+    versions: int
+    tags: int
+    links: int
+    waiting_lexical: int
+    waiting_semantic: int
+
+
+class Reader(Protocol):
+    """Questions on one snapshot. Node arguments that the asker cannot see raise NotFound."""
+
+    who: Principal
+    visible: Visible
+    now: int
+
+    def node(self, node: int) -> Node: ...
+    def child(self, parent: int, name: bytes) -> Node | None: ...
+    def children(self, parent: int) -> list[Node]:
+        """In order of name."""
+        ...
+
+    def subdirectories(self, parent: int) -> int: ...
+    def path(self, node: int) -> bytes:
+        """Absolute. Raises NotFound for an unlinked file."""
+        ...
+
+    def open_node(self, node: int) -> Node:
+        """Like node(), for one that is held open: its name may be gone, its ttl over. Raises Stale."""
+        ...
+
+    def read(self, node: int, offset: int, length: int) -> bytes: ...
+    def target(self, node: int) -> bytes:
+        """Of a symlink."""
+        ...
+
+    def document(self, node: Node) -> Document: ...
+    def by_handle(self, handle: str) -> Node | None: ...
+    def versions(self, document: int) -> list[Version]:
+        """Newest first."""
+        ...
+
+    def version_bytes(self, document: int, number: int) -> bytes: ...
+    def tags(self, document: int) -> list[str]: ...
+    def links(self, document: int) -> list[Link]: ...
+    def mark(self, subject: int) -> Mark | None: ...
+    def unindexed(self, document: int) -> str | None:
+        """Why the document is in no index; "" while it waits; None when it is indexed."""
+        ...
+
+    def newest_seq(self) -> int: ...
+    def changes(
+        self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
+    ) -> list[Change]: ...
+    def listing(
+        self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
+    ) -> tuple[list[tuple[Entry, str]], int]:
+        """(entry, first line) in order of name, and how many there are in all. With a query or tag: the whole
+        subtree; else the directory's own entries."""
+        ...
+
+    def counts(self, under: int) -> Counts: ...
+    def tag_counts(self, under: int) -> list[tuple[str, int]]: ...
+    def agents(self) -> list[str]: ...
+    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
+        """The asker's mail: unread first, urgent first, then newest first; expired mail is gone."""
+        ...
+
+
+class Store(Protocol):
+    """One store, from one process."""
+
+    def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
+    def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
+        """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""
+        ...
+
+    def search_index(self, who: Principal) -> Any:
+        """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
+        ...
+
+    def pending_passages(self, model: str, limit: int) -> Sequence[tuple[int, int, str]]:
+        """Passages that wait for a vector: (id, document, text). For the indexer."""
+        ...
+
+    def idle_documents(self, model: str, limit: int) -> list[int]:
+        """Documents on the semantic queue with nothing to embed. For the indexer."""
+        ...
+
+    def queue_lengths(self) -> tuple[int, int]:
+        """Documents waiting for words and for vectors."""
+        ...
+
+    def orphans(self) -> list[tuple[int, int]]:
+        """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
+        ...
+
+    def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,292 @@
+"""Questions to the SQLite store: every SELECT that a view or the vfs needs.
+
+Owns the read side of ``protocol.Reader``. One instance serves one request on a pooled connection, inside
+one short read transaction. The visible scopes go into every query as a JSON list; the clock goes in
+too, so that a passed ttl hides a node from all routes at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import apsw
+
+from avmfs import paths
+from avmfs.access import Principal, Visible
+from avmfs.errors import Invalid, NotFound, Stale
+from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node, Version
+from avmfs.store import content, history
+from avmfs.store.history import Encoding
+from avmfs.store.protocol import Counts
+from avmfs.store.schema import ROOT
+from avmfs.store.transaction import NODE, node_of
+
+_SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
+# All nodes below a directory that the asker may see, through directories that it may see.
+_BELOW = f"""
+with recursive below(id) as (
+  select id from node where id = :under
+  union all
+  select node.id from node join below on node.parent = below.id where {_SEEN}
+)
+"""
+_NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
+_FIRST_LINE_BYTES = 400
+
+
+class SqliteReader:
+    """See protocol.Reader. ``db`` is in a read transaction that the creator ends."""
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
+        self._db = db
+        self.who = who
+        self.visible = visible
+        self.now = now
+
+    def node(self, node: int) -> Node:
+        row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None or not self._shows(row) or (row[1] is None and node != ROOT):
+            raise NotFound()
+        return node_of(row)
+
+    def open_node(self, node: int) -> Node:
+        row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None or row[11] not in self.visible:
+            raise Stale()
+        return node_of(row)
+
+    def child(self, parent: int, name: bytes) -> Node | None:
+        row = self._db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
+        return node_of(row) if row is not None and self._shows(row) else None
+
+    def children(self, parent: int) -> list[Node]:
+        rows = self._db.execute(f"select {NODE} from node where parent = ? order by name", (parent,))
+        return [node_of(row) for row in rows if self._shows(row)]
+
+    def subdirectories(self, parent: int) -> int:
+        return int(self._one(
+            f"select count(*) from node where parent = :parent and kind = {int(Kind.DIRECTORY)} and {_SEEN}",
+            parent=parent,
+        ))  # fmt: skip
+
+    def path(self, node: int) -> bytes:
+        return paths.join(self._parts(node))
+
+    def read(self, node: int, offset: int, length: int) -> bytes:
+        row = self._db.execute("select size, extents from node where id = ?", (node,)).fetchone()
+        if row is None:
+            raise Stale()
+        return content.read(self._db, node, row[0], bool(row[1]), offset, length)
+
+    def target(self, node: int) -> bytes:
+        data = self._db.execute("select data from body where node = ?", (node,)).get
+        return bytes(data or b"")
+
+    def document(self, node: Node) -> Document:
+        row = self._db.execute(
+            "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
+            " coalesce(version.author, creator), coalesce(version.at, document.created)"
+            " from document left join version on version.document = document.id and version.number = head"
+            " where document.id = ?",
+            (node.document,),
+        ).fetchone()
+        if row is None:
+            raise NotFound()
+        number, at, handle, creator, created, importance, shared, user, head, author, updated = row
+        return Document(
+            number, at, handle, creator, created, importance, tuple(shared.split(",")) if shared else None,
+            head, author, updated, json.loads(user or "{}"),
+        )  # fmt: skip
+
+    def by_handle(self, handle: str) -> Node | None:
+        row = self._db.execute(
+            f"select {_NODE} from document join node on node.id = document.node where handle = ?", (handle,)
+        ).fetchone()
+        return node_of(row) if row is not None and self._shows(row) else None
+
+    def versions(self, document: int) -> list[Version]:
+        rows = self._db.execute(
+            "select document, number, at, author, size, seq from version where document = ? order by number desc",
+            (document,),
+        )
+        return [Version(*row) for row in rows]
+
+    def version_bytes(self, document: int, number: int) -> bytes:
+        """Walks from the asked version towards the newest until a body stands alone, then back."""
+        chain: list[tuple[int, bytes | None, int]] = []
+        data: bytes | None = None
+        rows = self._db.execute(
+            "select number, encoding, body, size from version where document = ? and number >= ? order by number",
+            (document, number),
+        )
+        for found, encoding, body, size in rows:
+            if found == number + len(chain) and encoding == Encoding.HEAD:
+                data = self._head_bytes(document)
+            elif encoding == Encoding.MAP:
+                data = content.read_map(self._db, body, size)
+            elif encoding == Encoding.ZLIB:
+                data = history.decode(encoding, body, size, b"")
+            else:
+                chain.append((encoding, body, size))
+                continue
+            break
+        if data is None:
+            raise Invalid(f"there is no version v{number}")
+        for encoding, body, size in reversed(chain):
+            data = history.decode(encoding, body, size, data)
+        return data
+
+    def tags(self, document: int) -> list[str]:
+        return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
+
+    def links(self, document: int) -> list[Link]:
+        found: list[Link] = []
+        for outgoing, near, far in ((True, "source", "target"), (False, "target", "source")):
+            rows = self._all(
+                f"select node.id, link.type from link join document on document.id = link.{far}"
+                f" join node on node.id = document.node where link.{near} = :document and {_SEEN}",
+                document=document,
+            )
+            found += sorted((Link(outgoing, self.path(node), kind) for node, kind in rows), key=lambda e: (e.path, e.type))
+        return found
+
+    def mark(self, subject: int) -> Mark | None:
+        row = self._db.execute(
+            "select version, seq from mark where agent = ? and subject = ?", (self.who.name, subject)
+        ).fetchone()
+        return Mark(*row) if row is not None else None
+
+    def unindexed(self, document: int) -> str | None:
+        reason = self._db.execute("select reason from unindexed where document = ?", (document,)).get
+        if reason is not None:
+            return str(reason)
+        waiting = self._db.execute("select 1 from lexical_queue where document = ?", (document,)).get
+        return "" if waiting else None
+
+    def newest_seq(self) -> int:
+        return int(self._db.execute("select max(seq) from log").get or 0)
+
+    def changes(
+        self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
+    ) -> list[Change]:
+        prefix = b"" if under == ROOT else self.path(under)
+        rows = self._all(
+            "select seq, at, op, agent, node, document, version, path, other from log"
+            " where seq > :after and at >= :since and op not in ('tell', 'attributes')"
+            " and scope in (select value from json_each(:scopes))"
+            " and substr(path, 1, :length) = :prefix"
+            f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
+            after=after_seq, since=since, limit=limit, prefix=prefix + b"/", length=len(prefix) + 1,
+        )  # fmt: skip
+        return [Change(*row) for row in rows]
+
+    def listing(
+        self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
+    ) -> tuple[list[tuple[Entry, str]], int]:
+        whole = query is not None or tag is not None
+        rows = self._all(
+            (_BELOW if whole else "")
+            + f"select {_NODE}, document.handle, substr(coalesce(body.data, block.data, x''), 1, {_FIRST_LINE_BYTES})"
+            + (" from below join node on node.id = below.id" if whole else " from node")
+            + " left join document on document.id = node.document left join body on body.node = node.id"
+            " left join extent on extent.node = node.id and extent.n = 0 left join block on block.id = extent.block"
+            + (" where node.id <> :under" if whole else " where parent = :under")
+            + f" and {_SEEN.replace('scope', 'node.scope', 1)}"
+            + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
+            + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
+            + " order by node.name, node.id",
+            under=under, **({"tag": tag} if tag is not None else {}),
+        )  # fmt: skip
+        found: list[tuple[Entry, str]] = []
+        for *columns, handle, head in rows:
+            node = node_of(tuple(columns))
+            line = _first_line(bytes(head)) if node.kind is Kind.FILE else ""
+            if query is None or _mentions(query, node.name, head if isinstance(head, bytes) else b""):
+                found.append((Entry(node, b"", handle), line))
+        page = found[offset : offset + limit]
+        return [(Entry(entry.node, self.path(entry.node.id), entry.handle), line) for entry, line in page], len(found)
+
+    def counts(self, under: int) -> Counts:
+        kinds = dict(self._all(_BELOW + "select kind, count(*) from below join node using(id) group by kind", under=under))
+        documents = _BELOW + "select {} from below join node using(id) join {} on {}.document = node.document"
+        return Counts(
+            files=kinds.get(int(Kind.FILE), 0),
+            directories=max(0, kinds.get(int(Kind.DIRECTORY), 0) - 1),  # not the directory itself
+            symlinks=kinds.get(int(Kind.SYMLINK), 0),
+            bytes=self._one(_BELOW + "select coalesce(sum(size), 0) from below join node using(id)", under=under),
+            versions=self._one(documents.format("count(*)", "version", "version"), under=under),
+            tags=self._one(documents.format("count(distinct tag)", "tag", "tag"), under=under),
+            links=self._one(
+                _BELOW + "select count(*) from link"
+                " join document source on source.id = link.source join below a on a.id = source.node"
+                " join document target on target.id = link.target join below b on b.id = target.node",
+                under=under,
+            ),
+            waiting_lexical=self._one(documents.format("count(*)", "lexical_queue", "lexical_queue"), under=under),
+            waiting_semantic=self._one(documents.format("count(*)", "semantic_queue", "semantic_queue"), under=under),
+        )
+
+    def tag_counts(self, under: int) -> list[tuple[str, int]]:
+        return self._all(
+            _BELOW + "select tag, count(*) from below join node using(id) join tag on tag.document = node.document"
+            " group by tag order by count(*) desc, tag",
+            under=under,
+        )
+
+    def agents(self) -> list[str]:
+        return [row[0] for row in self._db.execute("select name from agent order by name")]
+
+    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
+        rows = self._all(
+            "select id, sender, recipient, priority, body, at, message.expires, read_at"
+            " from delivery join message on message.id = delivery.message"
+            " where delivery.agent = :agent and (message.expires is null or message.expires > :now)"
+            + (" and read_at is null" if unread_only else "")
+            + (" and priority = :priority" if priority else "")
+            + " order by read_at is not null,"
+            " case priority when 'urgent' then 0 when 'normal' then 1 else 2 end, at desc, id desc",
+            agent=self.who.name, **({"priority": priority} if priority else {}),
+        )  # fmt: skip
+        return [Message(*row) for row in rows]
+
+    def _shows(self, row: tuple[Any, ...]) -> bool:
+        return row[11] in self.visible and (row[13] is None or row[13] > self.now)
+
+    def _parts(self, node: int) -> tuple[bytes, ...]:
+        names: list[bytes] = []
+        while node != ROOT:
+            row = self._db.execute("select parent, name from node where id = ?", (node,)).fetchone()
+            if row is None or row[0] is None:
+                raise NotFound()
+            node = row[0]
+            names.append(bytes(row[1]))
+        return tuple(reversed(names))
+
+    def _head_bytes(self, document: int) -> bytes:
+        row = self._db.execute(
+            "select node.id, size, extents from document join node on node.id = document.node where document.id = ?",
+            (document,),
+        ).fetchone()
+        return content.read(self._db, row[0], row[1], bool(row[2]), 0, row[1])
+
+    def _all(self, sql: str, **bindings: Any) -> list[Any]:
+        bound = {"scopes": self.visible.json, "now": self.now, **bindings}
+        return self._db.execute(sql, {key: value for key, value in bound.items() if f":{key}" in sql}).fetchall()
+
+    def _one(self, sql: str, **bindings: Any) -> Any:
+        return self._all(sql, **bindings)[0][0]
+
+
+def _first_line(head: bytes) -> str:
+    if b"\0" in head:
+        return "(binary)"
+    for line in head.decode("utf-8", "replace").splitlines():
+        if line.strip(" #\t-*>"):
+            return paths.printable(line.strip().encode())
+    return ""
+
+
+def _mentions(query: str, name: bytes, head: bytes) -> bool:
+    wanted = query.casefold()
+    return wanted in paths.text(name).casefold() or wanted in head.decode("utf-8", "ignore").casefold()

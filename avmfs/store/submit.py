@@ -1,0 +1,214 @@
+"""Getting a command applied: through the writer process, or directly under the lock.
+
+Owns the client side of the writer's protocol and the store's lock file. Which of the two a process
+uses is decided once, by whoever opens the store; both raise the same errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from avmfs import wire
+from avmfs.access import Policy, Principal
+from avmfs.errors import Busy, from_wire
+from avmfs.store import database
+from avmfs.store.transaction import IndexRules
+from avmfs.store.writer import Applier
+
+OPERATOR = Principal("avmfs", operator=True)
+
+
+class Submitter(Protocol):
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Lane:
+    """One connection to the writer, one request at a time. Reconnects and resends; the writer applies once."""
+
+    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float) -> None:
+        self._address = address
+        self._greeting = {"v": wire.PROTOCOL, "client": secrets.token_bytes(16), "agent": agent, "proof": proof}
+        self._patience = patience_s
+        self._number = 0
+        self._sock: socket.socket | None = None
+
+    def call(self, request: list[Any]) -> Any:
+        """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``."""
+        self._number += 1
+        message = wire.frame([self._number, *request])
+        deadline = time.monotonic() + self._patience
+        pause = 0.005
+        while True:
+            try:
+                sock = self._connected(deadline)
+                sock.sendall(message)
+                number, error, result = wire.receive(sock)
+                if number != self._number:
+                    raise wire.FrameError("an answer to another request")
+                break
+            except (OSError, EOFError, wire.FrameError) as e:
+                self.close()
+                if time.monotonic() + pause > deadline:
+                    raise Busy(f"the store's writer does not answer ({e or type(e).__name__})") from e
+                time.sleep(pause)
+                pause = min(pause * 2, 0.25)
+        if error is not None:
+            raise from_wire(*error)
+        return result
+
+    def _connected(self, deadline: float) -> socket.socket:
+        if self._sock is None:
+            self._sock = socket.socket(socket.AF_UNIX)
+            self._sock.settimeout(max(0.1, deadline - time.monotonic()))
+            self._sock.connect(os.fspath(self._address))
+            wire.send(self._sock, self._greeting)
+        self._sock.settimeout(max(0.1, deadline - time.monotonic()))
+        return self._sock
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+class WriterClient:
+    """Submits through the writer's socket; threads each take a lane. ``agent`` "*" may name one per request."""
+
+    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
+        self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
+        self._lanes: deque[Lane] = deque()
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            lane = Lane(self._address, self._agent, self._proof, self._patience)
+        try:
+            return lane.call([who.name, who.operator, command, arguments])
+        finally:
+            self._lanes.append(lane)
+
+    @contextlib.contextmanager
+    def watch(self, notify: Callable[[int], None]) -> Iterator[None]:
+        """Call ``notify(seq)`` from a thread after commits, until the block ends."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(notify, over), name="watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(2)
+
+    def _watch(self, notify: Callable[[int], None], over: threading.Event) -> None:
+        greeting = {"v": wire.PROTOCOL, "watch": True, "agent": self._agent, "proof": self._proof}
+        while not over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(0.5)
+                sock.connect(os.fspath(self._address))
+                wire.send(sock, greeting)
+                frames = wire.Assembler()
+                while not over.is_set():
+                    try:
+                        data = sock.recv(65536)
+                    except TimeoutError:
+                        continue
+                    if not data:
+                        break
+                    for (seq,) in frames.feed(data)[-1:]:
+                        notify(seq)
+            over.wait(0.05)
+
+    def close(self) -> None:
+        while self._lanes:
+            self._lanes.pop().close()
+
+
+class StoreLock:
+    """The lock beside the database: a daemon holds it for its life, direct mode for one command.
+
+    flock(2) belongs to the open file, so it ends with its last holder, however that dies. The file
+    tells who holds it: {"pid", "socket"}.
+    """
+
+    def __init__(self, database_path: Path) -> None:
+        self.path = database_path.with_name(database_path.name + ".lock")
+
+    def acquire(self, wait_s: float, about: dict[str, Any] | None = None) -> int:
+        """The descriptor that holds the lock. Raises Busy naming the holder."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    holder = self.holder()
+                    who = f"the daemon with pid {holder['pid']}" if holder else "another command"
+                    raise Busy(f"in use by {who}", os.fspath(self.path)) from None
+                time.sleep(0.005)
+        if about is not None:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(about).encode(), 0)
+        return descriptor
+
+    def release(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who wrote itself into the lock file, if anybody holds it now."""
+        try:
+            with open(self.path, "rb") as file:
+                said = file.read()
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return dict(json.loads(said)) if said else None
+                return None
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+class DirectWriter:
+    """Applies commands in this process, one at a time, under the lock that a daemon's start takes too."""
+
+    def __init__(self, path: Path, policy: Policy, index: IndexRules, wait_s: float = 10.0) -> None:
+        self._path = path
+        self._lock = StoreLock(path)
+        self._wait = wait_s
+        self._mutex = threading.Lock()
+        descriptor = self._lock.acquire(wait_s)
+        try:
+            database.prepare(path)
+            self._applier = Applier(path, policy, index, orphans=False, clock=time.time_ns)
+            self._applier.db.execute("pragma wal_autocheckpoint = 1000")
+            self._applier.alone(OPERATOR, "settle", {})
+        finally:
+            self._lock.release(descriptor)
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        with self._mutex:
+            descriptor = self._lock.acquire(self._wait)
+            try:
+                return self._applier.alone(who, command, arguments)
+            finally:
+                self._lock.release(descriptor)
+
+    def close(self) -> None:
+        self._applier.close()

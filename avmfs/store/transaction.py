@@ -1,0 +1,189 @@
+"""What a write command works with: one transaction, one asker, one time.
+
+Owns the primitives that every command shares: looking a node up under the policy, walking to the
+root, interning a scope, appending to the log. Created by the writer (or direct mode) per request;
+the caller owns BEGIN, the savepoint and COMMIT.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import secrets
+from dataclasses import dataclass
+
+import apsw
+
+from avmfs import paths
+from avmfs.access import Policy, Principal, Scope, Visible
+from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
+from avmfs.node import Kind, Node
+from avmfs.store.schema import ROOT
+
+NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
+
+
+def node_of(row: tuple[object, ...]) -> Node:
+    """A Node from a row of the columns NODE."""
+    id_, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires = row
+    return Node(
+        id_, parent, bytes(name), Kind(kind), mode, uid, gid, size,  # type: ignore[arg-type]
+        mtime if atime is None else atime, mtime, ctime, scope, document, expires,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def new_id() -> int:
+    """A random positive 63-bit id above the fixed ones."""
+    return max(16, secrets.randbits(63))
+
+
+class Scopes:
+    """The scope table in memory, and what each principal sees of it. One per connection."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Scope] = {}
+        self._by_spec: dict[str, int] = {}
+        self._visible: dict[Principal, Visible] = {}
+
+    def load(self, db: apsw.Connection) -> None:
+        """Read the scopes interned since the last look."""
+        known = max(self._by_id, default=0)
+        for number, spec in db.execute("select id, spec from scope where id > ?", (known,)):
+            self._by_id[number], self._by_spec[spec] = Scope.parse(spec), number
+
+    def forget(self) -> None:
+        """After a rollback: a scope interned in it is no longer there."""
+        self._by_id.clear()
+        self._by_spec.clear()
+        self._visible.clear()
+
+    def intern(self, db: apsw.Connection, scope: Scope) -> int:
+        spec = scope.spec
+        if spec not in self._by_spec:
+            self.load(db)
+        if spec not in self._by_spec:
+            db.execute("insert into scope(spec) values(?)", (spec,))
+            self._by_id[db.last_insert_rowid()] = scope
+            self._by_spec[spec] = db.last_insert_rowid()
+        return self._by_spec[spec]
+
+    def visible(self, db: apsw.Connection, who: Principal) -> Visible:
+        """What ``who`` may see, including scopes that other processes interned."""
+        seen = self._visible.get(who)
+        highest = db.execute("select max(id) from scope").get or 0
+        if seen is None or seen.highest != highest:
+            self.load(db)
+            seen = self._visible[who] = Visible(who, self._by_id)
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRules:
+    """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files."""
+
+    ignore: tuple[str, ...] = ()
+    max_bytes: int = 4 * 1024 * 1024
+
+    def ignores(self, parts: tuple[bytes, ...]) -> bool:
+        names = [paths.text(part) for part in parts]
+        tails = ["/".join(names[start:]) for start in range(len(names))]
+        return any(
+            fnmatch.fnmatchcase(tail, pattern) for pattern in self.ignore for tail in ([names[-1]] if "/" not in pattern else tails)
+        )
+
+
+@dataclass(slots=True)
+class Tx:
+    """One request's view of the open transaction."""
+
+    db: apsw.Connection
+    policy: Policy
+    scopes: Scopes
+    who: Principal
+    now: int
+    orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
+    index: IndexRules = IndexRules()
+
+    @property
+    def visible(self) -> Visible:
+        return self.scopes.visible(self.db, self.who)
+
+    def node(self, node: int) -> Node:
+        """The node, whoever may see it. Raises Stale when it is gone."""
+        row = self.db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None:
+            raise Stale()
+        return node_of(row)
+
+    def seen(self, node: int) -> Node:
+        """The node if the asker may see it and its ttl has not passed. Raises NotFound otherwise."""
+        row = self.db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None or row[11] not in self.visible or (row[13] is not None and row[13] <= self.now):
+            raise NotFound()
+        return node_of(row)
+
+    def writable(self, node: int) -> Node:
+        """The node, if the asker may change it. Raises NotFound or Denied."""
+        found = self.seen(node)
+        self.visible.require(found.scope)
+        return found
+
+    def directory(self, node: int) -> Node:
+        """A directory in which the asker may make and remove names."""
+        found = self.writable(node)
+        if found.kind is not Kind.DIRECTORY:
+            raise NotFound()
+        return found
+
+    def child(self, parent: int, name: bytes) -> Node | None:
+        """The entry, visible or not; one whose ttl has passed counts as absent and is removed."""
+        row = self.db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
+        return node_of(row) if row is not None else None
+
+    def parts(self, node: int) -> tuple[bytes, ...]:
+        """Names from the root. Raises Stale for an orphan."""
+        names: list[bytes] = []
+        while node != ROOT:
+            row = self.db.execute("select parent, name from node where id = ?", (node,)).fetchone()
+            if row is None or row[0] is None:
+                raise Stale()
+            node = row[0]
+            names.append(bytes(row[1]))
+        return tuple(reversed(names))
+
+    def document_of(self, node: Node) -> int:
+        """The document of a regular file. Raises IsDirectory or Invalid for anything else."""
+        if node.kind is Kind.DIRECTORY:
+            raise IsDirectory()
+        if node.document is None:
+            raise Invalid("not a regular file in the tree")
+        return node.document
+
+    def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
+        return self.scopes.intern(self.db, self.policy.scope(parts, shared))
+
+    def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
+        """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
+        if len(parts) == 3 and parts[:2] == (paths.MEMORY, paths.PRIVATE):
+            raise Denied("private spaces are made by the system, one per agent", paths.printable(paths.join(parts)))
+        scope = self.scope_at(parts, shared)
+        if not self.visible.writable(scope):
+            raise Denied("not writable for you", paths.printable(paths.join(parts)))
+        return scope
+
+    def log(
+        self, op: str, node: Node, path: bytes, *, version: int | None = None, other: bytes | None = None,
+        scope: int | None = None,
+    ) -> int:  # fmt: skip
+        """Append to the one log; returns the change's seq."""
+        self.db.execute(
+            "insert into log(at, op, agent, node, document, version, scope, path, other, salt)"
+            " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
+             path, other, os.urandom(8)),
+        )  # fmt: skip
+        return self.db.last_insert_rowid()
+
+    def touch(self, directory: int) -> None:
+        """A name came or went: the directory's own times change."""
+        self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))

@@ -1,0 +1,384 @@
+"""The one writer: group commit with exactly-once requests.
+
+Owns the only connection that changes the store while a daemon runs. A process of its own, started by the
+supervisor, which keeps the listening socket: connecting never fails, and requests queue while a
+killed writer is replaced. One thread runs the loop; a second one checkpoints the WAL.
+
+Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "client", "agent", "proof"}; ``proof`` is
+HMAC-SHA256(key, agent), so a connection speaks for one agent only; agent "*" (the door, the housekeeper)
+names one in each request. Request: [number, agent | None, operator, command, arguments]; one in flight per
+client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
+answered before gets the stored reply, recorded in the transaction of the change: resending after a
+crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
+"client": the peer receives [seq] after commits, several as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from avmfs import wire
+from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError, Denied, Invalid, StoreFailed
+from avmfs.store import commands, database
+from avmfs.store.transaction import IndexRules, Scopes, Tx
+
+log = logging.getLogger(__name__)
+
+BATCH = 256
+REQUEST_LIMIT = 32 * 1024 * 1024
+IDLE_BEFORE_DRAIN_S = 0.02
+DRAIN_STEP = 16
+CHECKPOINT_PAGES = 1000
+RESTART_PAGES = 8000
+ANYBODY = "*"
+
+
+def proof(key: bytes, agent: str) -> bytes:
+    """What a process shows to speak for ``agent``. Made by the supervisor, which alone has the key."""
+    return hmac.new(key, agent.encode(), hashlib.sha256).digest()
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    sock: socket.socket
+    frames: wire.Assembler = field(default_factory=lambda: wire.Assembler(REQUEST_LIMIT))
+    client: bytes | None = None
+    agent: str | None = None
+    watching: bool = False
+    out: bytearray = field(default_factory=bytearray)
+    watched: int = 0
+
+
+class Applier:
+    """Runs commands in transactions on one writable connection. The writer's core, and direct mode's."""
+
+    def __init__(self, path: Path, policy: Policy, index: IndexRules, *, orphans: bool, clock: Callable[[], int]) -> None:
+        self.path = path
+        self.db = database.connect(path, writable=True)
+        self.policy = policy
+        self.index = index
+        self._orphans = orphans
+        self._clock = clock
+        self._scopes = Scopes()
+
+    def apply(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        """One command in a savepoint of the open transaction. Raises domain errors, rolled back."""
+        self.db.execute("savepoint request")
+        try:
+            tx = Tx(self.db, self.policy, self._scopes, who, self._clock(), self._orphans, self.index)
+            with database.translated(self.path):
+                reply = commands.run(tx, command, arguments)
+        except BaseException:
+            # SQLite may have ended the whole transaction itself (disk full, I/O error).
+            if not self.db.get_autocommit():
+                self.db.execute("rollback to request")
+                self.db.execute("release request")
+            self._scopes.forget()
+            raise
+        self.db.execute("release request")
+        return reply
+
+    def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        """One command in a transaction of its own."""
+        with database.translated(self.path):
+            self.db.execute("begin immediate")
+        try:
+            reply = self.apply(who, command, arguments)
+            with database.translated(self.path):
+                self.db.execute("commit")
+        except BaseException:
+            if not self.db.get_autocommit():
+                self.db.execute("rollback")
+            raise
+        return reply
+
+    def set_rules(self, policy: Policy, index: IndexRules) -> None:
+        """Other rules from now on: every scope is folded anew before the next request."""
+        self.policy, self.index = policy, index
+        self.alone(Principal("avmfs", operator=True), "settle", {})
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class Writer:
+    """The loop. ``run`` returns after ``stop`` (callable from a signal handler's thread)."""
+
+    def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
+        self._listener = listener
+        self._key = key
+        self._applier = applier
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._queue: deque[tuple[_Connection, list[Any]]] = deque()
+        self._watchers: set[_Connection] = set()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._may_drain = True
+        self._seq = 0
+        self._checkpointer = _Checkpointer(applier.path)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._waker.send(b"x")
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run ``function`` in the loop's thread, between transactions."""
+        self._calls.append(function)
+        self._waker.send(b"x")
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        self._listener.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
+        self._applier.db.set_wal_hook(self._checkpointer.hook)
+        self._checkpointer.start()
+        self._seq = self._applier.db.execute("select max(seq) from log").get or 0
+        try:
+            while not self._stopping:
+                self._step()
+        finally:
+            self._checkpointer.stop()
+            for registered in list(self._selector.get_map().values()):
+                if isinstance(registered.data, _Connection):
+                    registered.data.sock.close()
+            self._selector.close()
+            self._applier.close()
+
+    def _step(self) -> None:
+        timeout = IDLE_BEFORE_DRAIN_S if self._may_drain else None
+        events = self._selector.select(0 if self._queue else timeout)
+        for registered, mask in events:
+            if isinstance(registered.data, _Connection):
+                if mask & selectors.EVENT_WRITE:
+                    self._flush(registered.data)
+                if mask & selectors.EVENT_READ:
+                    self._read(registered.data)
+            else:
+                registered.data()
+        while self._calls:
+            self._calls.popleft()()
+        if self._queue:
+            self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
+        elif not events and self._may_drain:
+            self._drain()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        sock.setblocking(False)
+        self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
+
+    def _woken(self) -> None:
+        self._wake.recv(4096)
+
+    def _read(self, peer: _Connection) -> None:
+        try:
+            data = peer.sock.recv(1 << 20)
+            frames = peer.frames.feed(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(peer)
+            return
+        except wire.FrameError as e:
+            log.warning("writer: dropping a peer: %s", e)
+            self._drop(peer)
+            return
+        if not data:
+            self._drop(peer)
+        for item in frames:
+            if peer.agent is None:
+                self._greet(peer, item)
+            elif peer.watching or not isinstance(item, list) or len(item) != 5:
+                self._drop(peer)
+            else:
+                self._queue.append((peer, item))
+
+    def _greet(self, peer: _Connection, item: Any) -> None:
+        agent = item.get("agent") if isinstance(item, dict) else None
+        shown = item.get("proof") if isinstance(item, dict) else None
+        if (
+            not isinstance(agent, str) or not isinstance(shown, bytes) or item.get("v") != wire.PROTOCOL
+            or not hmac.compare_digest(shown, proof(self._key, agent))
+        ):  # fmt: skip
+            log.warning("writer: a peer could not show whom it speaks for")
+            self._drop(peer)
+            return
+        peer.agent = agent
+        if item.get("watch"):
+            peer.watching = True
+            self._watchers.add(peer)
+            self._notify(peer)
+        elif isinstance(item.get("client"), bytes) and len(item["client"]) == 16:
+            # The id is bound to the agent: nobody can fetch or burn another's replies by guessing an id.
+            peer.client = hashlib.sha256(agent.encode() + b"\0" + item["client"]).digest()[:16]
+        else:
+            self._drop(peer)
+
+    def _commit(self, batch: list[tuple[_Connection, list[Any]]]) -> None:
+        """One transaction for all that waits; replies leave after COMMIT only."""
+        db, replies = self._applier.db, []
+        try:
+            with database.translated(self._applier.path):
+                db.execute("begin immediate")
+            for peer, item in batch:
+                replies.append((peer, self._answer(peer, item)))
+            with database.translated(self._applier.path):
+                db.execute("commit")
+        except AvmError as e:
+            if not db.get_autocommit():
+                db.execute("rollback")
+            log.error("writer: a transaction failed: %s", e)
+            replies = [(peer, _refusal(item[0], e)) for peer, item in batch]
+        for peer, reply in replies:
+            self._send(peer, reply)
+        self._may_drain = True
+        seq = db.execute("select max(seq) from log").get or 0
+        if seq != self._seq:
+            self._seq = seq
+            for peer in list(self._watchers):
+                self._notify(peer)
+
+    def _answer(self, peer: _Connection, item: list[Any]) -> list[Any]:
+        number, name, operator, command, arguments = item
+        db = self._applier.db
+        try:
+            who = self._principal(peer, name, operator)
+            row = db.execute("select num, reply from applied where client = ?", (peer.client,)).fetchone()
+            if row is not None and row[0] == number:
+                return [number, None, wire.unpack(row[1])]
+            if not isinstance(command, str) or not isinstance(arguments, dict):
+                raise Invalid("malformed request")
+            reply = self._applier.apply(who, command, arguments)
+            db.execute(
+                "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
+                (peer.client, number, wire.pack(reply), time.time_ns()),
+            )
+            return [number, None, reply]
+        except AvmError as e:
+            if db.get_autocommit():
+                raise
+            return _refusal(number, e)
+        except Exception:  # a defect in one command must not take the writer from everybody
+            log.exception("writer: command %r failed", command)
+            if db.get_autocommit():
+                raise StoreFailed("the transaction was lost") from None
+            return _refusal(number, StoreFailed("internal error; the daemon's log has the details"))
+
+    @staticmethod
+    def _principal(peer: _Connection, name: Any, operator: Any) -> Principal:
+        if peer.agent != ANYBODY:
+            if operator or name not in (None, peer.agent):
+                raise Denied(f"this connection speaks for {peer.agent} only")
+            return Principal(str(peer.agent))
+        if not isinstance(name, str):
+            raise Invalid("a request needs the agent it is for")
+        return Principal(name, operator=bool(operator))
+
+    def _drain(self) -> None:
+        """Idle: make the words of a few queued documents searchable."""
+        try:
+            done = self._applier.alone(Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP})
+            self._may_drain = done["left"] > 0
+        except AvmError as e:
+            log.error("writer: indexing failed: %s", e)
+            self._may_drain = False
+
+    def _send(self, peer: _Connection, reply: Any) -> None:
+        peer.out += wire.frame(reply)
+        self._flush(peer)
+
+    def _flush(self, peer: _Connection) -> None:
+        try:
+            while peer.out:
+                del peer.out[: peer.sock.send(peer.out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(peer)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        try:
+            if self._selector.get_key(peer.sock).events != wanted:
+                self._selector.modify(peer.sock, wanted, peer)
+        except KeyError:
+            return
+        if peer.watching and not peer.out and peer.watched != self._seq:
+            self._notify(peer)
+
+    def _notify(self, peer: _Connection) -> None:
+        """Tell a watcher the newest seq, unless it has not yet taken the last one: then once it has."""
+        if not peer.out:
+            peer.watched = self._seq
+            self._send(peer, [self._seq])
+
+    def _drop(self, peer: _Connection) -> None:
+        """Forget a connection. What it had asked is still applied: it may come back for the answer."""
+        self._watchers.discard(peer)
+        try:
+            self._selector.unregister(peer.sock)
+        except KeyError:
+            return
+        peer.sock.close()
+
+
+class _Checkpointer(threading.Thread):
+    """Moves the WAL into the database beside the writer: PASSIVE each thousand pages, RESTART when it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self._path = path
+        self._pages = 0
+        self._due = threading.Event()
+        self._over = False
+
+    def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
+        """SQLite calls this after each commit with the pages now in the WAL."""
+        self._pages = pages
+        if pages >= CHECKPOINT_PAGES:
+            self._due.set()
+        return apsw.SQLITE_OK
+
+    def run(self) -> None:
+        db = database.connect(self._path, writable=True, busy_ms=100)
+        try:
+            while self._due.wait() and not self._over:
+                self._due.clear()
+                mode = apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+                try:
+                    db.wal_checkpoint(mode=mode)
+                except apsw.BusyError:
+                    # A reader is on an old snapshot; the next commits bring us back here.
+                    continue
+                except apsw.Error as e:
+                    log.error("checkpoint failed: %s", e)
+        finally:
+            db.close()
+
+    def stop(self) -> None:
+        self._over = True
+        self._due.set()
+        self.join(5)
+
+
+def _refusal(number: int, error: AvmError) -> list[Any]:
+    return [number, [error.code, error.reason, error.filename], None]

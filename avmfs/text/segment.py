@@ -1,0 +1,151 @@
+"""From text to index terms, the same way for what is stored and for what is asked.
+
+Owns folding, word boundaries, stemming and stop words. Called by the store's indexer (``terms``) and by search
+(``query_terms``). Must not know scopes: the store puts '<scope>x' before a term and hands it to FTS5's 'ascii'
+tokenizer, for which a term must be made of ASCII letters and digits (lower-case) and non-ASCII alphanumerics
+alone; tests hold that for every code point. A change here makes existing indexes wrong: raise ``REVISION``.
+
+Threads: any. PyStemmer's object is not thread-safe, so each thread has its own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+import Stemmer
+
+REVISION: Final = 1
+"""Of the terms that this module makes. An index built by another revision has to be built anew."""
+
+TERM_MAX: Final = 64
+"""Characters kept of one term: what is longer is no word (base64, hashes) and would only swell the index."""
+
+QUERY_MAX: Final = 64
+"""Terms used of one query; each costs a walk over its postings."""
+
+# Scripts written without spaces, where a word boundary needs a dictionary: overlapping pairs instead (measured
+# on XQuAD and CMRC: R@10 .99 where a unicode61 word index reaches .12 to .18).
+_UNSPACED: Final = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar, Khmer
+    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul
+    "\u2e80-\u30ff\u3100-\u31ff\u3400-\u9fff\uf900-\ufaff\U00016fe0-\U00018fff\U0001b000-\U0001b2ff"
+    "\U00020000-\U0003ffff]+)"  # Han, Kana, Bopomofo, Tangut
+)
+_WORD: Final = re.compile(r"[^\W_]+")
+# Normalisation sorts runs of combining marks by insertion, which is quadratic: pieces bound the run.
+_PIECE: Final = re.compile(r"\S{1,512}|\s+")
+_JOINERS: Final = frozenset((0x00AD, 0x200C, 0x200D, 0x2060, 0xFEFF))
+
+_STOP: Final = frozenset(
+    "a about after all also am an and any are aren as at be because been before being between both but by can could "
+    "couldn d did didn do does doesn doing don down during each every few for from further get got had hadn has hasn "
+    "have haven having he her here hers him his how i if in into is isn it its itself just let ll m many may me might "
+    "more most much must my no nor not of off on once only or other our ours out over own please re s same shall she "
+    "should shouldn so some such t tell than that the their theirs them then there these they this those through to "
+    "too under until up us ve very was wasn we were weren what when where which while who whom whose why will with "
+    "would wouldn you your yours".split()
+)
+# A pair is dropped from a Chinese query only when both halves stand here: each alone is part of ordinary words.
+_FUNCTION: Final = frozenset("的了是在和与及或吗呢吧啊呀么什怎哪谁这那其之也都就而被把对于从到以为有个着过多少几何请我你他她它们")
+
+
+class _Fold(dict[int, int | str | None]):
+    """A translate() table made on demand: marks and joiners vanish, Latin letters lose their diacritics.
+
+    Only Latin ones: taking the mark off a kana makes another letter, and Hangul would fall apart. Remembered
+    for the basic plane alone, so that hostile text cannot grow it without end.
+    """
+
+    def __missing__(self, code: int) -> int | str | None:
+        folded = self._fold(code)
+        if code < 0x10000:
+            self[code] = folded
+        return folded
+
+    @staticmethod
+    def _fold(code: int) -> int | str | None:
+        if code in _JOINERS:
+            return None
+        if 0x00C0 <= code < 0x0250 or 0x1E00 <= code < 0x1F00:
+            return unicodedata.normalize("NFD", chr(code))[0]
+        return None if unicodedata.category(chr(code)).startswith("M") else code
+
+
+_FOLD: Final = _Fold()
+_own = threading.local()
+
+
+def terms(text: str) -> list[str]:
+    """Index terms of ``text``, in its order, with repetitions.
+
+    NFKC and case folding (Unicode's NFKC_Casefold), diacritics of Latin letters off, words at
+    non-alphanumerics, English Snowball stems, overlapping pairs in scripts without spaces (a lone character
+    as itself). Each is 1 to TERM_MAX characters. Takes any str and never raises; linear in its length.
+    """
+    return [term for _, term in _words(text)]
+
+
+def query_terms(text: str) -> list[str]:
+    """Distinct index terms of a query in its order, without English stop words and Chinese function words,
+    unless nothing else is there.
+
+    At most QUERY_MAX: of a longer query (a pasted document) the longest terms stay, for they are the rarest;
+    a pair of ideographs counts as six letters. Never raises.
+    """
+    found = list(_words(text))
+    telling = [term for word, term in found if not _is_function(word)]
+    distinct = list(dict.fromkeys(telling or [term for _, term in found]))
+    if len(distinct) <= QUERY_MAX:
+        return distinct
+    kept = set(sorted(distinct, key=_weight, reverse=True)[:QUERY_MAX])
+    return [term for term in distinct if term in kept]
+
+
+def _words(text: str) -> Iterator[tuple[str, str]]:
+    """(word as written but folded, its term)."""
+    stem = _stemmer().stemWord
+    for word in _WORD.findall(_folded(text)):
+        if word.isascii():
+            yield word, (stem(word[:TERM_MAX]) or word)[:TERM_MAX]
+            continue
+        # re.split with a group alternates: spaced, unspaced, spaced, ...
+        for index, part in enumerate(_UNSPACED.split(word)):
+            if index % 2 == 0:
+                if part:
+                    yield part, (stem(part[:TERM_MAX]) or part)[:TERM_MAX]
+            elif len(part) == 1:
+                yield part, part
+            else:
+                for at in range(len(part) - 1):
+                    yield part[at : at + 2], part[at : at + 2]
+
+
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    return "".join(map(_casefolded, _PIECE.findall(text))).translate(_FOLD)
+
+
+def _casefolded(piece: str) -> str:
+    if piece.isascii():
+        return piece.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", piece).casefold())
+
+
+def _is_function(word: str) -> bool:
+    return word in _STOP or (not word.isascii() and _FUNCTION.issuperset(word))
+
+
+def _weight(term: str) -> int:
+    return 3 * len(term) if _UNSPACED.match(term) else len(term)
+
+
+def _stemmer() -> Stemmer.Stemmer:
+    found: Stemmer.Stemmer | None = getattr(_own, "stemmer", None)
+    if found is None:
+        found = _own.stemmer = Stemmer.Stemmer("english")
+    return found

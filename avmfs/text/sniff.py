@@ -1,0 +1,45 @@
+"""Is this text? Owns the one decision whether a file's bytes are read as words.
+
+Called by the indexer and by views that show text. Looks at the bytes alone: names and extensions lie. Knows
+nothing of sizes allowed or of ignore lists.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+CONTROL_SHARE: Final = 0.02
+"""More control characters than this, and a file that happens to be valid UTF-8 is no text (a core dump of
+ASCII, a terminal recording); a few of them occur in honest logs."""
+
+# What text files do contain: tab, line ends, form feed, backspace (man pages), escape (coloured logs).
+_HARMLESS: Final = frozenset("\t\n\r\f\v\b\x1b")
+_CONTROLS: Final = "".join(chr(c) for c in (*range(1, 0x20), 0x7F) if chr(c) not in _HARMLESS)
+_MARKED_UTF16: Final = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+def decode(data: bytes) -> str | None:
+    """The text that ``data`` is: UTF-8 with or without a byte order mark, UTF-16 with one. None for anything else.
+
+    The mark is not part of the text; line ends are left alone. Empty bytes are the empty text.
+    """
+    for mark, encoding in _MARKED_UTF16:
+        # A UTF-32-LE mark starts like the UTF-16-LE one; its text would be full of NULs and is refused below.
+        if data.startswith(mark):
+            return _plausible(_strict(data[len(mark) :], encoding))
+    return _plausible(_strict(data.removeprefix(codecs.BOM_UTF8), "utf-8"))
+
+
+def _strict(data: bytes, encoding: str) -> str | None:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        return None
+
+
+def _plausible(text: str | None) -> str | None:
+    if text is None or "\0" in text:
+        return None
+    controls = sum(map(text.count, _CONTROLS))
+    return text if controls <= CONTROL_SHARE * len(text) else None

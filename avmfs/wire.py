@@ -1,0 +1,87 @@
+"""Frames between processes: length-prefixed msgpack, size-capped, never pickle.
+
+Owns the encoding that the writer's socket, the daemon's door and the embedding pipes share. msgpack
+carries None, bool, int, float, str, bytes, list and dict and builds nothing else, so a hostile peer
+can at most send wrong values (DESIGN 3.6). Strings may carry surrogate escapes (undecodable names).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+import msgpack
+
+PROTOCOL = 1  # in every greeting; a peer of another version is refused
+LIMIT = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+
+
+class FrameError(ValueError):
+    """The peer sent what is no frame of ours: too large, or not msgpack."""
+
+
+def pack(value: Any) -> bytes:
+    """The msgpack bytes of one value."""
+    return bytes(msgpack.packb(value, unicode_errors="surrogateescape"))
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Inverse of pack. Raises FrameError."""
+    try:
+        return msgpack.unpackb(data, unicode_errors="surrogateescape", strict_map_key=False)
+    except (msgpack.UnpackException, ValueError, TypeError) as e:
+        raise FrameError(f"not msgpack: {e}") from None
+
+
+def frame(value: Any) -> bytes:
+    """Length and body, ready to be sent."""
+    body = pack(value)
+    return _LENGTH.pack(len(body)) + body
+
+
+def send(sock: socket.socket, value: Any) -> None:
+    sock.sendall(frame(value))
+
+
+def receive(sock: socket.socket, limit: int = LIMIT) -> Any:
+    """The next frame of a blocking socket. Raises EOFError when the peer closed, FrameError for a bad frame,
+    TimeoutError by the socket's own time limit."""
+    (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
+    if length > limit:
+        raise FrameError(f"a frame of {length} bytes, {limit} are allowed")
+    return unpack(_exactly(sock, length))
+
+
+class Assembler:
+    """Collects frames from what a non-blocking socket delivers."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The frames that these bytes complete. Raises FrameError; the connection is then of no more use."""
+        self._buffer += data
+        frames: list[Any] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > self._limit:
+                raise FrameError(f"a frame of {length} bytes, {self._limit} are allowed")
+            stop = _LENGTH.size + length
+            if len(self._buffer) < stop:
+                break
+            frames.append(unpack(bytes(self._buffer[_LENGTH.size : stop])))
+            del self._buffer[:stop]
+        return frames
+
+
+def _exactly(sock: socket.socket, length: int) -> bytes:
+    piece = bytearray()
+    while len(piece) < length:
+        more = sock.recv(min(length - len(piece), 1 << 20))
+        if not more:
+            raise EOFError("the peer closed the connection")
+        piece += more
+    return bytes(piece)

@@ -1,0 +1,1 @@
+"""Benchmarks; README.md says what each measures and how to run it."""

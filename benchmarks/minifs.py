@@ -1,0 +1,60 @@
+"""The baseline filesystem of bench_mount: compile cfs/minifs.c, mount it, take it away again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import BenchmarkError
+from benchmarks.harness import end_child, mounted_at, scratch_directory, start_child, tail
+
+SOURCE = Path(__file__).resolve().parent / "cfs" / "minifs.c"
+MOUNT_OPTIONS = "default_permissions"
+"""As avmfs mounts: the kernel checks modes, and asks the server for the attributes it checks."""
+
+
+def compile_minifs(into: Path) -> Path:
+    """The program's path. Raises BenchmarkError that says what to install."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise BenchmarkError("the baseline needs a C compiler: no `cc` on PATH")
+    if shutil.which("pkg-config") is None:
+        raise BenchmarkError("the baseline needs pkg-config to find libfuse3")
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, timeout=30, check=False
+    )
+    if flags.returncode:
+        raise BenchmarkError("the baseline needs libfuse3's headers: install libfuse3-dev (or fuse3-devel)")
+    program = into / "minifs"
+    command = [compiler, "-O2", str(SOURCE), "-o", str(program), *flags.stdout.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"cannot compile {SOURCE.name}:\n{done.stderr.strip()}")
+    return program
+
+
+@contextlib.contextmanager
+def mounted_minifs(within_s: float = 10) -> Iterator[Path]:
+    """An empty minifs, single-threaded, mounted in a temporary directory."""
+    if shutil.which("fusermount3") is None:
+        raise BenchmarkError("the baseline needs fusermount3: install fuse3")
+    with scratch_directory(Path(tempfile.gettempdir())) as folder:
+        program = compile_minifs(folder)
+        mountpoint, log = folder / "mnt", folder / "log"
+        mountpoint.mkdir()
+        child = start_child([str(program), "-s", "-f", "-o", MOUNT_OPTIONS, str(mountpoint)], log, os.environ)
+        try:
+            give_up = time.monotonic() + within_s
+            while mounted_at(mountpoint) is None:
+                if child.poll() is not None or time.monotonic() > give_up:
+                    raise BenchmarkError(f"minifs does not mount:{tail(log)}")
+                time.sleep(0.02)
+            yield mountpoint
+        finally:
+            end_child(child, patience_s=5)

@@ -1,0 +1,69 @@
+"""Configuration: where the files are, what they may say, and typed values of what they said.
+
+Called by every program that starts (CLI, MCP server, daemon) and by the library's `AVM`. The bottom layer: it
+imports nothing of avmfs, and knows of no store, no policy and no registry of handlers. Importing it reads no
+file and loads no YAML. Names load with their module at first use: a short-lived command that only asks where
+the daemon's socket is should not pay for the readers of two files.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.errors import ConfigError
+    from avmfs_config.loader import check, default_settings, load_mounts, load_settings
+    from avmfs_config.paths import Paths, find_paths
+    from avmfs_config.settings import (
+        EmbeddingSettings,
+        Limits,
+        Mount,
+        Provider,
+        Rule,
+        SearchSettings,
+        Settings,
+    )
+
+__all__ = [
+    "ConfigError",
+    "EmbeddingSettings",
+    "Limits",
+    "Mount",
+    "Paths",
+    "Provider",
+    "Rule",
+    "SearchSettings",
+    "Settings",
+    "check",
+    "check_agent_id",
+    "default_settings",
+    "find_paths",
+    "load_mounts",
+    "load_settings",
+]
+
+_MODULES = {
+    "agent_id": ("check_agent_id",),
+    "errors": ("ConfigError",),
+    "loader": ("check", "default_settings", "load_mounts", "load_settings"),
+    "paths": ("Paths", "find_paths"),
+    "settings": (
+        "EmbeddingSettings",
+        "Limits",
+        "Mount",
+        "Provider",
+        "Rule",
+        "SearchSettings",
+        "Settings",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    for module, names in _MODULES.items():
+        if name in names:
+            value: object = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

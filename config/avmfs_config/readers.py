@@ -1,0 +1,186 @@
+"""What each key of the two files may hold: one table of readers per dataclass, named by its fields.
+
+Called by the loader. A rule about one value lives here, a rule that spans entries in the loader. It must not
+know which handlers, agents or models exist: whoever has the registry checks names against it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from avmfs_config.agent_id import check_agent_id
+from avmfs_config.parse import Reader, Value
+from avmfs_config.paths import expand_path
+from avmfs_config.settings import (
+    Access,
+    Coherence,
+    Device,
+    EmbeddingSettings,
+    Encoding,
+    Limits,
+    Mount,
+    Provider,
+    Rule,
+    SearchSettings,
+    Settings,
+    Urgent,
+)
+
+Readers = Mapping[str, Reader[Any]]
+T = TypeVar("T")
+
+MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
+HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_INJECT = "inject needs read_only: true (on a writable mount an editor would save the banner into the file)"
+
+
+def read_mount(value: Value, environ: Mapping[str, str]) -> Mount:
+    """One entry of `mounts`."""
+    mount = value.record(Mount, mount_readers(environ))
+    if mount.urgent == "inject" and not mount.read_only:
+        raise value.child("urgent").error(_INJECT)
+    return mount
+
+
+def read_settings(value: Value, environ: Mapping[str, str]) -> Settings:
+    """All of config.yaml."""
+    return value.record(Settings, settings_readers(environ))
+
+
+def mount_readers(environ: Mapping[str, str]) -> Readers:
+    """Readers of one entry of `mounts`; `environ` is for the variables in its path."""
+    return {
+        "mountpoint": _path(environ),
+        "agent_id": _agent_id,
+        "uid": lambda value: value.optional(lambda given: given.integer(0, MAX_UID)),
+        "read_only": Value.boolean,
+        "urgent": _choice(Urgent),
+        "xattr": Value.boolean,
+        "coherence": _choice(Coherence),
+        "allow_other": Value.boolean,
+    }
+
+
+def settings_readers(environ: Mapping[str, str]) -> Readers:
+    """Readers of config.yaml; `environ` is for the variables in its paths, never in a provider's `config`."""
+    embedding = embedding_readers(environ)
+    return {
+        "providers": _providers,
+        "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
+        "default_access": _choice(Access),
+        "uids": _uids,
+        "embedding": lambda value: value.record(EmbeddingSettings, embedding),
+        "search": lambda value: value.record(SearchSettings, SEARCH),
+        "limits": lambda value: value.record(Limits, LIMITS),
+    }
+
+
+def embedding_readers(environ: Mapping[str, str]) -> Readers:
+    """Readers of the section `embedding`; `environ` is for the variables in its path."""
+    return {
+        "enabled": Value.boolean,
+        "model": Value.text,
+        "path": lambda value: value.optional(_path(environ)),
+        "device": _choice(Device),
+        "allow_download": Value.boolean,
+        "timeout_s": lambda value: value.number(0.0, 3600.0),
+    }
+
+
+def _choice(literal: Any) -> Reader[Any]:
+    options: tuple[str, ...] = get_args(literal)
+    return lambda value: value.choice(options)
+
+
+def _checked(value: Value, check: Callable[[str], T]) -> T:
+    """`check` of the text of `value`; the ValueError by which it refuses becomes an error with a place."""
+    text = value.text()
+    try:
+        return check(text)
+    except ValueError as problem:
+        raise value.error(str(problem)) from None
+
+
+def _agent_id(value: Value) -> str:
+    return _checked(value, check_agent_id)
+
+
+def _path(environ: Mapping[str, str]) -> Reader[Path]:
+    return lambda value: _checked(value, lambda text: expand_path(text, environ))
+
+
+def _pattern(value: Value) -> str:
+    """A pattern over paths of the tree, as written: absolute, without ``//``, ``.`` or ``..``."""
+    text = value.text()
+    if not text.startswith("/"):
+        raise value.error(f"must begin with '/', not {text!r}")
+    steps = text[1:].split("/")
+    if text != "/" and any(step in ("", ".", "..") for step in steps):
+        raise value.error(f"must have no empty, '.' or '..' part: {text!r}")
+    return text
+
+
+def _provider_pattern(value: Value) -> str:
+    """A pattern that may name parts of the path: ``/live/prices/{symbol}``."""
+    text = _pattern(value)
+    names = _PLACEHOLDER.findall(text)
+    if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
+        raise value.error(f"a placeholder is a name in braces, such as {{symbol}}: {text!r}")
+    if len(set(names)) < len(names):
+        raise value.error(f"the same placeholder twice: {text!r}")
+    return text
+
+
+def _handler(value: Value) -> str:
+    text = value.text()
+    if not HANDLER.fullmatch(text):
+        raise value.error(f"a handler's name is a-z, 0-9, '_' and '-', not {text!r}")
+    return text
+
+
+def _providers(value: Value) -> tuple[Provider, ...]:
+    providers = value.items(lambda item: item.record(Provider, PROVIDER))
+    first: dict[str, int] = {}
+    for index, provider in enumerate(providers):
+        earlier = first.setdefault(provider.pattern, index)
+        if earlier != index:
+            raise value.child(index).child("pattern").error(f"already used by {value.child(earlier).key}")
+    return providers
+
+
+def _rule_agents(value: Value) -> tuple[str, ...]:
+    agents = value.items(_agent_id)
+    if not agents:
+        raise value.error("names nobody (leave the key out for every agent)")
+    return agents
+
+
+def _uids(value: Value) -> dict[int, tuple[str, ...]]:
+    result: dict[int, tuple[str, ...]] = {}
+    for uid, agents in value.entries().items():
+        if not isinstance(uid, int) or not 0 <= uid <= MAX_UID:
+            raise agents.error("the key must be a Unix uid, a number without quotes")
+        result[uid] = agents.items(_agent_id)
+    return result
+
+
+RULE: Readers = {"pattern": _pattern, "access": _choice(Access), "agents": _rule_agents}
+PROVIDER: Readers = {
+    "pattern": _provider_pattern,
+    "handler": _handler,
+    "config": Value.plain,
+    "ttl": lambda value: value.optional(lambda given: given.number(0.0)),
+}
+SEARCH: Readers = {
+    "encoding": _choice(Encoding),
+    "ignore": lambda value: value.items(Value.text),
+    "max_index_bytes": lambda value: value.integer(0),
+    "min_relevance": lambda value: value.number(0.0, 1.0),
+    "max_tokens": lambda value: value.integer(1),
+}
+LIMITS: Readers = {
+    "message_bytes": lambda value: value.integer(1),
+    "unread": lambda value: value.integer(1),
+}

@@ -1,0 +1,140 @@
+"""The typed values that configuration becomes, with their defaults.
+
+Built by the loader and by tests, read by every layer above. Values only: nothing here reads a file, looks at
+the environment or checks anything. A field's name is its key in the file; `schema.json` describes both files
+for editors, and a test holds the two together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Access = Literal["rw", "ro", "none"]
+Coherence = Literal["strict", "close-to-open"]
+Device = Literal["auto", "cpu", "mps", "cuda"]
+Encoding = Literal["cl100k_base", "o200k_base"]
+Urgent = Literal["banner", "inject"]
+
+NEVER_INDEXED = (
+    ".git/*",
+    ".hg/*",
+    ".svn/*",
+    "*.swp",
+    "*.swo",
+    "*.swx",
+    "4913",  # vim's probe for a writable directory
+    "*~",
+    ".#*",
+    "#*#",
+    "*.bak",
+    "*.tmp",
+    "*.temp",
+    "*.part",
+    "*.crdownload",
+    "~$*",
+    ".~lock.*",
+    ".fuse_hidden*",
+    ".nfs*",
+    "._*",
+    ".DS_Store",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One entry of mounts.yaml: where one agent sees the store.
+
+    `mountpoint` is absolute and normalised by its text alone: the filesystem is not asked, since a mountpoint
+    may be a dead mount. `uid` is the Unix user that the mount belongs to; None is the daemon's own.
+    """
+
+    mountpoint: Path
+    agent_id: str
+    uid: int | None = None
+    read_only: bool = False
+    urgent: Urgent = "banner"
+    xattr: bool = False
+    coherence: Coherence = "close-to-open"
+    allow_other: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What `agents` may do with paths that match `pattern`; `agents` None is every agent."""
+
+    pattern: str
+    access: Access
+    agents: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Live content under `pattern`, made by the handler of that name.
+
+    `config` is the handler's own, as written: ``${NAME}`` in it is expanded where it is used, so that a
+    secret stays out of this value. It is plain data (text, numbers, booleans, None, lists, string-keyed
+    dicts). `ttl` is in seconds; None leaves it to the handler, 0 is never cached.
+    """
+
+    pattern: str
+    handler: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """The model behind semantic search.
+
+    `path` is a folder with the weights, tried before any other place. `timeout_s` is how long a query waits
+    for its vector before it is answered from words alone.
+    """
+
+    enabled: bool = True
+    model: str = "all-MiniLM-L6-v2"
+    path: Path | None = None
+    device: Device = "auto"
+    allow_download: bool = True
+    timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How answers are found and counted.
+
+    `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and
+    `max_index_bytes` the largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall
+    uses when it names none.
+    """
+
+    encoding: Encoding = "cl100k_base"
+    ignore: tuple[str, ...] = NEVER_INDEXED
+    max_index_bytes: int = 4 * 1024 * 1024
+    min_relevance: float = 0.3
+    max_tokens: int = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one agent can do to another: the size of one message, and unread ones per sender."""
+
+    message_bytes: int = 65536
+    unread: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of config.yaml.
+
+    `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
+    agents a Unix uid may be when it comes through the daemon's socket.
+    """
+
+    providers: tuple[Provider, ...]
+    permissions: tuple[Rule, ...]
+    default_access: Access
+    uids: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
+    limits: Limits = field(default_factory=Limits)
