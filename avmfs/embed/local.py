@@ -127,13 +127,13 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
     # Its thread pool does not survive a fork and says so on stderr.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging as transformers_logging
     except ImportError as error:
         raise EmbeddingUnavailable(f"{error.name or 'sentence-transformers'} is not installed") from error
     disable_progress_bars()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return SentenceTransformer(str(folder), device=device, local_files_only=True)
     except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:

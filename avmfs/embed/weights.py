@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -55,16 +56,12 @@ def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_downl
         if (file := _weights_file(path)) is None:
             raise EmbeddingUnavailable(f"no model in {path} (the configured embedding path)")
         return Weights(model, path, "configured path", _digest(file))
-    tried = []
-    for source, folder in (("installed package", _package(model)), ("hub cache", _hub(model, local=True))):
+    tried: list[str] = []
+    for source, look in _PLACES[: 3 if allow_download else 2]:
+        folder = look(model)
         if folder is not None and (file := _weights_file(folder)) is not None:
-            return _checked(model, folder, "hub cache" if source == "hub cache" else "installed package", file)
+            return _checked(model, folder, source, file)
         tried.append(source)
-    if allow_download:
-        folder = _hub(model, local=False)
-        if folder is not None and (file := _weights_file(folder)) is not None:
-            return _checked(model, folder, "network", file)
-        tried.append("network")
     raise EmbeddingUnavailable(
         f"no weights for {model} (tried: {', '.join(tried)}"
         + (")" if allow_download else "; downloading is switched off)")
@@ -109,6 +106,14 @@ def _package(model: str) -> Path | None:
         return None
 
 
+def _cached(model: str) -> Path | None:
+    return _hub(model, local=True)
+
+
+def _downloaded(model: str) -> Path | None:
+    return _hub(model, local=False)
+
+
 def _hub(model: str, *, local: bool) -> Path | None:
     try:
         import huggingface_hub
@@ -127,6 +132,11 @@ def _hub(model: str, *, local: bool) -> Path | None:
     except Exception as error:  # its errors come from three libraries and share no base
         if local or os.environ.get("HF_HUB_OFFLINE"):
             return None
-        raise EmbeddingUnavailable(
-            f"could not download {repository(model)}: {type(error).__name__}"
-        ) from error
+        raise EmbeddingUnavailable(f"could not download {repository(model)}: {type(error).__name__}") from error
+
+
+_PLACES: Final[tuple[tuple[Source, Callable[[str], Path | None]], ...]] = (
+    ("installed package", _package),
+    ("hub cache", _cached),
+    ("network", _downloaded),
+)

@@ -78,8 +78,7 @@ class Engine:
 
         Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits.
         """
-        answer, _ = self._ask(who, q, limit, under, min_relevance, mode, one_per_document=True)
-        return answer
+        return self._ask(who, q, limit, under, min_relevance, mode, one_per_document=True)
 
     def passages(
         self,
@@ -92,8 +91,7 @@ class Engine:
         mode: Mode = "hybrid",
     ) -> Answer:
         """Like search(), of passages: several may be of one document."""
-        answer, _ = self._ask(who, q, limit, under, min_relevance, mode, one_per_document=False)
-        return answer
+        return self._ask(who, q, limit, under, min_relevance, mode, one_per_document=False)
 
     def _ask(
         self,
@@ -105,17 +103,18 @@ class Engine:
         mode: Mode,
         *,
         one_per_document: bool,
-    ) -> tuple[Answer, SearchIndex]:
+    ) -> Answer:
         index = self._index_for(who)
         seq = index.seq()
         words = segment.query_terms(q)
         if not words and not q.strip():
-            return Answer(q, (), None, seq), index
+            return Answer(q, (), None, seq)
         near, degraded = self._near(index, q, mode)
         if mode == "semantic" and degraded is None:
             words = []
         fused = fuse.fuse(lexical.search(index, words), near)
-        return Answer(q, self._fetch(index, fused, limit, under, min_relevance, one_per_document), degraded, seq), index
+        hits = self._fetch(index, fused, limit, under, min_relevance, one_per_document)
+        return Answer(q, hits, degraded, seq)
 
     def _near(self, index: SearchIndex, q: str, mode: Mode) -> tuple[semantic.Semantic, str | None]:
         if mode == "lexical":

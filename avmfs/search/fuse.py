@@ -31,9 +31,7 @@ class Fused:
     coverage: NDArray[np.float64]
 
     def only(self, keep: NDArray[np.bool_]) -> Fused:
-        return Fused(
-            self.passages[keep], self.scores[keep], self.cosines[keep], self.bm25[keep], self.coverage[keep]
-        )
+        return Fused(self.passages[keep], self.scores[keep], self.cosines[keep], self.bm25[keep], self.coverage[keep])
 
     def best(self, k: int) -> NDArray[np.int64]:
         """Positions of the ``k`` best, best first, equal scores by passage id.

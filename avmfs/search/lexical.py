@@ -64,9 +64,13 @@ def _score(
     average = max(total / max(count, 1), 1.0)
     norm = K1 * (1 - B + B * index.lengths(passages).astype(np.float64) / average)
     gain = np.repeat(idf, df) * frequency * (K1 + 1) / (frequency + norm[where])
-    scores = np.bincount(where, gain, len(passages))
-    coverage = np.bincount(where, np.repeat(mass, df), len(passages)) / mass.sum()
+    scores = _sums(where, gain, len(passages))
+    coverage = _sums(where, np.repeat(mass, df), len(passages)) / mass.sum()
     return Lexical(passages, scores, np.minimum(coverage, 1.0))
+
+
+def _sums(where: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    return np.bincount(where, values, size).astype(np.float64)
 
 
 def _idf(df: NDArray[np.int64], count: int) -> NDArray[np.float64]:

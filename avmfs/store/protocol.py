@@ -8,6 +8,7 @@ contract suite (tests/contract) runs over every implementation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -122,6 +123,10 @@ class Store(Protocol):
 
     def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
         """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call."""
+        ...
+
+    def capacity(self) -> os.statvfs_result:
+        """Of the filesystem that holds the store."""
         ...
 
     def close(self) -> None: ...

@@ -99,6 +99,9 @@ class SqliteStore:
             raise NotSupported("changes can be watched while a daemon runs")
         return self._submitter.watch(notify)
 
+    def capacity(self) -> os.statvfs_result:
+        return os.statvfs(self.path.parent)
+
     def close(self) -> None:
         self._submitter.close()
         while self._pool:

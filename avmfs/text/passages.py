@@ -16,7 +16,7 @@ much, and an embedding model reads no more than some 250 tokens of a passage any
 SHORTEST: Final = 600
 LONGEST: Final = 900
 
-_WIDE: Final = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
+_WIDE: Final = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]")
 # Where to cut, best first; the cut is at the end of the match.
 _BREAKS: Final = (
     re.compile(r"\n[ \t]*\r?\n\s*|\n(?=#{1,6} )"),  # blank lines, and before a heading
@@ -37,9 +37,7 @@ def cut(text: str) -> list[tuple[int, int]]:
     if not text or text.isspace():
         return []
     wide = 0 if text.isascii() else sum(1 for _ in _WIDE.finditer(text))
-    whole, shortest, longest = (
-        int(size * len(text) / (len(text) + wide)) for size in (WHOLE, SHORTEST, LONGEST)
-    )
+    whole, shortest, longest = (int(size * len(text) / (len(text) + wide)) for size in (WHOLE, SHORTEST, LONGEST))
     spans = []
     start = 0
     while len(text) - start > whole:

@@ -40,17 +40,22 @@ _WORD: Final = re.compile(r"[^\W_]+")
 _PIECE: Final = re.compile(r"\S{1,512}|\s+")
 _JOINERS: Final = frozenset((0x00AD, 0x200C, 0x200D, 0x2060, 0xFEFF))
 
-_STOP: Final = frozenset(
-    "a about after all also am an and any are aren as at be because been before being between both but by can could "
-    "couldn d did didn do does doesn doing don down during each every few for from further get got had hadn has hasn "
-    "have haven having he her here hers him his how i if in into is isn it its itself just let ll m many may me might "
-    "more most much must my no nor not of off on once only or other our ours out over own please re s same shall she "
-    "should shouldn so some such t tell than that the their theirs them then there these they this those through to "
-    "too under until up us ve very was wasn we were weren what when where which while who whom whose why will with "
-    "would wouldn you your yours".split()
+# One word a line would be a page and a half.
+_STOP_WORDS: Final = (
+    "a about after all also am an and any are aren as at be because been before being between both but by can "
+    "could couldn d did didn do does doesn doing don down during each every few for from further get got had "
+    "hadn has hasn have haven having he her here hers him his how i if in into is isn it its itself just let ll "
+    "m many may me might more most much must my no nor not of off on once only or other our ours out over own "
+    "please re s same shall she should shouldn so some such t tell than that the their theirs them then there "
+    "these they this those through to too under until up us ve very was wasn we were weren what when where "
+    "which while who whom whose why will with would wouldn you your yours"
 )
-# A pair is dropped from a Chinese query only when both halves stand here: each alone is part of ordinary words.
-_FUNCTION: Final = frozenset("的了是在和与及或吗呢吧啊呀么什怎哪谁这那其之也都就而被把对于从到以为有个着过多少几何请我你他她它们")
+_STOP: Final = frozenset(_STOP_WORDS.split())
+
+# A pair is dropped from a Chinese query only when both halves stand here: each alone is part of real words.
+_FUNCTION: Final = frozenset(
+    "的了是在和与及或吗呢吧啊呀么什怎哪谁这那其之也都就而被把对于从到以为有个着过多少几何请我你他她它们"
+)
 
 
 class _Fold(dict[int, int | str | None]):

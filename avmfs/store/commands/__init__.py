@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from avmfs.errors import Invalid
@@ -40,7 +41,7 @@ def run(tx: Tx, name: str, arguments: dict[str, Any]) -> Any:
     return found(tx, **arguments)
 
 
+@lru_cache(maxsize=1)
 def _load() -> None:
-    if not _COMMANDS:
-        for module in ("namespace", "renaming", "writing", "documents", "messages", "indexing", "upkeep"):
-            importlib.import_module(f"avmfs.store.commands.{module}")
+    for module in ("namespace", "renaming", "writing", "documents", "messages", "indexing", "upkeep"):
+        importlib.import_module(f"avmfs.store.commands.{module}")

@@ -1,0 +1,379 @@
+"""The portable front end: mfusepy over libfuse's high-level interface.
+
+Owns the translation of libfuse's callbacks into calls of ``vfs.Tree`` and of domain errors into errnos; it
+decides nothing. Works with libfuse 3 (Linux) and libfuse 2 (macFUSE, FUSE-T). libfuse's threads call in, so a
+slow view blocks only its own caller. All kernel cache timeouts are 0: every lookup asks, so one agent's
+change is another's next result.
+
+Limit of the high-level interface: fstat(2) of a file that was unlinked while open answers ENOENT, since
+the kernel asks by inode, libfuse by path, and there is none. Its cure, renaming to .fuse_hidden*, would show
+other agents a name that nobody made, so it is off (``hard_remove``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from avmfs.errors import AvmError, NotPermitted
+from avmfs.memory import Memory
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
+from avmfs.vfs.locks import LockTable
+from avmfs.vfs.tree import Attributes, Caller, Handle, Tree
+from avmfs_config import Mount
+
+if sys.platform.startswith("linux"):
+    # mfusepy prefers libfuse 2 where both are installed; its writes come in 4 KiB pieces.
+    os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
+import mfusepy
+
+log = logging.getLogger(__name__)
+
+HOLD_EVERY_S = 30.0
+UTIME_NOW = (1 << 30) - 1
+UTIME_OMIT = (1 << 30) - 2
+_UNSET_ID = 0xFFFFFFFF
+_IMPLEMENTED = (
+    "getattr readlink mknod mkdir unlink rmdir symlink rename link chmod chown truncate open read write statfs flush "
+    "release fsync opendir readdir releasedir destroy create utimens fallocate"
+).split()
+_NS = 1_000_000_000
+
+
+class _Operations:
+    """What mfusepy asks for which callbacks exist; the callbacks themselves are methods of PortableMount."""
+
+    use_ns = True
+
+    def __init__(self, names: list[str], init: Callable[[], None], destroy: Callable[[], None]) -> None:
+        for name in names:
+            setattr(self, name, True)
+        self.init = lambda path: init()
+        self.destroy = lambda path: destroy()
+
+
+class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
+    """One mount; constructing it serves until it is unmounted."""
+
+    def __init__(
+        self, tree: Tree, mount: Mount, locks: LockTable | None, ready: Callable[[], None], gone: Callable[[], None]
+    ) -> None:
+        self.tree = tree
+        self.locks = locks
+        self._handles: dict[int, Handle] = {}
+        self._listings: dict[int, tuple[bytes, list[tuple[bytes, int, int]]]] = {}
+        self._numbers = itertools.count(1)
+        names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else [])
+        options: dict[str, Any] = {
+            "foreground": True, "fsname": "avmfs", "subtype": "avmfs", "default_permissions": True,
+            "attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "hard_remove": True, "use_ino": True,
+            "intr": True, "ro": mount.read_only, "allow_other": mount.allow_other or mount.uid is not None,
+        }  # fmt: skip
+        super().__init__(
+            _Operations(names, ready, gone), os.fspath(mount.mountpoint), raw_fi=True,
+            **{key: value for key, value in options.items() if value is not False},
+        )  # fmt: skip
+
+    def _wrapper(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+        """The boundary: every callback's result or error becomes what libfuse wants."""
+        try:
+            return func(*args, **kwargs) or 0
+        except AvmError as e:
+            return -e.code
+        except OSError as e:
+            log.warning("%s: %s", func.__name__, e)
+            return -(e.errno or errno.EIO)
+        except Exception:  # one request must not end the mount
+            log.exception("%s failed", func.__name__)
+            return -errno.EIO
+
+    def init_fuse_3(self, conn: Any, config: Any) -> None:
+        # Paths are not needed where there is a handle, and libfuse spares itself building them.
+        config.contents.nullpath_ok = True
+        super().init_fuse_3(conn, config)
+
+    # Looking -------------------------------------------------------------------------------------------
+
+    def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
+        handle = self._handle(info)
+        if isinstance(handle, FileHandle):
+            _fill(buffer, self.tree.attributes_of(handle))
+        elif path is not None:
+            _fill(buffer, self.tree.attributes(path))
+        else:
+            return -errno.ENOENT
+        return 0
+
+    def readlink(self, path: bytes, buffer: Any, size: int) -> int:
+        target = self.tree.readlink(path)[: size - 1] + b"\0"
+        ctypes.memmove(buffer, target, len(target))
+        return 0
+
+    def opendir(self, path: bytes, info: Any) -> int:
+        number = next(self._numbers)
+        self._listings[number] = (path, [])
+        info.contents.fh = number
+        return 0
+
+    def _readdir(self, path: bytes | None, buffer: Any, filler: Any, offset: int, info: Any) -> int:
+        """Streams: an entry's offset is its place in a list that is made when the reader (re)starts at 0."""
+        number = info.contents.fh
+        where, entries = self._listings[number]
+        if offset == 0:
+            entries = [(b".", 0, 0o040000), (b"..", 0, 0o040000), *self.tree.names(where)]
+            self._listings[number] = (where, entries)
+        stat = mfusepy.c_stat()
+        extra = (0,) if mfusepy.fuse_version_major == 3 else ()
+        for place in range(offset, len(entries)):
+            name, stat.st_ino, stat.st_mode = entries[place]
+            if filler(buffer, name, stat, place + 1, *extra):
+                break
+        return 0
+
+    def releasedir(self, path: bytes | None, info: Any) -> int:
+        self._listings.pop(info.contents.fh, None)
+        return 0
+
+    def statfs(self, path: bytes, buffer: Any) -> int:
+        found, answer = self.tree.statfs(), buffer.contents
+        for name, _ in answer._fields_:
+            if hasattr(found, name):
+                setattr(answer, name, getattr(found, name))
+        return 0
+
+    # Names ---------------------------------------------------------------------------------------------
+
+    def mknod(self, path: bytes, mode: int, device: int) -> int:
+        if mode & 0o170000 not in (0, 0o100000):
+            raise NotPermitted("device nodes, fifos and sockets cannot be kept")
+        self.tree.create(path, mode & 0o7777, os.O_EXCL | os.O_WRONLY, _caller()).release()
+        return 0
+
+    def mkdir(self, path: bytes, mode: int) -> int:
+        self.tree.mkdir(path, mode & 0o7777, _caller())
+        return 0
+
+    def unlink(self, path: bytes) -> int:
+        self.tree.unlink(path)
+        return 0
+
+    def rmdir(self, path: bytes) -> int:
+        self.tree.rmdir(path)
+        return 0
+
+    def symlink(self, source: bytes, target: bytes) -> int:
+        self.tree.symlink(target, source, _caller())
+        return 0
+
+    def rename_fuse_2(self, old: bytes, new: bytes) -> int:
+        return self.rename_fuse_3(old, new, 0)
+
+    def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
+        self.tree.rename(old, new, flags)
+        return 0
+
+    def link(self, source: bytes, target: bytes) -> int:
+        raise NotPermitted("hard links are not supported")
+
+    # Attributes ----------------------------------------------------------------------------------------
+
+    def chmod_fuse_2(self, path: bytes | None, mode: int) -> int:
+        return self.chmod_fuse_3(path, mode, None)
+
+    def chmod_fuse_3(self, path: bytes | None, mode: int, info: Any) -> int:
+        self.tree.set_attributes(path or b"", self._handle(info), mode=mode & 0o7777)
+        return 0
+
+    def chown_fuse_2(self, path: bytes | None, uid: int, gid: int) -> int:
+        return self.chown_fuse_3(path, uid, gid, None)
+
+    def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any) -> int:
+        self.tree.set_attributes(path or b"", self._handle(info), uid=_id(uid), gid=_id(gid))
+        return 0
+
+    def truncate_fuse_2(self, path: bytes | None, length: int) -> int:
+        return self.truncate_fuse_3(path, length, None)
+
+    def truncate_fuse_3(self, path: bytes | None, length: int, info: Any) -> int:
+        handle = self._handle(info)
+        if handle is not None:
+            handle.truncate(length)
+        elif path is not None:
+            self.tree.truncate(path, length)
+        return 0
+
+    def ftruncate(self, path: bytes | None, length: int, info: Any) -> int:
+        return self.truncate_fuse_3(path, length, info)
+
+    def utimens_fuse_2(self, path: bytes | None, times: Any) -> int:
+        return self.utimens_fuse_3(path, times, None)
+
+    def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any) -> int:
+        now = self.tree.memory.now()
+        atime, mtime = (_time(times.contents.actime, now), _time(times.contents.modtime, now)) if times else (now, now)
+        self.tree.set_attributes(path or b"", self._handle(info), atime=atime, mtime=mtime)
+        return 0
+
+    # Bytes ---------------------------------------------------------------------------------------------
+
+    def open(self, path: bytes, info: Any) -> int:
+        self._keep(info.contents, self.tree.open(path, info.contents.flags))
+        return 0
+
+    def create(self, path: bytes, mode: int, info: Any) -> int:
+        self._keep(info.contents, self.tree.create(path, mode & 0o7777, info.contents.flags, _caller()))
+        return 0
+
+    def read(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
+        data = self._opened(info).read(offset, size)
+        ctypes.memmove(buffer, data, len(data))
+        return len(data)
+
+    def write(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
+        return self._opened(info).write(offset, ctypes.string_at(buffer, size))
+
+    def flush(self, path: bytes | None, info: Any) -> int:
+        self._opened(info).flush()
+        return 0
+
+    def fsync(self, path: bytes | None, only_data: int, info: Any) -> int:
+        self._opened(info).fsync()
+        return 0
+
+    def release(self, path: bytes | None, info: Any) -> int:
+        handle = self._handles.pop(info.contents.fh, None)
+        if handle is None:
+            return -errno.EBADF
+        if self.locks is not None and isinstance(handle, FileHandle):
+            self.locks.forget(handle.file.node, info.contents.lock_owner, "whole")
+        handle.release()
+        return 0
+
+    def fallocate(self, path: bytes | None, mode: int, offset: int, length: int, info: Any) -> int:
+        self.tree.allocate(self._opened(info), mode, offset, length)
+        return 0
+
+    # Locks ---------------------------------------------------------------------------------------------
+
+    def lock(self, path: bytes | None, info: Any, command: int, lock: Any) -> int:
+        handle = self._opened(info)
+        if self.locks is None or not isinstance(handle, FileHandle):
+            return -errno.ENOLCK
+        asked, owner, node = lock.contents, info.contents.lock_owner, handle.file.node
+        if command == fcntl.F_GETLK:
+            found = self.locks.conflict(node, owner, asked.l_type, asked.l_start, asked.l_len)
+            if found is None:
+                asked.l_type = fcntl.F_UNLCK
+            else:
+                asked.l_type, asked.l_start, asked.l_len = found
+                asked.l_whence, asked.l_pid = os.SEEK_SET, 0
+            return 0
+        if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
+            self.locks.forget(node, owner, "range")
+            return 0
+        self.locks.set_range(
+            node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW
+        )
+        return 0
+
+    def flock(self, path: bytes | None, info: Any, operation: int) -> int:
+        handle = self._opened(info)
+        if self.locks is None or not isinstance(handle, FileHandle):
+            return -errno.ENOLCK
+        self.locks.set_whole(handle.file.node, info.contents.lock_owner, operation)
+        return 0
+
+    # Inside --------------------------------------------------------------------------------------------
+
+    def _keep(self, info: Any, handle: Handle) -> None:
+        number = next(self._numbers)
+        self._handles[number] = handle
+        info.fh = number
+        info.direct_io = handle.direct
+
+    def _handle(self, info: Any) -> Handle | None:
+        return self._handles.get(info.contents.fh) if info else None
+
+    def _opened(self, info: Any) -> Handle:
+        return self._handles[info.contents.fh]
+
+
+def serve(
+    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
+) -> None:
+    """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the
+    kernel has accepted it. Raises RuntimeError when libfuse cannot mount."""
+    uid = os.getuid() if mount.uid is None else mount.uid
+    gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
+    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject")
+    locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
+    over = threading.Event()
+
+    def holding() -> None:
+        while not over.wait(HOLD_EVERY_S):
+            try:
+                tree.hold_orphans()
+            except AvmError as e:
+                log.warning("could not renew leases on unlinked files: %s", e)
+
+    threading.Thread(target=holding, name="holds", daemon=True).start()
+    before_mount()
+    try:
+        PortableMount(tree, mount, locks, ready, tree.commit_all)
+    except RuntimeError as e:
+        # libfuse returns 8 after it was ended by a signal: its own clean end.
+        if e.args != (8,):
+            raise
+    finally:
+        over.set()
+        if locks is not None:
+            locks.close()
+
+
+def _interrupted() -> bool:
+    return bool(mfusepy._libfuse.fuse_interrupted())
+
+
+def _caller() -> Caller:
+    uid, gid, _ = mfusepy.fuse_get_context()
+    return Caller(uid, gid)
+
+
+def _group_of(uid: int) -> int:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
+
+
+def _id(value: int) -> int | None:
+    return None if value & 0xFFFFFFFF == _UNSET_ID else value
+
+
+def _time(spec: Any, now: int) -> int | None:
+    if spec.tv_nsec == UTIME_OMIT:
+        return None
+    return now if spec.tv_nsec == UTIME_NOW else spec.tv_sec * _NS + spec.tv_nsec
+
+
+def _fill(buffer: Any, found: Attributes) -> None:
+    ctypes.memset(buffer, 0, ctypes.sizeof(mfusepy.c_stat))
+    stat = buffer.contents
+    stat.st_ino, stat.st_mode, stat.st_nlink = found.ino, found.mode, found.nlink
+    stat.st_uid, stat.st_gid, stat.st_size = found.uid, found.gid, found.size
+    stat.st_blksize, stat.st_blocks = 65536, found.blocks
+    for name, value in (("st_atimespec", found.atime), ("st_mtimespec", found.mtime), ("st_ctimespec", found.ctime)):
+        spec = getattr(stat, name)
+        spec.tv_sec, spec.tv_nsec = divmod(value, _NS)

@@ -1,0 +1,247 @@
+"""The text of an answer, and fitting it to a token budget.
+
+Owns the formats of :recall and :search (docs/FORMATS.md) and the promise that a recall never costs more tokens
+than it was given, its own header and footer included. Called by recall and by the views. Knows nothing of how
+hits were found.
+
+What a note says is quoted so that it cannot pass for the frame: its first line follows a handle, every further
+line is indented, line ends of all kinds are line ends here, and control characters are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+from avmfs import paths
+from avmfs.search.engine import Answer, Scored
+from avmfs.text import segment
+from avmfs.text.tokens import TokenCounter
+
+NOTHING: Final = "(nothing relevant)\n"
+NO_MATCHES: Final = "(no matches)\n"
+MORE: Final = " …"
+
+SCRAP: Final = 24
+"""Tokens below which what is left of the budget is not worth the beginning of a passage."""
+
+SUMMARY: Final = 160
+"""Characters of the one line by which :search shows a hit."""
+
+_TRIES: Final = 8
+_LOOK_AHEAD: Final = 20  # short ones to look for, once the next best no longer fits
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
+_SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
+_SPACE: Final = re.compile(r"\s+")
+_MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """``tokens`` is the exact count of ``text``; ``hits`` are those in it, best first."""
+
+    text: str
+    hits: tuple[Scored, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands around the items. ``budget`` is what the text may cost, ``max_tokens`` what the reader asked
+    for (more, when something else is shown above). ``cite``: name path and version in every item."""
+
+    budget: int
+    max_tokens: int
+    strategy: str
+    degraded: str | None
+    seq: int
+    tz: tzinfo
+    cite: bool = False
+
+    def notice(self) -> str:
+        return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    scored: Scored
+    text: str
+
+
+def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
+    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author.
+
+    A text that occurs twice, white space apart, is given once. The first passage that does not fit is cut to
+    what is left; when little is left, shorter ones are looked for. A budget too small for any item, or for any
+    text at all, gives a line that says so, or nothing.
+    """
+    items = _distinct(ranked)
+    if not items:
+        return _plain(frame.notice() + NOTHING, frame, counter)
+    chosen = _choose(items, frame, counter)
+    while chosen:
+        # Parts were counted alone; joined, they may cost a token more or less.
+        settled = _settle(chosen, frame, counter)
+        if settled is not None and settled.tokens <= frame.budget:
+            return settled
+        chosen.pop()
+    return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
+
+
+def format_search(answer: Answer) -> str:
+    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
+    lines = [] if answer.degraded is None else [f"# semantic search unavailable: {_one_line(answer.degraded)}"]
+    terms = segment.query_terms(answer.query)
+    for scored in answer.hits:
+        lines += [
+            f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}",
+            f"  {summary(scored.hit.text, terms)}".rstrip(),
+        ]
+    return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
+
+
+def summary(text: str, terms: Sequence[str]) -> str:
+    """The line of ``text`` with most of the query's ``terms``, the first such, else the first with a word in it;
+    without its markup, and cut to SUMMARY characters around the match."""
+    lines = [line for line in map(_one_line, text.splitlines()) if any(c.isalnum() for c in line)]
+    if not lines:
+        return ""
+    wanted = frozenset(terms)
+    best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
+    line = _MARKUP.sub("", best) or best
+    if len(line) <= SUMMARY:
+        return line
+    low = line.casefold()
+    at = min((place for term in terms if (place := low.find(term)) >= 0), default=0)
+    start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
+    before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
+    return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
+
+
+def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
+    """The beginning of ``text`` in at most ``tokens`` tokens, ending at a sentence if one ends in its second half,
+    else at a word, with `` …``; the whole text if it fits, "" if nothing does."""
+    encoded = counter.encode(text)
+    if len(encoded) <= tokens:
+        return text
+    room = tokens - counter.count(MORE)
+    while room > 0:
+        # A character cut in half decodes as U+FFFD.
+        short = counter.decode(encoded[:room]).rstrip("\ufffd")
+        ends = [hit.end() for hit in _SENTENCE_END.finditer(short, len(short) // 2)]
+        spaces = [hit.start() for hit in _SPACE.finditer(short, len(short) // 2)]
+        cut = short[: ends[-1] if ends else spaces[-1] if spaces else len(short)].rstrip() + MORE
+        if cut != MORE and counter.count(cut) <= tokens:
+            return cut
+        room -= 1
+    return ""
+
+
+def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list[_Item]:
+    left = frame.budget - counter.count(_render([], frame, frame.budget))
+    chosen: list[_Item] = []
+    groups: set[tuple[bytes, str, str]] = set()
+    refused = 0
+    for item in items:
+        group = _group(item, frame)
+        header = 0 if group in groups else counter.count(_header(group))
+        cost = header + counter.count(_block(item, frame))
+        if cost > left:
+            cut = "" if refused else _cut(item, left - header, frame, counter, SCRAP if chosen else 1)
+            if not cut:
+                refused += 1
+                if refused > _LOOK_AHEAD:
+                    break
+                continue
+            item = _Item(item.scored, cut)
+            cost = left
+        chosen.append(item)
+        groups.add(group)
+        left -= cost
+        if left <= 0:
+            break
+    return chosen
+
+
+def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int) -> str:
+    """The beginning of an item's text that fits in ``left`` tokens with its handle, or "" below ``least``."""
+    # Indents cost too, and are not in the plain text.
+    room = left - counter.count(_block(_Item(item.scored, ""), frame)) - item.text.count("\n")
+    return shorten(item.text, room, counter) if room >= least else ""
+
+
+def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed | None:
+    """The text that names its own number of tokens, or None where no number is right."""
+    tokens = frame.budget
+    for _ in range(_TRIES):
+        text = _render(items, frame, tokens)
+        found = counter.count(text)
+        if found == tokens:
+            return Packed(text, tuple(item.scored for item in items), tokens)
+        tokens = found
+    return None
+
+
+def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
+    groups: dict[tuple[bytes, str, str], list[_Item]] = {}
+    for item in items:
+        groups.setdefault(_group(item, frame), []).append(item)
+    noun = "item" if len(items) == 1 else "items"
+    return "".join(
+        [
+            frame.notice(),
+            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens)\n",
+            *(_header(group) + "".join(_block(item, frame) for item in inside) for group, inside in groups.items()),
+            f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq})\n",
+        ]
+    )
+
+
+def _group(item: _Item, frame: Frame) -> tuple[bytes, str, str]:
+    hit = item.scored.hit
+    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
+    return hit.path.rpartition(b"/")[0] or b"/", day, hit.author
+
+
+def _header(group: tuple[bytes, str, str]) -> str:
+    place, day, author = group
+    return f"\n### {paths.printable(place)} · {day} · {_one_line(author)}\n"
+
+
+def _block(item: _Item, frame: Frame) -> str:
+    hit = item.scored.hit
+    cited = f"[{paths.printable(hit.path)}@{hit.version}] " if frame.cite else ""
+    quoted = item.text.replace("\n", "\n  ")
+    return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}\n"
+
+
+def _distinct(ranked: Sequence[Scored]) -> list[_Item]:
+    seen: dict[str, _Item] = {}
+    for scored in ranked:
+        text = _clean(scored.hit.text)
+        if text:
+            seen.setdefault(" ".join(text.split()), _Item(scored, text))
+    return list(seen.values())
+
+
+def _clean(text: str) -> str:
+    """Lines ending in a newline and nothing else, none blank, no control characters."""
+    lines = (line.translate(_CONTROL).rstrip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line).strip()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.translate(_CONTROL | {9: " ", 10: " ", 13: " "}).split())
+
+
+def _figure(relevance: float) -> str:
+    return f"{relevance:.2f}"
+
+
+def _plain(text: str, frame: Frame, counter: TokenCounter) -> Packed:
+    tokens = counter.count(text)
+    return Packed(text, (), tokens) if tokens <= frame.budget else Packed("", (), 0)

@@ -1,0 +1,104 @@
+"""Recall: the best of memory for a question, within a token budget.
+
+Owns the strategies and the order of items. Called by the :recall view, the command line and Python. Knows
+neither the store nor the clock: ``now`` and the time zone are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final
+
+from avmfs.access import Principal
+from avmfs.errors import Invalid
+from avmfs.search import pack
+from avmfs.search.engine import Engine, Mode, Scored
+
+HALF_LIFE: Final = 30 * 86_400 * 10**9
+"""Nanoseconds in which a memory's recency halves."""
+
+USUAL: Final = 0.5
+"""Importance of what nobody gave one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """Weights of the three figures, each 0 to 1, by whose sum items are ordered: ``score`` (as a share of the best
+    hit's), ``recency``, ``importance``."""
+
+    score: float
+    recency: float
+    importance: float
+
+
+STRATEGIES: Final = {
+    "balanced": Strategy(1.0, 0.1, 0.1),
+    "relevance": Strategy(1.0, 0.0, 0.0),
+    "importance": Strategy(0.4, 0.0, 0.6),
+    "recency": Strategy(0.4, 0.6, 0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """``text`` has exactly ``tokens`` tokens; ``hits`` are the passages in it, best first, none when nothing was
+    relevant; ``degraded`` is why vectors had no part in it."""
+
+    text: str
+    hits: tuple[Scored, ...]
+    tokens: int
+    degraded: str | None
+    seq: int
+
+
+def recall(
+    engine: Engine,
+    who: Principal,
+    q: str,
+    *,
+    now: int,
+    tz: tzinfo,
+    max_tokens: int = 4000,
+    min_relevance: float = 0.3,
+    strategy: str = "balanced",
+    under: tuple[bytes, ...] = (),
+    cite: str | None = None,
+    reserve: int = 0,
+    mode: Mode = "hybrid",
+) -> Recall:
+    """Passages for ``q`` below ``under`` that are at least ``min_relevance`` (0 to 1) relevant.
+
+    The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
+    ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
+    every item. Raises Invalid for an unknown strategy or citation and for a budget below 1.
+    """
+    if strategy not in STRATEGIES:
+        raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
+    if cite not in (None, "path"):
+        raise Invalid(f"cite {cite!r}: expected path")
+    if max_tokens < 1:
+        raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
+    # An item takes some 15 tokens at least; below 50 candidates, strategies would have nothing to choose from.
+    limit = min(max(max_tokens // 15, 50), 2000)
+    answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode)
+    frame = pack.Frame(
+        max_tokens - reserve, max_tokens, strategy, answer.degraded, answer.seq, tz, cite=cite is not None
+    )
+    packed = pack.pack(order(answer.hits, STRATEGIES[strategy], now), frame, engine.counter)
+    return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
+
+
+def order(hits: tuple[Scored, ...], strategy: Strategy, now: int) -> list[Scored]:
+    """Best first by the strategy; equals by passage id."""
+    top = max((scored.score for scored in hits), default=0.0)
+
+    def weight(scored: Scored) -> float:
+        hit = scored.hit
+        share = scored.score / top if top > 0 else 0.0
+        recency = math.exp2(-max(now - hit.updated, 0) / HALF_LIFE)
+        importance = USUAL if hit.importance is None else hit.importance
+        return strategy.score * share + strategy.recency * recency + strategy.importance * importance
+
+    return sorted(hits, key=lambda scored: (-weight(scored), scored.hit.passage))

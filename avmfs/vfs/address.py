@@ -1,0 +1,150 @@
+"""From a path in the mount to what it addresses.
+
+Owns the shape of one agent's tree: real nodes below /memory, the aliases /shared and /private, mailboxes,
+short handles, questions, and the views of whatever exists. Pure resolution: looking something up never
+writes, embeds, searches or marks. Knows nothing of FUSE and nothing of open files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from avmfs import paths, views
+from avmfs.errors import NotDirectory, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import ROOT
+from avmfs.views import View
+
+ASK = b":ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A node of the store."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOf:
+    """A view of a node; ``name`` still holds its query."""
+
+    view: View
+    node: Node
+    name: paths.ViewName
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    recipient: str
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """/:ask/NAME, an ephemeral file of this agent; ``name`` may carry recall parameters."""
+
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A symlink that the tree itself has. ``target`` is relative to the root."""
+
+    name: bytes
+    target: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory that only the mount has: /tell or /:ask."""
+
+    name: bytes
+
+
+Address = Real | ViewOf | Mailbox | Question | Alias | Place
+
+
+def aliases(memory: Memory) -> tuple[Alias, ...]:
+    return (
+        Alias(paths.PRIVATE, b"/".join((paths.MEMORY, paths.PRIVATE, paths.raw(memory.who.name)))),
+        Alias(paths.SHARED, b"/".join((paths.MEMORY, paths.SHARED))),
+    )
+
+
+def locate(memory: Memory, reader: Reader, path: bytes) -> Address:
+    """What stands at ``path``. Raises NotFound or NotDirectory."""
+    parts = paths.split(path)
+    if not parts:
+        return Real(reader.node(ROOT))
+    if parts[0] == paths.TELL:
+        return _mailbox(reader, parts)
+    if parts[0] == ASK:
+        return _question(memory, parts)
+    node = reader.node(ROOT)
+    for name in parts[:-1]:
+        node = _enter(reader, node, name, path)
+    return entry(memory, reader, node, parts[-1])
+
+
+def entry(memory: Memory, reader: Reader, directory: Node, name: bytes) -> Address:
+    """What ``name`` is in a directory: a view, an alias of the root, or a real node. Raises NotFound."""
+    if directory.kind is not Kind.DIRECTORY:
+        raise NotDirectory()
+    if (parsed := paths.parse_view(name)) is not None:
+        return _view(reader, directory, parsed)
+    if directory.id == ROOT:
+        if name in (paths.TELL, ASK):
+            return Place(name)
+        for alias in aliases(memory):
+            if alias.name == name:
+                return alias
+        if (handle := paths.parse_handle(name)) is not None and (named := reader.by_handle(handle)) is not None:
+            return Alias(name, reader.path(named.id)[1:])
+    found = reader.child(directory.id, name)
+    if found is None:
+        raise NotFound()
+    return Real(found)
+
+
+def _enter(reader: Reader, directory: Node, name: bytes, path: bytes) -> Node:
+    found = reader.child(directory.id, name) if directory.kind is Kind.DIRECTORY else None
+    if found is None:
+        raise NotFound(path=paths.printable(path))
+    if found.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=paths.printable(path))
+    return found
+
+
+def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
+    handle = paths.parse_handle(parsed.base) if directory.id == ROOT else None
+    if not parsed.base:
+        node: Node | None = directory
+    elif handle is not None:
+        node = reader.by_handle(handle)
+    else:
+        node = reader.child(directory.id, parsed.base)
+    view = views.find(parsed.view, node) if node is not None else None
+    if node is None or view is None:
+        raise NotFound()
+    return ViewOf(view, node, parsed)
+
+
+def _mailbox(reader: Reader, parts: tuple[bytes, ...]) -> Address:
+    if len(parts) == 1:
+        return Place(paths.TELL)
+    recipient = paths.text(parts[1].partition(b"?")[0].partition(b":")[0])
+    if len(parts) > 2 or (recipient != paths.EVERYONE and recipient not in reader.agents()):
+        raise NotFound()
+    return Mailbox(recipient, parts[1])
+
+
+def _question(memory: Memory, parts: tuple[bytes, ...]) -> Address:
+    if len(parts) == 1:
+        return Place(ASK)
+    name = paths.text(parts[1].partition(b"?")[0])
+    if len(parts) > 2 or name not in memory.questions:
+        raise NotFound()
+    return Question(parts[1])

@@ -1,0 +1,163 @@
+"""Open regular files: reads from the store, writes until they are committed.
+
+Owns the uncommitted edits of this mount. All handles on one node share an ``OpenFile``, so that processes on
+one mount see each other's writes at once; other mounts see them when flush, fsync or (O_APPEND) the write
+itself has committed. An error of a commit reaches the caller of write, flush or fsync.
+
+Locks: an OpenFile's lock is held over its commits, so edits are neither lost nor applied twice. No other lock
+is taken inside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+
+from avmfs.errors import AvmError, BadHandle, Invalid
+from avmfs.memory import Memory
+from avmfs.node import Node
+from avmfs.store import content
+from avmfs.store.content import Edit
+
+log = logging.getLogger(__name__)
+
+SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
+_PIECE = 4 * 1024 * 1024
+
+
+class OpenFile:
+    """One node that this mount has open, whatever its name is by now."""
+
+    def __init__(self, memory: Memory, node: int) -> None:
+        self.memory = memory
+        self.node = node
+        self.lock = threading.RLock()
+        self.edits: list[Edit] = []
+        self.pending = 0
+        self.written = 0  # time of the newest uncommitted edit, ns
+        self.handles = 0
+
+    def now(self) -> Node:
+        """The node as this mount sees it: the store's, with uncommitted edits. Raises Stale."""
+        with self.lock:
+            with self.memory.reading() as reader:
+                node = reader.open_node(self.node)
+            return self.overlaid(node)
+
+    def overlaid(self, node: Node) -> Node:
+        """``node`` with the size and times that the uncommitted edits give it."""
+        with self.lock:
+            if not self.edits:
+                return node
+            size = content.size_after(node.size, self.edits)
+            return _with(node, size=size, mtime=self.written, ctime=self.written)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if not self.edits:
+            with self.memory.reading() as reader:
+                return reader.read(self.node, offset, length)
+        with self.lock, self.memory.reading() as reader:
+            size = reader.open_node(self.node).size
+            base = reader.read(self.node, offset, length)
+            return content.overlay(base, offset, length, size, self.edits)
+
+    def edit(self, edit: Edit, handle: int) -> None:
+        """Note a write or truncation; commits when much has gathered."""
+        with self.lock:
+            # Refuses an absurd size before anything is kept.
+            content.size_after(0, [edit])
+            last = self.edits[-1] if self.edits else None
+            if edit[0] == "w" and last is not None and last[0] == "w" and last[1] + len(last[2]) == edit[1] and (
+                len(last[2]) < _PIECE
+            ):
+                self.edits[-1] = ("w", last[1], last[2] + edit[2])
+            else:
+                self.edits.append(edit)
+            self.pending += len(edit[2]) if edit[0] == "w" else 0
+            self.written = self.memory.now()
+            if self.pending >= SPILL_BYTES:
+                self.commit(handle)
+
+    def append(self, data: bytes, handle: int) -> None:
+        """O_APPEND: durable, at the store's own end of file, when this returns."""
+        with self.lock:
+            self.commit(handle)
+            self.memory.submit("append", node=self.node, handle=handle, data=data)
+
+    def commit(self, handle: int) -> None:
+        """Make all edits durable. They stay, to be tried again, when it fails."""
+        with self.lock:
+            if self.edits:
+                self.memory.submit("commit", node=self.node, handle=handle, edits=[list(edit) for edit in self.edits])
+                self.edits, self.pending = [], 0
+
+
+class FileHandle:
+    """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
+    tear a record written across a page and place appends at a stale end."""
+
+    def __init__(
+        self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None]
+    ) -> None:
+        self.file = file
+        self.id = secrets.randbits(63)
+        self.readable, self.writable, self.appends = readable, writable, append
+        self.dirty = False
+        self._released = released
+        file.handles += 1
+
+    @property
+    def direct(self) -> bool:
+        # A read-write handle stays cached: SQLite and others map such files shared, which direct I/O forbids.
+        return self.appends or (self.writable and not self.readable)
+
+    def attributes_of(self) -> Node:
+        return self.file.now()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.file.read(offset, length)
+
+    def write(self, offset: int, data: bytes) -> int:
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        if self.appends:
+            self.file.append(data, self.id)
+        else:
+            self.file.edit(("w", offset, data), self.id)
+            self.dirty = True
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        """ftruncate(2), and O_TRUNC at open: committed at the next flush, so that what follows is one version."""
+        if not self.writable:
+            raise Invalid("not open for writing")
+        if self.file.now().size != size:
+            self.file.edit(("t", size), self.id)
+            self.dirty = True
+
+    def flush(self) -> None:
+        if self.dirty:
+            self.file.commit(self.id)
+            self.dirty = False
+
+    def fsync(self) -> None:
+        self.flush()
+        self.file.commit(self.id)
+
+    def release(self) -> None:
+        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""
+        try:
+            self.flush()
+        except AvmError as e:
+            log.error("bytes written to node %d after its last flush are lost: %s", self.file.node, e)
+        finally:
+            self._released(self.file)
+
+
+def _with(node: Node, *, size: int, mtime: int, ctime: int) -> Node:
+    return Node(
+        node.id, node.parent, node.name, node.kind, node.mode, node.uid, node.gid, size, node.atime, mtime, ctime,
+        node.scope, node.document, node.expires,
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Open virtual nodes: views, mailboxes, questions.
+
+Owns what happens between open and close of a node that has no bytes of its own. A view is rendered once, at
+open; a reader that has read past the end runs its ``at_end`` (a mark advances), which ``head`` never does.
+What is written is applied as early as an error can still reach the writer: shells ignore close(2).
+"""
+
+from __future__ import annotations
+
+import threading
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.errors import BadHandle, Invalid, OverQuota
+from avmfs.memory import Memory
+from avmfs.node import Node
+from avmfs.store.commands.messages import PRIORITIES
+from avmfs.views import Context, Rendered, View
+
+WRITE_LIMIT = 1024 * 1024
+QUESTIONS_KEPT = 64
+_SMALL = 4096  # a first write below stdio's buffer is usually the whole text
+
+
+class VirtualHandle:
+    """Common part: bytes to read, bytes written so far. All virtual handles bypass the page cache."""
+
+    direct = True
+    appends = False
+
+    def __init__(self, memory: Memory, readable: bool, writable: bool) -> None:
+        self.memory = memory
+        self.readable, self.writable = readable, writable
+        self.lock = threading.Lock()
+        self.rendered: Rendered | None = None
+        self.ended = False
+        self.written = bytearray()
+
+    def read(self, offset: int, length: int) -> bytes:
+        with self.lock:
+            if self.rendered is None:
+                raise BadHandle("not open for reading")
+            piece = self.rendered.data[offset : offset + length]
+            over = offset >= len(self.rendered.data) and length > 0 and not self.ended
+            self.ended = self.ended or over
+        if over and self.rendered.at_end is not None:
+            self.rendered.at_end()
+        return piece
+
+    def write(self, offset: int, data: bytes) -> int:
+        """Bytes count in order of arrival; the offset means nothing to a view."""
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        with self.lock:
+            if len(self.written) + len(data) > WRITE_LIMIT:
+                raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
+            self.written += data
+            try:
+                self.took(len(data))
+            except BaseException:
+                del self.written[len(self.written) - len(data) :]
+                raise
+        return len(data)
+
+    def took(self, count: int) -> None:
+        """After the last ``count`` bytes arrived. An error refuses that write."""
+
+    def truncate(self, size: int) -> None:
+        """O_TRUNC and ftruncate: a virtual node has nothing to cut."""
+
+    def flush(self) -> None: ...
+
+    def fsync(self) -> None:
+        self.flush()
+
+    def release(self) -> None: ...
+
+    def text(self) -> str:
+        return self.written.decode("utf-8", "surrogateescape")
+
+
+class ViewHandle(VirtualHandle):
+    """A view of one node."""
+
+    def __init__(
+        self, memory: Memory, view: View, node: Node, path: bytes, name: paths.ViewName, readable: bool, writable: bool
+    ) -> None:
+        super().__init__(memory, readable, writable)
+        self.view = view
+        self.context = Context(memory, node, path)
+        self.applied: int | None = None
+        parameters = name.parameters()
+        if readable:
+            self.rendered = view.render(self.context, parameters)
+        elif parameters:
+            raise Invalid(f":{view.name}: parameters are for reading")
+
+    def took(self, count: int) -> None:
+        complete = self.view.check is None or self.view.check(self.text()) is not False
+        if complete and len(self.written) < _SMALL and self.written.endswith(b"\n"):
+            self._apply()
+
+    def flush(self) -> None:
+        with self.lock:
+            if not self.writable or self.applied == len(self.written):
+                return
+            if self.written or self.view.empty_write:
+                self._apply()
+
+    def touch(self) -> None:
+        """touch(1): a write of nothing."""
+        with self.lock:
+            if self.view.empty_write and self.applied is None:
+                self._apply()
+
+    def _apply(self) -> None:
+        if self.view.write is None:
+            raise BadHandle(f":{self.view.name} cannot be written")
+        self.view.write(self.context, self.text())
+        self.applied = len(self.written)
+
+
+class MailHandle(VirtualHandle):
+    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing."""
+
+    def __init__(self, memory: Memory, name: bytes) -> None:
+        super().__init__(memory, False, True)
+        self.recipient, parameters = paths.parse_mailbox(name)
+        self.priority = parameters.pop("priority", "normal")
+        self.expires = parameters.pop("expires", None)
+        if parameters:
+            raise Invalid(f"mailbox parameter {next(iter(parameters))!r}: expected priority or expires")
+        if self.priority not in PRIORITIES:
+            raise Invalid(f"priority {self.priority!r}: expected one of {', '.join(PRIORITIES)}")
+        if self.expires is not None:
+            mail.parse_duration(self.expires)
+        self.sent = 0
+
+    def took(self, count: int) -> None:
+        limit = self.memory.around.limits.message_bytes
+        if len(self.written) - self.sent > limit:
+            raise OverQuota(f"a message may have {limit} bytes")
+
+    def flush(self) -> None:
+        with self.lock:
+            body = bytes(self.written[self.sent :])
+            if body:
+                text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
+                self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires)
+                self.sent = len(self.written)
+
+
+class QuestionHandle(VirtualHandle):
+    """/:ask/NAME: what is written is the question, what is read its recall."""
+
+    def __init__(self, memory: Memory, name: bytes, readable: bool, writable: bool, recall: View, root: Node) -> None:
+        super().__init__(memory, readable, writable)
+        stem, _, query = name.partition(b"?")
+        self.name = paths.text(stem)
+        if readable:
+            parameters = paths.parse_query(query)
+            with memory.mutex:
+                question = memory.questions.get(self.name, "")
+            if not question:
+                self.rendered = Rendered(b"(no question asked: write it to this file first)\n")
+            else:
+                self.rendered = recall.render(Context(memory, root, b"/"), {"q": question, **parameters})
+
+    def flush(self) -> None:
+        with self.lock:
+            if self.written:
+                ask(self.memory, self.name, self.text().strip())
+
+
+def ask(memory: Memory, name: str, question: str) -> None:
+    """Keep a question; the oldest of too many is forgotten."""
+    with memory.mutex:
+        memory.questions.pop(name, None)
+        memory.questions[name] = question
+        while len(memory.questions) > QUESTIONS_KEPT:
+            memory.questions.pop(next(iter(memory.questions)))

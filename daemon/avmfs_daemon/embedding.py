@@ -1,0 +1,356 @@
+"""One model for all processes: the service beside the supervisor's loop, and its client in each child.
+
+Owns the pipe protocol. Requests are msgpack maps of at most REQUEST_LIMIT bytes: {"id", "op": "embed", "texts",
+"urgent"} or {"id", "op": "info"}; replies {"id", "model", "dimension", "vectors"} (float32, little-endian, row by
+row; no vectors for info) or {"id", "error"}. One request is in flight per pipe. Nothing is ever unpickled.
+
+Threads: the service has one thread per pipe, which alone reads and writes it, so a child that floods, sends
+garbage or never reads its replies stops nothing but that thread; and one that computes. The supervisor's loop
+only calls `serve`, `load` and `status`, which do not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import numpy as np
+
+from avmfs import wire
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+
+log = logging.getLogger(__name__)
+
+REQUEST_LIMIT: Final = 1024 * 1024
+REPLY_LIMIT: Final = 16 * 1024 * 1024
+TEXTS: Final = 256  # in one request
+TEXT_BYTES: Final = 64 * 1024
+URGENT_BATCH: Final = 64
+INDEX_BATCH: Final = 16  # smaller: a query that comes in meanwhile waits for it
+LOADING: Final = "the model is still loading"
+OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
+_ROOM: Final = REQUEST_LIMIT - 16 * 1024  # for texts, in a request
+
+
+class BadRequest(ValueError):
+    """A child sent what is no request; its pipe is closed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Texts of one request, and their vectors as far as they are computed."""
+
+    texts: list[str]
+    urgent: bool
+    parts: list[Batch] = field(default_factory=list)
+    taken: int = 0
+    error: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class EmbeddingService:
+    """The model and who is served from it. `load` may be called again with another engine."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition()
+        self._urgent: deque[_Job] = deque()
+        self._waiting: deque[_Job] = deque()
+        self._embedder: Embedder | None = None
+        self._loads = 0
+        self._state, self._reason = "off", OFF
+        self._model, self._dimension = "", 0
+        self._requests = self._texts = 0
+        self._computing = False
+
+    def load(self, factory: Callable[[], Embedder] | None) -> None:
+        """Load an engine in a thread and use it from then on; None turns the service off."""
+        with self._ready:
+            self._loads += 1
+            self._embedder, self._model, self._dimension = None, "", 0
+            self._state, self._reason = ("off", OFF) if factory is None else ("loading", LOADING)
+            self._refuse_all()
+            if factory is None:
+                return
+            if not self._computing:
+                self._computing = True
+                threading.Thread(target=self._compute, name="embed", daemon=True).start()
+            load = (factory, self._loads)
+        threading.Thread(target=self._load, args=load, name="load model", daemon=True).start()
+
+    def serve(self, connection: Connection, name: str) -> None:
+        """Answer this pipe until its other end is closed. Takes the connection over."""
+        threading.Thread(target=self._serve, args=(connection, name), name=f"embed {name}", daemon=True).start()
+
+    def status(self) -> dict[str, Any]:
+        with self._ready:
+            status: dict[str, Any] = {
+                "state": self._state, "model": self._model, "dimension": self._dimension,
+                "requests": self._requests, "texts": self._texts,
+            }  # fmt: skip
+            return status | ({"reason": self._reason} if self._reason else {})
+
+    # The engine -----------------------------------------------------------------------------------------
+
+    def _load(self, factory: Callable[[], Embedder], number: int) -> None:
+        try:
+            embedder = factory()
+            probe = embedder.embed_batch(["ready"], urgent=True)
+            state, reason = "ready", ""
+        except EmbeddingUnavailable as e:
+            state, reason = "failed", e.reason
+        except Exception as e:  # an engine is foreign code; without it the daemon still serves files
+            log.exception("loading the embedding model failed")
+            state, reason = "failed", f"{type(e).__name__}: {e}".splitlines()[0]
+        with self._ready:
+            if number != self._loads:
+                return
+            self._state, self._reason = state, reason
+            if state == "ready":
+                self._embedder = embedder
+                self._model, self._dimension = probe.model, int(probe.vectors.shape[1])
+                log.info("embedding model %s is ready", probe.model)
+            else:
+                log.error("no semantic search: %s", reason)
+                self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        for queue in (self._urgent, self._waiting):
+            while queue:
+                job = queue.popleft()
+                job.error = self._reason
+                job.done.set()
+
+    def _compute(self) -> None:
+        while True:
+            with self._ready:
+                while not (self._urgent or self._waiting):
+                    self._ready.wait()
+                slices = self._next_slices()
+                embedder = self._embedder
+            try:
+                if embedder is None:
+                    raise EmbeddingUnavailable(self._reason or LOADING)
+                texts = [text for job, start, stop in slices for text in job.texts[start:stop]]
+                batch = embedder.embed_batch(texts, urgent=slices[0][0].urgent)
+                if len(batch.vectors) != len(texts):
+                    raise EmbeddingUnavailable("the engine returned too few vectors")
+            except EmbeddingUnavailable as e:
+                self._finish(slices, None, e.reason)
+            except Exception as e:  # see _load
+                log.exception("embedding failed")
+                self._finish(slices, None, f"the engine failed: {type(e).__name__}")
+            else:
+                self._finish(slices, batch, "")
+
+    def _next_slices(self) -> list[tuple[_Job, int, int]]:
+        """Up to a batch of texts from the jobs in front: of urgent ones if there are any, else of the others."""
+        queue, room = (self._urgent, URGENT_BATCH) if self._urgent else (self._waiting, INDEX_BATCH)
+        slices = []
+        while queue and room:
+            job = queue[0]
+            stop = min(len(job.texts), job.taken + room)
+            slices.append((job, job.taken, stop))
+            room -= stop - job.taken
+            job.taken = stop
+            if stop < len(job.texts):
+                break
+            queue.popleft()
+        return slices
+
+    def _finish(self, slices: list[tuple[_Job, int, int]], batch: Batch | None, error: str) -> None:
+        at = 0
+        with self._ready:
+            for job, start, stop in slices:
+                if batch is None:
+                    job.error = error
+                    for queue in (self._urgent, self._waiting):
+                        if job in queue:
+                            queue.remove(job)
+                else:
+                    job.parts.append(Batch(batch.model, batch.vectors[at : at + stop - start]))
+                    at += stop - start
+                if job.error or sum(len(part.vectors) for part in job.parts) == len(job.texts):
+                    job.done.set()
+
+    # One pipe -------------------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection, name: str) -> None:
+        with connection:
+            try:
+                while True:
+                    request = _checked(wire.unpack(connection.recv_bytes(REQUEST_LIMIT)))
+                    connection.send_bytes(wire.pack({"id": request["id"], **self._answer(request)}))
+            except EOFError:
+                return
+            except (OSError, wire.FrameError, BadRequest) as e:
+                log.warning("%s: embedding pipe closed: %s", name, e)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._ready:
+            self._requests += 1
+            if self._embedder is None:
+                return {"error": self._reason}
+            if request["op"] == "info" or not request["texts"]:
+                return {"model": self._model, "dimension": self._dimension, "vectors": b""}
+            self._texts += len(request["texts"])
+            job = _Job(request["texts"], request["urgent"])
+            (self._urgent if job.urgent else self._waiting).append(job)
+            self._ready.notify()
+        job.done.wait()
+        if not job.error and len({part.model for part in job.parts}) > 1:
+            job.error = "the model changed meanwhile"
+        if job.error:
+            return {"error": job.error}
+        vectors = b"".join(part.vectors.astype("<f4").tobytes() for part in job.parts)
+        return {"model": job.parts[0].model, "dimension": int(job.parts[0].vectors.shape[1]), "vectors": vectors}
+
+
+def _checked(request: Any) -> dict[str, Any]:
+    """The request with its defaults. Raises BadRequest."""
+    if not isinstance(request, dict) or not set(request) <= {"id", "op", "texts", "urgent"}:
+        raise BadRequest("not a request")
+    number, op = request.get("id"), request.get("op")
+    texts, urgent = request.get("texts", []), request.get("urgent", False)
+    if not isinstance(number, int) or isinstance(number, bool) or op not in ("embed", "info"):
+        raise BadRequest("no id or no operation")
+    if not isinstance(urgent, bool) or not isinstance(texts, list) or len(texts) > TEXTS:
+        raise BadRequest(f"urgent is a boolean, texts a list of at most {TEXTS}")
+    for text in texts:
+        if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES:
+            raise BadRequest(f"a text is a string of at most {TEXT_BYTES} bytes")
+    return {"id": number, "op": op, "texts": texts, "urgent": urgent}
+
+
+# The child's side -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    request: dict[str, Any]
+    abandoned: bool = False
+    reply: dict[str, Any] | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class PipeEmbedder:
+    """An Embedder whose model is in the supervisor. Threads may share it.
+
+    A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe.
+    What comes after a caller has given up is dropped. Once the supervisor is gone every call fails at once.
+    """
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout = timeout_s
+        self._changed = threading.Condition()
+        self._questions: deque[_Question] = deque()
+        self._thread: threading.Thread | None = None
+        self._next = 0
+        self._gone = ""
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        deadline = time.monotonic() + self._timeout
+        if not texts:
+            model, dimension = self.info()
+            return Batch(model, np.zeros((0, dimension), np.float32))
+        batches = [self._embed(chunk, urgent, deadline) for chunk in _chunks(texts)]
+        if len({batch.model for batch in batches}) > 1:
+            raise EmbeddingUnavailable("the model changed meanwhile")
+        return Batch(batches[0].model, np.concatenate([batch.vectors for batch in batches]))
+
+    def info(self) -> tuple[str, int]:
+        """Model and dimension. Raises EmbeddingUnavailable with what stands in the way."""
+        reply = self._ask({"op": "info"}, time.monotonic() + self._timeout)
+        return str(reply["model"]), int(reply["dimension"])
+
+    def _embed(self, texts: list[str], urgent: bool, deadline: float) -> Batch:
+        reply = self._ask({"op": "embed", "texts": texts, "urgent": urgent}, deadline)
+        vectors = np.frombuffer(reply["vectors"], "<f4").astype(np.float32)
+        if vectors.size != len(texts) * reply["dimension"]:
+            raise EmbeddingUnavailable("the embedding service sent too few vectors")
+        return Batch(str(reply["model"]), vectors.reshape(len(texts), -1))
+
+    def _ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        with self._changed:
+            if self._gone:
+                raise EmbeddingUnavailable(self._gone)
+            self._next += 1
+            question = _Question({"id": self._next, **request})
+            self._questions.append(question)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._converse, name="embedding pipe", daemon=True)
+                self._thread.start()
+        if not question.done.wait(max(0.0, deadline - time.monotonic())):
+            question.abandoned = True
+            raise EmbeddingUnavailable(f"no vectors within {self._timeout:g} s")
+        if question.reply is None:
+            raise EmbeddingUnavailable(self._gone)
+        if "error" in question.reply:
+            raise EmbeddingUnavailable(str(question.reply["error"]))
+        return question.reply
+
+    def _converse(self) -> None:
+        try:
+            while True:
+                question = self._take()
+                self._connection.send_bytes(wire.pack(question.request))
+                while True:
+                    reply = wire.unpack(self._connection.recv_bytes(REPLY_LIMIT))
+                    if isinstance(reply, dict) and reply.get("id") == question.request["id"]:
+                        break
+                question.reply = reply
+                question.done.set()
+        except (EOFError, OSError, wire.FrameError):
+            with self._changed:
+                self._gone = "the embedding service is gone"
+                question.done.set()
+                while self._questions:
+                    self._questions.popleft().done.set()
+
+    def _take(self) -> _Question:
+        """The next question somebody still waits for: urgent ones first."""
+        with self._changed:
+            while True:
+                while self._questions:
+                    question = next((q for q in self._questions if q.request.get("urgent")), self._questions[0])
+                    self._questions.remove(question)
+                    if not question.abandoned:
+                        return question
+                self._changed.wait()
+
+
+def _chunks(texts: Sequence[str]) -> list[list[str]]:
+    """The texts as the service takes them: long ones cut (no model reads that far), in requests within its limits."""
+    chunks: list[list[str]] = [[]]
+    room = _ROOM
+    for text in texts:
+        data = text.encode("utf-8", "replace")[:TEXT_BYTES]
+        if chunks[-1] and (len(chunks[-1]) == TEXTS or len(data) + 8 > room):
+            chunks.append([])
+            room = _ROOM
+        chunks[-1].append(data.decode("utf-8", "ignore"))
+        room -= len(data) + 8
+    return chunks
+
+
+def factory_for(enabled: bool, model: str, path: Any, device: str, allow_download: bool) -> Callable[[], Embedder] | None:
+    """How to make the configured engine; None when semantic search is turned off."""
+    if not enabled:
+        return None
+
+    def load() -> Embedder:
+        from avmfs.embed.local import LocalEmbedding
+
+        engine = LocalEmbedding(model, path=path, device=device, allow_download=allow_download)
+        engine.load()
+        return engine
+
+    return load

@@ -1,0 +1,255 @@
+"""Mountpoints: finding and detaching mounts, and guarding the bare directory while nothing covers it.
+
+Called by the supervisor (which owns a Mountpoint per mount) and by a mount child right before it mounts. Never
+asks a path that may be a dead or hanging mount: what is mounted is read from the kernel's table.
+
+What a program writes into the directory below a mount disappears once the mount is back, so between a mount's
+end and its successor the directory refuses writes: the immutable flag where root may set it, else mode 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import logging
+import os
+import re
+import stat
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+COMMAND_TIMEOUT_S = 5
+STAT_TIMEOUT_S = 2
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL = 0x80086601, 0x40086602, 0x10  # linux/fs.h, 64-bit
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_FLAGS = struct.Struct("Q")
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class MountpointError(Exception):
+    """The directory cannot be used; `str()` is one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """One entry of the kernel's table. `device` ("0:53") is unique to a FUSE mount for as long as it lasts."""
+
+    path: Path
+    device: str
+    kind: str
+    source: str
+
+    @property
+    def is_fuse(self) -> bool:
+        return "fuse" in self.kind  # fuse, fuse.avmfs, fuseblk, macfuse
+
+    @property
+    def is_ours(self) -> bool:
+        return self.is_fuse and ("avmfs" in self.kind or self.source.startswith("avmfs"))
+
+
+def mounts_at(path: Path) -> list[Mounted]:
+    """What is mounted exactly there, the lowest first."""
+    # The table has no symbolic links. The last name is not resolved: it may be a dead or hanging mount.
+    real = Path(os.path.realpath(path.parent), path.name)
+    return [mounted for mounted in _table() if mounted.path == real]
+
+
+def detach(path: Path, *, lazily: bool = True) -> bool:
+    """Take the topmost mount at `path` away; lazily means even while it is in use. False when that failed."""
+    if sys.platform == "linux" and os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.umount2(os.fsencode(path), UMOUNT_NOFOLLOW | (MNT_DETACH if lazily else 0)) == 0)
+    if sys.platform == "linux":
+        command = ["fusermount3", "-uzq" if lazily else "-uq", "--", os.fspath(path)]
+    else:
+        command = ["/sbin/umount", *(["-f"] if lazily else []), os.fspath(path)]
+    try:
+        return subprocess.run(command, timeout=COMMAND_TIMEOUT_S, capture_output=True).returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as e:
+        log.error("%s: cannot unmount: %s", path, e)
+        return False
+
+
+def unmount(path: Path, device: str | None = None) -> None:
+    """Plainly if nothing is open there, else lazily. With `device`, only if that is the topmost mount."""
+    there = mounts_at(path)
+    if there and device in (None, there[-1].device) and not detach(path, lazily=False):
+        detach(path)
+
+
+def detach_stale(path: Path, patience_s: float = 2.0) -> int:
+    """Detach what a killed daemon left at `path`: FUSE mounts that do not answer. How many they were.
+
+    Raises MountpointError when something that answers is mounted there for longer than `patience_s` (the
+    children of a daemon that was killed a moment ago are still about to go).
+    """
+    count, deadline = 0, time.monotonic() + patience_s
+    while there := mounts_at(path):
+        top = there[-1]
+        if not (top.is_fuse and not _answers(path)):
+            if not top.is_ours:
+                raise MountpointError(f"{path}: another filesystem is mounted there ({top.kind} {top.source})")
+            if time.monotonic() > deadline:
+                raise MountpointError(f"{path}: another avm-daemon has its mount there")
+            time.sleep(0.05)
+            continue
+        if not detach(path):
+            raise MountpointError(f"{path}: cannot detach the mount of an earlier run")
+        count += 1
+    return count
+
+
+def detach_predecessor(path: Path) -> None:
+    """Make room right before mounting: the mount that this one replaces, alive or dead, goes lazily.
+
+    Files open through it are served by its process until that ends. Raises MountpointError.
+    """
+    while there := mounts_at(path):
+        if not (there[-1].is_ours or (there[-1].is_fuse and not _answers(path))):
+            raise MountpointError(f"{path}: another filesystem is mounted there ({there[-1].kind})")
+        if not detach(path):
+            raise MountpointError(f"{path}: cannot detach the mount that was there")
+
+
+class Mountpoint:
+    """The directory below one mount, held open from before the first mount until the end.
+
+    `protect` makes it refuse writes, `release` makes it ordinary again; both act on the directory itself, whatever
+    covers it. Creation is by `prepare` only, while nothing is mounted there.
+    """
+
+    def __init__(self, path: Path, descriptor: int, mode: int) -> None:
+        self.path = path
+        self.mode = mode
+        self._descriptor = descriptor
+        self._protected = False
+        self._warned = False
+
+    @staticmethod
+    def prepare(path: Path, mode: int | None = None, *, must_be_empty: bool = True) -> Mountpoint:
+        """Open the directory, made if missing; a protection that a killed daemon left is taken off.
+
+        `mode` is what the directory had before such a protection. Raises MountpointError.
+        """
+        try:
+            _make(path)
+            descriptor = os.open(path, _OPEN)
+        except PermissionError as e:
+            descriptor = _opened_despite_mode_0(path, mode, e)
+        except NotADirectoryError:
+            raise MountpointError(f"{path}: not a directory, or a symbolic link to one") from None
+        except OSError as e:
+            raise MountpointError(f"{path}: {e.strerror}") from None
+        found = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        mountpoint = Mountpoint(path, descriptor, found or mode or 0o700)
+        mountpoint.release()
+        if must_be_empty and os.listdir(descriptor):
+            os.close(descriptor)
+            raise MountpointError(f"{path}: the directory is not empty; what is in it would be hidden")
+        return mountpoint
+
+    @property
+    def restore_mode(self) -> int | None:
+        """What a mount child has to chmod the directory to before mounting: fusermount wants to enter it."""
+        return None if os.geteuid() == 0 else self.mode
+
+    def protect(self) -> None:
+        if self._set_immutable(True):
+            self._protected = True
+            return
+        try:
+            os.fchmod(self._descriptor, 0)
+            self._protected = True
+        except OSError as e:
+            self._warn(e.strerror or "")
+        if os.geteuid() == 0:
+            self._warn("this filesystem knows no immutable flag")
+
+    def release(self) -> None:
+        self._set_immutable(False)
+        if stat.S_IMODE(os.fstat(self._descriptor).st_mode) == 0 != self.mode:
+            os.fchmod(self._descriptor, self.mode)
+        self._protected = False
+
+    def close(self) -> None:
+        self.release()
+        os.close(self._descriptor)
+
+    def _set_immutable(self, wanted: bool) -> bool:
+        if sys.platform != "linux" or os.geteuid() != 0:
+            return False
+        try:
+            (flags,) = _FLAGS.unpack(fcntl.ioctl(self._descriptor, FS_IOC_GETFLAGS, bytes(_FLAGS.size)))
+            changed = flags | FS_IMMUTABLE_FL if wanted else flags & ~FS_IMMUTABLE_FL
+            if changed != flags:
+                fcntl.ioctl(self._descriptor, FS_IOC_SETFLAGS, _FLAGS.pack(changed))
+        except OSError:
+            return False
+        return True
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("%s: cannot be protected while it is not mounted: %s", self.path, reason)
+
+
+def _make(path: Path) -> None:
+    """Like mkdir -p with mode 0700 for what is missing, whatever the umask."""
+    missing = [parent for parent in (path, *path.parents) if not os.path.lexists(parent)]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def _opened_despite_mode_0(path: Path, mode: int | None, refusal: PermissionError) -> int:
+    """A killed daemon that was not root leaves the directory with mode 0: its owner cannot open it."""
+    try:
+        if stat.S_IMODE(path.lstat().st_mode) == 0:
+            path.chmod(mode or 0o700)
+            return os.open(path, _OPEN)
+    except OSError:
+        pass
+    raise MountpointError(f"{path}: {refusal.strerror}") from None
+
+
+def _answers(path: Path) -> bool:
+    """Whether the mount there has a server. Asked in a process of its own: a hanging mount would keep us."""
+    ask = "import os, sys\ntry: os.stat(sys.argv[1])\nexcept OSError as e: sys.exit(e.errno)"
+    try:
+        code = subprocess.run(
+            [sys.executable, "-ISc", ask, os.fspath(path)], timeout=STAT_TIMEOUT_S, capture_output=True
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return False
+    return code not in (errno.ENOTCONN, errno.ECONNABORTED)
+
+
+def _table() -> list[Mounted]:
+    if sys.platform != "linux":
+        return _table_of_mount_command()
+    found = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            # 36 35 98:0 /root /mount/point options optional... - type source super-options  (proc(5))
+            before, _, after = line.partition(b" - ")
+            fields, (kind, source, *_) = before.split(b" "), after.split(b" ")
+            found.append(Mounted(Path(_plain(fields[4])), fields[2].decode(), kind.decode(), _plain(source)))
+    return found
+
+
+def _plain(field: bytes) -> str:
+    """Undo the octal escapes of blanks and backslashes."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
+
+
+def _table_of_mount_command() -> list[Mounted]:
+    output = subprocess.run(["/sbin/mount"], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S).stdout
+    lines = re.finditer(r"^(.*?) on (.*) \(([^,)]*).*\)$", output, re.MULTILINE)
+    return [Mounted(Path(line[2]), f"{line[1]} on {line[2]}", line[3], line[1]) for line in lines]

@@ -1,0 +1,33 @@
+"""What the fork server imports once, so that a new child is there within milliseconds.
+
+Imported first by the fork server, and by spawned children where there is none. Only modules that start no
+thread and load no model; each of a child's light parts, as far as it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+
+# Before numpy: a child is one of many and computes little; a pool of threads per child would cost memory.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+for _module in (
+    "apsw",
+    "msgpack",
+    "numpy",
+    "avmfs_config.settings",
+    "avmfs.memory",
+    "avmfs.store.commands.upkeep",
+    "avmfs.store.sqlite",
+    "avmfs.store.writer",
+    "avmfs_daemon.children",
+    "avmfs_daemon.compose",
+    "avmfs.rpc.server",
+    "avmfs.fuse.portable",
+):
+    # A part that is missing (libfuse, say) is reported by the child that needs it.
+    with contextlib.suppress(ImportError, OSError):
+        importlib.import_module(_module)

@@ -1,0 +1,105 @@
+"""The runtime directory: who owns it, the sockets in it, and what a later start has to clean up.
+
+Called by the supervisor, and by `stop` when there is no daemon but leftovers of one. Whoever calls holds the
+directory's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from avmfs_config import Settings
+from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
+
+log = logging.getLogger(__name__)
+
+WRITER, DOOR, CONTROL = "writer.sock", "avm.sock", "control.sock"
+STATE = "state.json"
+BACKLOG = 256
+LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
+
+
+class RuntimeProblem(Exception):
+    """The daemon cannot run here; `str()` is one line for a person."""
+
+
+def make_directory(path: Path, *, traversable: bool) -> None:
+    """Create or check the directory; `traversable` lets other users reach the sockets in it by name."""
+    if len(os.fsencode(path / CONTROL)) > LONGEST_SOCKET_PATH:
+        raise RuntimeProblem(f"{path}: too long for the names of sockets; set AVM_RUNTIME_DIR to a shorter path")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as e:
+        raise RuntimeProblem(f"{path}: {e.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise RuntimeProblem(f"{path}: not a directory")
+    if found.st_uid != os.geteuid():
+        raise RuntimeProblem(f"{path}: belongs to another user (uid {found.st_uid})")
+    path.chmod(0o711 if traversable else 0o700)
+
+
+def serves_others(settings: Settings) -> bool:
+    """Whether other Unix users may come through the door."""
+    return any(uid != os.geteuid() for uid in settings.uids)
+
+
+def door_mode(settings: Settings) -> int:
+    return 0o666 if serves_others(settings) else 0o600
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """A listening socket at `path`, in place of what a run before left there."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)  # nobody else connects before the mode is set
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(before)
+    path.chmod(mode)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def remember(directory: Path, mountpoints: Mapping[Path, int]) -> None:
+    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill."""
+    new = directory / (STATE + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump({"mountpoints": {os.fspath(path): mode for path, mode in mountpoints.items()}}, file, sort_keys=True)
+    new.replace(directory / STATE)
+
+
+def remembered(directory: Path) -> dict[Path, int]:
+    """The directories of the run before, if it did not end in order. A damaged note counts as none."""
+    try:
+        noted: Any = json.loads((directory / STATE).read_bytes())
+        return {Path(path): int(mode) for path, mode in noted["mountpoints"].items()}
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def clean_up(directory: Path) -> int:
+    """Take away what a killed daemon left: dead mounts, protections, sockets, temporary files. Mounts removed."""
+    count = 0
+    for path, mode in remembered(directory).items():
+        try:
+            count += detach_stale(path)
+            if path.is_dir():
+                Mountpoint.prepare(path, mode, must_be_empty=False).close()
+        except MountpointError as problem:
+            log.warning("cleaning up after an earlier run: %s", problem)
+    for name in (STATE, WRITER, DOOR, CONTROL):
+        (directory / name).unlink(missing_ok=True)
+    for left in directory.glob("pymp-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return count

@@ -1,0 +1,83 @@
+"""What a child is told when it starts.
+
+Built by the supervisor, read by the entry functions and by `compose`. Values, plus the descriptors that the
+child inherits; the whole travels once, from the supervisor to the new child, as multiprocessing's start message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from socket import socket
+from typing import Any, Literal
+
+from avmfs.access import Policy
+from avmfs.store.transaction import IndexRules
+from avmfs_config import Mount, Settings
+
+Kind = Literal["writer", "door", "keeper", "mount"]
+
+
+class Descriptor:
+    """A file descriptor that a child inherits. `fd` is open in whichever process holds this."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _inherited, (reduction.DupFd(self.fd),)
+
+
+def _inherited(carried: Any) -> Descriptor:
+    return Descriptor(carried.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """`speaks_for` is the agent whose `proof` the writer accepts ("*": any, named in each request); `agent` and
+    `operator` say who asks, for whoever opens a memory from this."""
+
+    name: str  # for logs and the process list: "mount alice"
+    kind: Kind
+    database: Path
+    runtime_dir: Path
+    settings: Settings
+    speaks_for: str
+    proof: bytes
+    agent: str
+    operator: bool
+    control: Connection
+    embedding: Connection | None = None  # None: the writer
+    mount: Mount | None = None  # of a mount
+    restore_mode: int | None = None  # of a mount: the mode that its covered directory gets before mounting
+    listener: socket | None = None  # of the writer and the door
+    key: bytes = b""  # of the writer: what proofs are made with
+    lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders
+    first: bool = False  # of the writer: no mount of this daemon can have been up yet
+
+    @property
+    def writer_socket(self) -> Path:
+        return self.runtime_dir / "writer.sock"
+
+
+def rules_message(settings: Settings) -> dict[str, Any]:
+    """The rules that the writer folds into scopes, as plain values."""
+    return {
+        "rules": [[rule.pattern, rule.access, rule.agents] for rule in settings.permissions],
+        "default": settings.default_access,
+        "ignore": list(settings.search.ignore),
+        "max_bytes": settings.search.max_index_bytes,
+    }
+
+
+def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
+    """Inverse of rules_message."""
+    rules = [
+        (pattern, access, None if agents is None else tuple(agents)) for pattern, access, agents in message["rules"]
+    ]
+    policy = Policy.from_words(rules, message["default"])
+    return policy, IndexRules(tuple(message["ignore"]), message["max_bytes"])
+

@@ -1,0 +1,97 @@
+"""A search index in memory: small, but a real one, with scopes, passages and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avmfs.access import Principal
+from avmfs.embed.hashing import HashingEmbedding
+from avmfs.embed.protocol import Embedder
+from avmfs.search.index import Hit
+from avmfs.text import passages, segment
+
+
+@dataclass
+class MemoryCorpus:
+    """Documents by path; ``owner`` None is visible to all. ``index(who)`` is what that one may search."""
+
+    embedder: Embedder = field(default_factory=HashingEmbedding)
+    embed: bool = True
+    _hits: list[tuple[str | None, Hit]] = field(default_factory=list)
+    _vectors: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    model: str = ""
+
+    def add(
+        self,
+        path: str,
+        text: str,
+        *,
+        author: str = "alice",
+        updated: int = 0,
+        importance: float | None = None,
+        owner: str | None = None,
+        version: int = 1,
+    ) -> None:
+        document = 1 + len({hit.document for _, hit in self._hits})
+        spans = passages.cut(text)
+        for start, stop in spans:
+            number = len(self._hits) + 1
+            handle = "".join("abcdefghijklmnopqrstuvwxyz234567"[(document >> shift) & 31] for shift in (15, 10, 5, 0))
+            hit = Hit(
+                number, document, 1000 + document, path.encode("utf-8", "surrogateescape"), handle, author, updated,
+                updated, importance, version, (), text[start:stop], start, stop, len(spans) == 1,
+            )  # fmt: skip
+            self._hits.append((owner, hit))
+            if self.embed:
+                batch = self.embedder.embed_batch([hit.text])
+                self.model = batch.model
+                self._vectors[number] = batch.vectors[0]
+
+    def index(self, who: Principal) -> MemoryIndex:
+        return MemoryIndex(
+            [hit for owner, hit in self._hits if owner is None or who.operator or owner == who.name],
+            self._vectors,
+            self.model,
+            len(self._hits),
+        )
+
+
+class MemoryIndex:
+    def __init__(self, hits: list[Hit], vectors: dict[int, NDArray[np.float32]], model: str, seq: int) -> None:
+        self._hits = {hit.passage: hit for hit in hits}
+        self._terms = {hit.passage: segment.terms(hit.text) for hit in hits}
+        self._vectors = vectors
+        self._model = model
+        self._seq = seq
+
+    def postings(self, term: str) -> NDArray[np.int64]:
+        return np.array([p for p, terms in self._terms.items() for one in terms if one == term], np.int64)
+
+    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.array([len(self._terms[int(p)]) for p in passages], np.float32)
+
+    def corpus(self) -> tuple[int, int]:
+        return len(self._hits), sum(map(len, self._terms.values()))
+
+    def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids = [p for p in sorted(self._hits) if p in self._vectors] if model == self._model else []
+        if not ids:
+            return np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
+        return np.array(ids, np.int64), np.stack([self._vectors[p] for p in ids])
+
+    def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
+        inside = self.below(under)
+        return [replace(self._hits[p]) for p in passages if p in self._hits and (inside is None or p in inside)]
+
+    def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
+        if not under:
+            return None
+        prefix = b"/" + b"/".join(under) + b"/"
+        return frozenset(p for p, hit in self._hits.items() if hit.path.startswith(prefix))
+
+    def seq(self) -> int:
+        return self._seq

@@ -1,0 +1,125 @@
+"""Terms: what the 'ascii' tokenizer can take, what folds together, what a query leaves out."""
+
+import threading
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avmfs.text import sniff
+from avmfs.text.segment import QUERY_MAX, TERM_MAX, query_terms, terms
+
+ASCII = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def holds(term: str) -> bool:
+    return 0 < len(term) <= TERM_MAX and all(c in ASCII if c.isascii() else c.isalnum() for c in term)
+
+
+@given(st.text(st.characters(exclude_categories=())))
+@settings(max_examples=300, deadline=None)
+def test_any_text_gives_terms_that_the_tokenizer_keeps_whole(text: str) -> None:
+    assert all(map(holds, terms(text)))
+    assert all(map(holds, query_terms(text)))
+
+
+def test_every_code_point_of_the_basic_plane_is_folded_or_left_out() -> None:
+    for block in range(0, 0x10000, 0x400):
+        found = terms(" ".join(map(chr, range(block, block + 0x400))))
+        assert all(map(holds, found)), hex(block)
+
+
+def test_words_are_folded_and_stemmed() -> None:
+    assert terms("Running RUNS run") == ["run", "run", "run"]
+    assert terms("Café cafe\u0301 CAFE") == ["cafe"] * 3
+    assert terms("Straße STRASSE") == ["strass", "strass"]
+    assert terms("ﬁne ＦＩＮＥ co\u00adoperate") == ["fine", "fine", "cooper"]
+    assert terms("don't snake_case 3.5%") == ["don", "t", "snake", "case", "3", "5"]
+
+
+def test_scripts_without_spaces_become_overlapping_pairs() -> None:
+    assert terms("中东局势紧张") == ["中东", "东局", "局势", "势紧", "紧张"]
+    assert terms("字。") == ["字"]
+    assert terms("我的iPhone手机壳2个") == ["我的", "iphon", "手机", "机壳", "2", "个"]
+    assert terms("ｶﾞｷﾞグ 한국어 ภาษา") == ["ガギ", "ギグ", "한국", "국어", "ภา", "าษ", "ษา"]
+
+
+def test_the_same_text_in_another_normal_form_has_the_same_terms() -> None:
+    text = "Zürich 한국어 がぎぐ Ångström हिन्दी"
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert terms(unicodedata.normalize(form, text)) == terms(text)
+
+
+def test_a_query_drops_function_words_unless_nothing_else_is_there() -> None:
+    assert query_terms("What is the risk of NVDA, and of NVDA's rivals?") == ["risk", "nvda", "rival"]
+    assert query_terms("Who are you?") == ["who", "are", "you"]
+    assert query_terms("中东局势是什么") == ["中东", "东局", "局势", "势是"]
+    assert query_terms("这是什么") == ["这是", "是什", "什么"]
+    assert query_terms("  ?!") == []
+
+
+def test_a_long_query_keeps_its_longest_terms_in_order() -> None:
+    text = " ".join(f"{'x' * (n % 7)}w{n}" for n in range(500)) + " 局势紧张 extraordinarily"
+    found = query_terms(text)
+    assert len(found) == QUERY_MAX
+    assert found[-1] == "extraordinarili"
+    order = terms(text)
+    assert found == sorted(found, key=order.index)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * 10**6,
+        "a" + "\u0301\u0316" * 500_000,
+        "中东局势" * 250_000,
+        "\ud800x " * 300_000,
+        "\0" * 10**6,
+        "\ufdfa" * 50_000,
+    ],
+    ids=["run", "marks", "han", "surrogates", "nul", "ligatures"],
+)
+def test_a_megabyte_of_anything_is_segmented_in_seconds(text: str) -> None:
+    began = time.monotonic()
+    assert len(query_terms(text)) <= QUERY_MAX
+    assert time.monotonic() - began < 20
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    text = "running swimmers generously considered relational hopping"
+    expected = terms(text)
+    wrong: list[list[str]] = []
+
+    def work() -> None:
+        wrong.extend(found for _ in range(300) if (found := terms(text)) != expected)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", ""),
+        (b"plain\r\n\ttext\f", "plain\r\n\ttext\f"),
+        ("\ufeffwith mark".encode(), "with mark"),
+        ("中文 é 😀".encode(), "中文 é 😀"),
+        ("hi 中".encode("utf-16"), "hi 中"),
+        (b"\xfe\xff" + "hi".encode("utf-16-be"), "hi"),
+        (b"a\x1b[31mred\x1b[0m", "a\x1b[31mred\x1b[0m"),
+        (b"caf\xe9", None),
+        (b"PNG\0\0", None),
+        (b"\x01\x02\x03\x04 abc", None),
+        ("hi".encode("utf-32"), None),
+        (b"\xff\xfea", None),
+        (bytes(range(256)), None),
+    ],
+)
+def test_sniff_takes_text_and_nothing_else(data: bytes, text: str | None) -> None:
+    assert sniff.decode(data) == text
