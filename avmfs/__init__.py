@@ -1,1 +1,21 @@
+"""avmfs: one shared, persistent, searchable memory for the agents on a machine, as plain files.
 
+``from avmfs import AVM`` is the Python door. Importing the package itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from avmfs.avm import AVM, AgentMemory
+
+__all__ = ["AVM", "AgentMemory"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from avmfs import avm
+
+        return getattr(avm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,19 +15,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
+from avmfs.search.engine import Answer, Engine, Mode
+from avmfs.search.recall import Recall, recall
 from avmfs.store.protocol import Reader, Store
 from avmfs.store.schema import ROOT
 from avmfs_config import Limits, SearchSettings
-
-if TYPE_CHECKING:
-    from avmfs.search.engine import Answer, Engine
 
 SYMLINKS_FOLLOWED = 16
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
@@ -113,29 +112,29 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: str = "hybrid") -> Answer:
+    def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid") -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
         self.make_searchable()
-        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)  # type: ignore[arg-type]
+        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)
 
     def recall(
         self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,
         strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
-    ) -> str:  # fmt: skip
+    ) -> Recall:  # fmt: skip
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``."""
         self.make_searchable()
         settings = self.around.search
-        return self.around.engine.recall(
-            self.who, q,
+        return recall(
+            self.around.engine, self.who, q, now=self.now(), tz=self.zone,
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
-            strategy=strategy, under=under, cite=cite, reserve=reserve, now=self.now(), zone=self.zone,
-        )  # type: ignore[arg-type]  # fmt: skip
+            strategy=strategy, under=under, cite=cite, reserve=reserve,
+        )  # fmt: skip
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
         while self.around.store.queue_lengths()[0]:
-            self.around.store.submit(Principal(self.who.name), "drain_lexical", limit=64)
+            self.submit("drain_lexical", limit=64)
 
     # Writing -----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ from avmfs.node import Message
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_S = 100 * 366 * 86400
+_READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
+# Terminal escapes and the like: a body shall not redraw the reader's screen. Line ends are cut before.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
 
 
 def parse_duration(text: str) -> int:
@@ -46,9 +49,9 @@ def show_time(at: int, zone: tzinfo) -> str:
 
 
 def quote(body: str) -> str:
-    """Every line behind ``> ``: a body cannot pose as a header."""
+    """Every line behind ``> ``: a body cannot pose as a header. Control characters show as ``\\x1b``."""
     lines = body.splitlines() or [""]
-    return "\n".join(f"> {line}".rstrip() for line in lines)
+    return "\n".join(f"> {line.translate(_CONTROL)}".rstrip() for line in lines)
 
 
 def header(message: Message, zone: tzinfo) -> str:
@@ -60,21 +63,32 @@ def header(message: Message, zone: tzinfo) -> str:
 
 
 def listing(messages: Sequence[Message], zone: tzinfo) -> str:
-    """The inbox as text: a heading with counts, then each message quoted under its header."""
+    """The inbox as text: a heading with counts, then each message quoted under its header; of those that are read
+    only the first few."""
     if not messages:
         return "(no messages)\n"
     unread = sum(message.read_at is None for message in messages)
-    blocks = [f"## Inbox ({len(messages)} messages, {unread} unread)" if len(messages) != 1 else
-              f"## Inbox (1 message, {unread} unread)"]  # fmt: skip
-    blocks += [f"{header(message, zone)}\n{quote(message.body)}" for message in messages]
-    return "\n\n".join(blocks) + "\n"
+    shown = messages[: unread + _READ_SHOWN]
+    noun = "message" if len(messages) == 1 else "messages"
+    text = f"## Inbox ({len(messages)} {noun}, {unread} unread)\n\n{_blocks(shown, zone)}"
+    left = len(messages) - len(shown)
+    return f"{text}\n({left} older ones, read: :inbox?format=jsonl)\n" if left else text
+
+
+def urgent(messages: Sequence[Message], zone: tzinfo) -> str:
+    """Unread urgent messages as text."""
+    return _blocks(messages, zone) if messages else "(no urgent messages)\n"
+
+
+def _blocks(messages: Sequence[Message], zone: tzinfo) -> str:
+    return "\n".join(f"{header(message, zone)}\n{quote(message.body)}\n" for message in messages)
 
 
 def jsonl(messages: Sequence[Message]) -> str:
     """One JSON object a line: id, sender, recipient, priority, at, expires, read, body."""
     rows = (
         {
-            "at": iso(message.at), "body": message.body, "expires": iso(message.expires), "id": message.id,
+            "at": iso(message.at), "body": _utf8(message.body), "expires": iso(message.expires), "id": message.id,
             "priority": message.priority, "read": message.read_at is not None, "recipient": message.recipient,
             "sender": message.sender,
         }
@@ -83,14 +97,25 @@ def jsonl(messages: Sequence[Message]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
 
 
+def _utf8(text: str) -> str:
+    """JSON is UTF-8: bytes of a message that are not become U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def banner(urgent: Sequence[Message], zone: tzinfo) -> str:
     """The delimited banner of unread urgent mail; empty when there is none."""
     if not urgent:
         return ""
-    count = f"{len(urgent)} urgent message" + ("s" if len(urgent) > 1 else "")
-    blocks = [f"=== {count} (mark read: echo > /:inbox) ==="]
-    blocks += [f"{header(message, zone)}\n{quote(message.body)}" for message in urgent]
-    return "\n".join([*blocks, "=== end of urgent ===", ""]) + "\n"
+    return f"=== {_count(urgent)} (mark read: echo > /:inbox) ===\n{_blocks(urgent, zone)}=== end of urgent ===\n\n"
+
+
+def short_banner(urgent: Sequence[Message]) -> str:
+    """One line for where the whole banner costs too much."""
+    return f"=== {_count(urgent)}: cat /:urgent ===\n\n" if urgent else ""
+
+
+def _count(urgent: Sequence[Message]) -> str:
+    return f"{len(urgent)} urgent message" + ("s" if len(urgent) > 1 else "")
 
 
 def iso(at: int | None) -> str | None:

@@ -32,7 +32,8 @@ SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
 _TRIES: Final = 8
-_LOOK_AHEAD: Final = 20  # short ones to look for, once the next best no longer fits
+_LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
+_SAVED: Final = 4  # tokens that joining one more item to the others may save
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
@@ -142,28 +143,35 @@ def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
 
 
 def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list[_Item]:
-    left = frame.budget - counter.count(_render([], frame, frame.budget))
+    """Adds up what parts cost alone; where that is close to the budget, counts the whole. Joined, they cost a
+    little less: the end of a line and the blank one after it are one token."""
     chosen: list[_Item] = []
     groups: set[tuple[bytes, str, str]] = set()
+    spent = counter.count(_render(chosen, frame, frame.budget))
     refused = 0
     for item in items:
         group = _group(item, frame)
         header = 0 if group in groups else counter.count(_header(group))
         cost = header + counter.count(_block(item, frame))
-        if cost > left:
-            cut = "" if refused else _cut(item, left - header, frame, counter, SCRAP if chosen else 1)
+        if spent + cost > frame.budget:
+            spent = counter.count(_render(chosen, frame, frame.budget))
+            # A count per item that does not fit would be dear; one that is far from fitting is none.
+            if spent + cost <= frame.budget + _SAVED:
+                cost = counter.count(_render([*chosen, item], frame, frame.budget)) - spent
+        if spent + cost > frame.budget:
+            left = frame.budget - spent - header
+            cut = "" if refused else _cut(item, left, frame, counter, SCRAP if chosen else 1)
             if not cut:
                 refused += 1
                 if refused > _LOOK_AHEAD:
                     break
                 continue
+            refused += 1
             item = _Item(item.scored, cut)
-            cost = left
+            cost = header + counter.count(_block(item, frame))
         chosen.append(item)
         groups.add(group)
-        left -= cost
-        if left <= 0:
-            break
+        spent += cost
     return chosen
 
 

@@ -175,7 +175,7 @@ class SqliteReader:
             "select seq, at, op, agent, node, document, version, path, other from log"
             " where seq > :after and at >= :since and op not in ('tell', 'attributes')"
             " and scope in (select value from json_each(:scopes))"
-            " and substr(path, 1, :length) = :prefix"
+            " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
             f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
             after=after_seq, since=since, limit=limit, prefix=prefix + b"/", length=len(prefix) + 1,
         )  # fmt: skip

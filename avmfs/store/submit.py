@@ -1,14 +1,12 @@
 """Getting a command applied: through the writer process, or directly under the lock.
 
-Owns the client side of the writer's protocol and the store's lock file. Which of the two a process
+Owns the client side of the writer's protocol. Which of the two a process
 uses is decided once, by whoever opens the store; both raise the same errors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import secrets
 import socket
@@ -23,6 +21,7 @@ from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, from_wire
 from avmfs.store import database
+from avmfs.store.lock import StoreLock
 from avmfs.store.transaction import IndexRules
 from avmfs.store.writer import Applier
 
@@ -134,55 +133,6 @@ class WriterClient:
     def close(self) -> None:
         while self._lanes:
             self._lanes.pop().close()
-
-
-class StoreLock:
-    """The lock beside the database: a daemon holds it for its life, direct mode for one command.
-
-    flock(2) belongs to the open file, so it ends with its last holder, however that dies. The file
-    tells who holds it: {"pid", "socket"}.
-    """
-
-    def __init__(self, database_path: Path) -> None:
-        self.path = database_path.with_name(database_path.name + ".lock")
-
-    def acquire(self, wait_s: float, about: dict[str, Any] | None = None) -> int:
-        """The descriptor that holds the lock. Raises Busy naming the holder."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    holder = self.holder()
-                    who = f"the daemon with pid {holder['pid']}" if holder else "another command"
-                    raise Busy(f"in use by {who}", os.fspath(self.path)) from None
-                time.sleep(0.005)
-        if about is not None:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(about).encode(), 0)
-        return descriptor
-
-    def release(self, descriptor: int) -> None:
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
-
-    def holder(self) -> dict[str, Any] | None:
-        """Who wrote itself into the lock file, if anybody holds it now."""
-        try:
-            with open(self.path, "rb") as file:
-                said = file.read()
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return dict(json.loads(said)) if said else None
-                return None
-        except (FileNotFoundError, ValueError):
-            return None
 
 
 class DirectWriter:

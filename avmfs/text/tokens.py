@@ -53,7 +53,7 @@ class TokenCounter:
             raise ValueError(f"encoding {encoding!r}: expected one of {', '.join(ENCODINGS)}")
         self.name = encoding
         self._environ = environ
-        self._runs = re.compile(f"[{_BLANK}]{{{max(run_max, 2)},}}(?![\r\n])")
+        self._runs = re.compile(f"[{_BLANK}]{{{max(run_max, 2)},}}")
         self._encoding: tiktoken.Encoding | None = None
 
     def count(self, text: str) -> int:
@@ -68,6 +68,8 @@ class TokenCounter:
             # Both patterns end a piece where blanks begin that reach to a word, and again before the last of
             # them, which may belong to the word: cutting there changes no token.
             stop = run.end() - 1
+            if text[run.end() : run.end() + 1] in ("\r", "\n"):
+                continue  # a line end takes the blanks before it
             if run.end() == len(text):
                 if self.name == "cl100k_base":
                     break  # at the end its pattern takes line ends and blanks as one, possessively: no panic

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from keyword import iskeyword
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from avmfs.errors import Denied, Invalid
@@ -57,6 +58,11 @@ class Parameter:
     high: float | None
     default: Any  # inspect.Parameter.empty: required
 
+    @property
+    def argument(self) -> str:
+        """The reader's own name for it: ``from`` cannot be one, so it is ``from_``."""
+        return f"{self.name}_" if iskeyword(self.name) else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -94,7 +100,7 @@ class View:
         bound: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.name in given:
-                bound[parameter.name] = _convert(self.name, parameter, given[parameter.name])
+                bound[parameter.argument] = _convert(self.name, parameter, given[parameter.name])
             elif parameter.default is inspect.Parameter.empty:
                 raise Invalid(f":{self.name}: parameter {parameter.name!r} is required")
         return bound
@@ -181,7 +187,8 @@ def _signature(function: Callable[..., Any]) -> tuple[Parameter, ...]:
             hint = kinds[0]
             if get_origin(hint) is Literal:
                 hint, choices = str, get_args(hint)
-        found.append(Parameter(parameter.name, hint, choices, low, high, parameter.default))
+        name = parameter.name.removesuffix("_")
+        found.append(Parameter(name, hint, choices, low, high, parameter.default))
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 WRITER, DOOR, CONTROL = "writer.sock", "avm.sock", "control.sock"
 STATE = "state.json"
+LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 BACKLOG = 256
 LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
 
@@ -100,6 +101,6 @@ def clean_up(directory: Path) -> int:
             log.warning("cleaning up after an earlier run: %s", problem)
     for name in (STATE, WRITER, DOOR, CONTROL):
         (directory / name).unlink(missing_ok=True)
-    for left in directory.glob("pymp-*"):
+    for left in (directory / LOCKS, *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)
     return count

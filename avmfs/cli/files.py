@@ -1,0 +1,95 @@
+"""avm read, write, append, ls, mv, rm."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import click
+
+from avmfs.avm import read_all
+from avmfs.cli.main import Command
+from avmfs.cli.session import content_of, door, show
+
+
+@click.command("read", cls=Command)
+@click.argument("path")
+@click.pass_context
+def read_(ctx: click.Context, path: str) -> None:
+    """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
+    with door(ctx) as memory:
+        data = read_all(memory, path)
+        if ctx.obj.as_json:
+            show(ctx, {"path": path, "content": data.decode("utf-8", "replace")}, "")
+        else:
+            sys.stdout.buffer.write(data)
+
+
+def _write(ctx: click.Context, path: str, data: bytes, mode: str) -> None:
+    with door(ctx) as memory:
+        written = memory.call("write", path=path, data=data, mode=mode)
+        version = "" if written["version"] is None else f" v{written['version']}"
+        show(ctx, written, f"{written['path']}{version}\n")
+
+
+@click.command("write", cls=Command)
+@click.argument("path")
+@click.argument("text", required=False)
+@click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
+@click.option("--new", is_flag=True, help="Refuse to replace a file.")
+@click.pass_context
+def write_(ctx: click.Context, path: str, text: str | None, content: str | None, new: bool) -> None:
+    """Replace a file with TEXT (or stdin), making directories as needed; write to a view likewise."""
+    _write(ctx, path, content_of(text, content), "create" if new else "replace")
+
+
+@click.command("append", cls=Command)
+@click.argument("path")
+@click.argument("text", required=False)
+@click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
+@click.pass_context
+def append_(ctx: click.Context, path: str, text: str | None, content: str | None) -> None:
+    """Add TEXT (or stdin) at the end of a file, as one piece."""
+    data = content_of(text, content)
+    # A line given as an argument is meant as a line; stdin is taken as it is.
+    if (text not in (None, "-") or content is not None) and not data.endswith(b"\n"):
+        data += b"\n"
+    _write(ctx, path, data, "append")
+
+
+@click.command("ls", cls=Command)
+@click.argument("path", default="/memory")
+@click.option("--long", "-l", is_flag=True, help="Mode, size and time too.")
+@click.pass_context
+def ls_(ctx: click.Context, path: str, long: bool) -> None:
+    """List a directory; directories end in /."""
+    with door(ctx) as memory:
+        entries = memory.call("entries", path=path)
+    lines = []
+    for entry in entries:
+        name = entry["name"] + {"directory": "/", "symlink": "@", "file": ""}[entry["kind"]]
+        when = datetime.fromtimestamp(entry["mtime"] / 1e9).strftime("%Y-%m-%d %H:%M")
+        lines.append(f"{entry['mode']} {entry['size']:>10} {when} {name}\n" if long else f"{name}\n")
+    show(ctx, entries, "".join(lines))
+
+
+@click.command("mv", cls=Command)
+@click.argument("source")
+@click.argument("target")
+@click.pass_context
+def mv_(ctx: click.Context, source: str, target: str) -> None:
+    """Move SOURCE to TARGET: a file, a directory, or every path with the string prefix SOURCE."""
+    with door(ctx) as memory:
+        moved = memory.call("move", source=source, target=target)
+        show(ctx, moved, "".join(f"{old} -> {new}\n" for old, new in moved["moved"]))
+
+
+@click.command("rm", cls=Command)
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--recursive", "-r", is_flag=True, help="Directories with all below them.")
+@click.pass_context
+def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool) -> None:
+    """Remove files (and, with -r, directories)."""
+    with door(ctx) as memory:
+        count = sum(memory.call("remove", path=path, recursive=recursive)["removed"] for path in paths)
+        show(ctx, {"removed": count}, "")

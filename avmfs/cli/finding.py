@@ -1,0 +1,100 @@
+"""avm search, semantic, recall, remember, stats."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import click
+
+from avmfs.avm import read_all
+from avmfs.cli.main import Command
+from avmfs.cli.session import content_of, door, show
+from avmfs.errors import Invalid
+
+
+def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str) -> None:
+    with door(ctx) as memory:
+        found = memory.call("search", q=" ".join(query), limit=limit, under=under, mode=mode)
+        show(ctx, found, found["text"])
+
+
+@click.command("search", cls=Command)
+@click.argument("query", nargs=-1, required=True)
+@click.option("--limit", "-n", default=10, show_default=True)
+@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@click.pass_context
+def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
+    """Paths that match QUERY by words or meaning, best first, each with a line of context."""
+    _search(ctx, query, limit, under, "hybrid")
+
+
+@click.command("semantic", cls=Command)
+@click.argument("query", nargs=-1, required=True)
+@click.option("--limit", "-n", default=10, show_default=True)
+@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@click.pass_context
+def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
+    """Like search, by meaning alone (needs a running daemon for its model)."""
+    _search(ctx, query, limit, under, "semantic")
+
+
+@click.command("recall", cls=Command)
+@click.argument("query", nargs=-1, required=True)
+@click.option("--max-tokens", "-t", type=int, help="The budget, in exact tokens.  [default: 4000]")
+@click.option("--min-relevance", type=float, help="Leave out what is less relevant, 0 to 1.  [default: 0.3]")
+@click.option("--strategy", default="balanced", help="balanced, relevance, importance or recency.", show_default=True)
+@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@click.option("--cite", is_flag=True, help="Name path and version of every item.")
+@click.pass_context
+def recall_(
+    ctx: click.Context, query: tuple[str, ...], max_tokens: int | None, min_relevance: float | None, strategy: str,
+    under: str, cite: bool,
+) -> None:  # fmt: skip
+    """What memory has that is relevant to QUERY, within a token budget."""
+    with door(ctx) as memory:
+        found = memory.call(
+            "recall", q=" ".join(query), max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy,
+            under=under, cite="path" if cite else None,
+        )  # fmt: skip
+        show(ctx, found, found["text"])
+
+
+@click.command("remember", cls=Command)
+@click.argument("text", required=False)
+@click.option("--title", help="Also names the file.")
+@click.option("--path", "where", metavar="PATH", help="The file's path, instead of a name from the text.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="May be given several times, or comma-joined.")
+@click.option("--importance", type=float, help="0 to 1.")
+@click.option("--namespace", "-n", help="private (default), shared, or a directory.")
+@click.option("--created", metavar="TIME", help="ISO 8601: when it happened.")
+@click.pass_context
+def remember_(
+    ctx: click.Context, text: str | None, title: str | None, where: str | None, tags: tuple[str, ...],
+    importance: float | None, namespace: str | None, created: str | None,
+) -> None:  # fmt: skip
+    """Store TEXT (or stdin) as a new memory and print its path."""
+    with door(ctx) as memory:
+        made = memory.call(
+            "remember", content=content_of(text, None).decode("utf-8", "surrogateescape"), title=title, path=where,
+            tags=[tag for given in tags for tag in given.split(",")], importance=importance, namespace=namespace,
+            created=None if created is None else _time(created),
+        )  # fmt: skip
+        show(ctx, made, f"{made['path']}\n")
+
+
+@click.command("stats", cls=Command)
+@click.argument("path", default="/")
+@click.pass_context
+def stats_(ctx: click.Context, path: str) -> None:
+    """Counts of what you may see below a directory, as JSON."""
+    with door(ctx) as memory:
+        text = read_all(memory, f"{path.rstrip('/')}/:stats").decode()
+        show(ctx, json.loads(text), text)
+
+
+def _time(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1e9)
+    except ValueError:
+        raise Invalid(f"time {text!r}: expected ISO 8601, such as 2026-03-07T10:30") from None

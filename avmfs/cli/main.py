@@ -1,0 +1,145 @@
+"""The entry point of ``avm``: global options, lazy sub-commands, exit codes.
+
+Owns how errors and urgent mail reach the terminal: data goes to stdout, everything else to stderr. A sub-command
+is a module of ``avmfs.cli.commands`` family, imported when it is called. Exit codes: 0 ok, 1 not found or
+refused, 2 usage, 75 temporary.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from avmfs.errors import AvmError, Busy, Interrupted, Invalid
+
+OK, REFUSED, USAGE, TEMPORARY = 0, 1, 2, 75
+
+# name: (module, one-line help); the module has a click command of that name, "-" as "_" and a trailing "_".
+COMMANDS = {
+    "init": ("setup", "Write example configuration files."),
+    "read": ("files", "Print a file or view."),
+    "write": ("files", "Replace a file, or write to a view."),
+    "append": ("files", "Add to the end of a file."),
+    "ls": ("files", "List a directory."),
+    "mv": ("files", "Move a node, a directory, or every path with a prefix."),
+    "rm": ("files", "Remove a file or directory."),
+    "search": ("finding", "Search by words and meaning."),
+    "semantic": ("finding", "Search by meaning alone."),
+    "recall": ("finding", "What is relevant, within a token budget."),
+    "remember": ("finding", "Store a new memory."),
+    "tell": ("mail", "Send a message to an agent or @all."),
+    "inbox": ("mail", "Show messages, unread first."),
+    "stats": ("finding", "Counts of what you may see, as JSON."),
+    "warmup": ("setup", "Load the embedding model and say which."),
+}
+
+
+@dataclass(slots=True)
+class Globals:
+    """What the options before or after the sub-command say."""
+
+    db: str | None = None
+    config: str | None = None
+    agent: str | None = None
+    operator: bool = False
+    as_json: bool = False
+
+    def merge(self, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            if value not in (None, False):
+                setattr(self, name, value)
+
+
+_OPTIONS = (
+    click.Option(["--db"], metavar="FILE", help="The database (AVM_DB)."),
+    click.Option(["--config"], metavar="FILE", help="config.yaml (AVM_CONFIG)."),
+    click.Option(["--agent", "-a"], metavar="NAME", help="Who you are (AVM_AGENT)."),
+    click.Option(["--operator"], is_flag=True, help="Act as the operator."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+    click.Option(["--no-color"], is_flag=True, help="Plain output (it always is).", expose_value=False),
+)
+
+
+class Command(click.Command):
+    """A sub-command that also takes the global options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_OPTIONS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        shared = ctx.ensure_object(Globals)
+        shared.merge({name: ctx.params.pop(name, None) for name in Globals.__dataclass_fields__})
+        return super().invoke(ctx)
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"avmfs.cli.{COMMANDS[name][0]}")
+        return getattr(module, f"{name}_")  # type: ignore[no-any-return]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # From the table: importing every command to print one help page would cost ten times as much.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, params=[*_OPTIONS], context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="avmfs", prog_name="avm")
+@click.pass_context
+def avm(ctx: click.Context, **given: Any) -> None:
+    """One shared, searchable memory for the agents on this machine.
+
+    Who you are: --agent NAME, or AVM_AGENT in the environment. A running daemon is used when there is one; without
+    it the store is opened directly.
+    """
+    ctx.ensure_object(Globals).merge(given)
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    try:
+        code = avm.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as e:
+        e.show()
+        code = USAGE
+    except BrokenPipeError:
+        # The reader has gone (head): not an error. Nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = OK
+    except AvmError as e:
+        _complain(e)
+        code = _code(e)
+    except ValueError as e:  # ConfigError: the message names file, key and reason
+        _complain(e)
+        code = USAGE
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+def _complain(error: Exception) -> None:
+    if "--json" in sys.argv:
+        code = error.errno if isinstance(error, OSError) else errno.EINVAL
+        print(json.dumps({"error": str(error), "errno": code}, sort_keys=True), file=sys.stderr)
+    else:
+        print(f"avm: {error}", file=sys.stderr)
+
+
+def _code(error: AvmError) -> int:
+    if isinstance(error, Invalid):
+        return USAGE
+    return TEMPORARY if isinstance(error, (Busy, Interrupted)) else REFUSED

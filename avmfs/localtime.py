@@ -1,0 +1,28 @@
+"""The machine's own time zone as a tzinfo, summer time included.
+
+``datetime.now().astimezone().tzinfo`` is a fixed offset, wrong for the other half of the year; this one asks
+the C library for each instant. For showing times only.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+
+
+class LocalZone(tzinfo):
+    def fromutc(self, when: datetime) -> datetime:
+        """Called by astimezone: exact for every instant."""
+        stamp = when.replace(tzinfo=UTC).timestamp()
+        return when + timedelta(seconds=time.localtime(stamp).tm_gmtoff)
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        if when is None:
+            return timedelta(0)
+        return timedelta(seconds=time.localtime(time.mktime(when.timetuple())).tm_gmtoff)
+
+    def dst(self, when: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, when: datetime | None) -> str | None:
+        return None if when is None else time.localtime(time.mktime(when.timetuple())).tm_zone

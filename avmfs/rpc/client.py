@@ -1,0 +1,63 @@
+"""Calling the door of a running daemon.
+
+Owns the client's side of the protocol. Light on purpose: a command that only asks the daemon imports this, the
+wire and the errors, and no store, numpy or model.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from avmfs import wire
+from avmfs.errors import Busy, from_wire
+
+
+class Door(Protocol):
+    """Somewhere methods can be called: a daemon, or this process itself."""
+
+    urgent: str  # banner of unread urgent mail, as of the last call
+
+    def call(self, method: str, **arguments: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
+class RemoteDoor:
+    """A daemon's door, as one agent. Threads may share it; calls are one after the other."""
+
+    def __init__(self, address: Path, agent: str, *, operator: bool = False, timeout_s: float = 120.0) -> None:
+        self.urgent = ""
+        self._mutex = threading.Lock()
+        self._number = 0
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.settimeout(timeout_s)
+        try:
+            self._sock.connect(os.fspath(address))
+            wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator})
+            reply = wire.receive(self._sock)
+        except (OSError, EOFError) as e:
+            self._sock.close()
+            raise Busy(f"the daemon does not answer ({e})", os.fspath(address)) from e
+        if "error" in reply:
+            self._sock.close()
+            raise from_wire(*reply["error"])
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """The method's result. Raises what it raised; Busy when the daemon went away."""
+        with self._mutex:
+            self._number += 1
+            try:
+                wire.send(self._sock, {"id": self._number, "method": method, "arguments": arguments})
+                reply = wire.receive(self._sock)
+            except (OSError, EOFError, wire.FrameError) as e:
+                raise Busy(f"the daemon went away during {method}; whether it was done is not known ({e})") from e
+            self.urgent = reply["urgent"]
+        if reply["error"] is not None:
+            raise from_wire(*reply["error"])
+        return reply["result"]
+
+    def close(self) -> None:
+        self._sock.close()

@@ -1,0 +1,66 @@
+"""The door without a daemon: the same methods, called in this process on the store itself.
+
+Owns what a daemon would do around them: the lock per command, and vectors for what was just written, computed
+before a search when this process may load the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from avmfs.access import Policy, Principal
+from avmfs.embed.local import LocalEmbedding
+from avmfs.embed.protocol import EmbeddingUnavailable
+from avmfs.localtime import LocalZone
+from avmfs.memory import Memory, Surroundings
+from avmfs.rpc import methods
+from avmfs.search.engine import Engine
+from avmfs.search.indexer import embed_pending
+from avmfs.store.sqlite import open_direct
+from avmfs.store.transaction import IndexRules
+from avmfs.text.tokens import TokenCounter
+from avmfs_config import Settings
+
+_NEED_VECTORS = frozenset({"search", "recall", "warmup"})
+
+
+class LocalDoor:
+    """See rpc.client.Door. ``embeddings`` False never loads the model: searches use words alone and say so."""
+
+    def __init__(self, database: Path, settings: Settings, who: Principal, embeddings: bool) -> None:
+        self.urgent = ""
+        rules = ((rule.pattern, rule.access, rule.agents) for rule in settings.permissions)
+        policy = Policy.from_words(rules, settings.default_access)
+        index = IndexRules(settings.search.ignore, settings.search.max_index_bytes)
+        self._store = open_direct(database, policy, index)
+        wanted = settings.embedding
+        self._embedder = (
+            LocalEmbedding(wanted.model, path=wanted.path, device=wanted.device, allow_download=wanted.allow_download)
+            if embeddings and wanted.enabled
+            else None
+        )
+        engine = Engine(self._store.search_index, self._embedder, TokenCounter(settings.search.encoding))
+        around = Surroundings(
+            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
+        )
+        self._memory = Memory(around, who)
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        if method in _NEED_VECTORS and self._embedder is not None:
+            with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
+                embed_pending(self._store, self._embedder, self._embedder.model_id)
+        result = methods.call(self._memory, method, arguments)
+        self.urgent = self._memory.banner()
+        return result
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a daemon would answer of itself."""
+        embedder = self._embedder
+        known = {} if embedder is None else {"model": embedder.model_id, "dimension": embedder.dimension}
+        return {"embedding": known}

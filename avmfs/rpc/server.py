@@ -1,0 +1,163 @@
+"""The door's socket: who a client is, and one thread for each.
+
+Owns accepting, identity, limits. A client's Unix uid comes from the kernel (SO_PEERCRED): the daemon's own uid
+and root may be any agent, or the operator when they ask; another uid only the agents that ``uids`` in
+config.yaml gives it. Frames are capped, clients are counted per uid, silent ones are dropped, so that
+nobody can exhaust the door for the others.
+
+Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator"} -> {"ok": {...}} or {"error": [errno,
+reason, path]}. Request: {"id", "method", "arguments"} -> {"id", "error", "result", "urgent"}; ``urgent`` is the
+banner of unread urgent mail, shown apart from every result.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from avmfs import wire
+from avmfs.access import Principal
+from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
+from avmfs.memory import Memory
+from avmfs.rpc import methods
+from avmfs_config import Settings, check_agent_id
+
+log = logging.getLogger(__name__)
+
+GREETING_LIMIT, GREETING_S = 4096, 5.0
+REQUEST_LIMIT, IDLE_S = 16 * 1024 * 1024, 600.0
+CLIENTS, CLIENTS_PER_UID = 256, 128
+STRANGERS_PER_UID = 16
+
+
+def serve_door(
+    listener: socket.socket, open_for: Callable[[Principal], Memory], settings: Settings,
+    control: Callable[[str, dict[str, Any]], Any], stop: threading.Event,
+) -> None:  # fmt: skip
+    """Accept until ``stop`` is set. Requests under way end with the process."""
+    door = _Door(open_for, settings, control)
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while not stop.is_set():
+            if selector.select(0.5):
+                try:
+                    client, _ = listener.accept()
+                except BlockingIOError:
+                    continue
+                door.admit(client)
+
+
+class _Door:
+    def __init__(
+        self, open_for: Callable[[Principal], Memory], settings: Settings, control: Callable[[str, dict[str, Any]], Any]
+    ) -> None:
+        self._open_for = open_for
+        self._settings = settings
+        self._control = control
+        self._clients: Counter[int] = Counter()
+        self._mutex = threading.Lock()
+
+    def admit(self, client: socket.socket) -> None:
+        uid = peer_uid(client)
+        client.setblocking(True)
+        own = uid in (os.geteuid(), 0)
+        with self._mutex:
+            full = self._clients.total() >= CLIENTS or self._clients[uid] >= (
+                CLIENTS_PER_UID if own else STRANGERS_PER_UID
+            )
+            if not full:
+                self._clients[uid] += 1
+        if full:
+            client.settimeout(1)
+            _try_send(client, {"error": _error(Busy("too many clients"))})
+            client.close()
+            return
+        threading.Thread(target=self._serve, args=(client, uid), name=f"client uid {uid}", daemon=True).start()
+
+    def _serve(self, client: socket.socket, uid: int) -> None:
+        try:
+            with client:
+                self._talk(client, uid)
+        except (EOFError, OSError):
+            pass  # the client went away, or was silent for too long
+        except wire.FrameError as e:
+            log.warning("door: dropping a client of uid %d: %s", uid, e)
+        finally:
+            with self._mutex:
+                self._clients[uid] -= 1
+
+    def _talk(self, client: socket.socket, uid: int) -> None:
+        client.settimeout(GREETING_S)
+        try:
+            who = self._identify(wire.receive(client, GREETING_LIMIT), uid)
+        except AvmError as e:
+            wire.send(client, {"error": _error(e)})
+            return
+        memory = self._open_for(who)
+        wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
+        client.settimeout(IDLE_S)
+        while True:
+            request = wire.receive(client, REQUEST_LIMIT)
+            if not isinstance(request, dict) or not isinstance(request.get("id"), int):
+                raise wire.FrameError("not a request")
+            wire.send(client, {"id": request["id"], **self._answer(memory, request)})
+
+    def _identify(self, greeting: Any, uid: int) -> Principal:
+        if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
+            raise Invalid("this client speaks another version of the protocol")
+        agent, operator = greeting.get("agent"), greeting.get("operator", False)
+        if not isinstance(agent, str) or not isinstance(operator, bool):
+            raise Invalid("a client says who it is")
+        try:
+            check_agent_id(agent)
+        except ValueError as e:
+            raise Invalid(str(e)) from None
+        if uid not in (os.geteuid(), 0) and (operator or agent not in self._settings.uids.get(uid, ())):
+            raise Denied(f"uid {uid} may not speak for {agent!r}: see `uids` in config.yaml")
+        return Principal(agent, operator)
+
+    def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
+        name, arguments = request.get("method"), request.get("arguments", {})
+        try:
+            if not isinstance(name, str) or not isinstance(arguments, dict) or not all(
+                isinstance(key, str) for key in arguments
+            ):
+                raise Invalid("a request has a method and named arguments")
+            result = methods.call(memory, name, arguments)
+            return {"error": None, "result": result, "urgent": memory.banner() if name != "urgent" else ""}
+        except AvmError as e:
+            return {"error": _error(e), "result": None, "urgent": ""}
+        except Exception:  # a defect in one method must not end the door
+            log.exception("door: method %r failed", name)
+            return {"error": _error(StoreFailed("internal error; the daemon's log has the details")), "result": None,
+                    "urgent": ""}  # fmt: skip
+
+
+def peer_uid(client: socket.socket) -> int:
+    """The Unix user at the other end, as the kernel knows it."""
+    if sys.platform.startswith("linux"):
+        _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(uid)
+    # macOS and the BSDs: struct xucred behind LOCAL_PEERCRED (level 0, option 1): version, uid, ...
+    _, uid = struct.unpack_from("II", client.getsockopt(0, 1, 76))
+    return int(uid)
+
+
+def _error(error: AvmError) -> list[Any]:
+    return [error.code, error.reason, error.filename]
+
+
+def _try_send(client: socket.socket, value: Any) -> None:
+    try:
+        wire.send(client, value)
+    except OSError:
+        log.debug("a refused client did not wait for its refusal")

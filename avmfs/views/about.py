@@ -1,0 +1,50 @@
+"""Views of the program itself. Owns :help, :version and :error."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from avmfs.views import registry
+from avmfs.views.registry import Context, view
+from avmfs.views.table import accepts, access, call, places
+
+_INTRO: Final = """\
+A view is read like a file (cat 'note.md:meta') and written like one (echo +urgent > note.md:tags).
+Parameters follow a ? with & between them: cat '/:recall?q=RSI&max_tokens=500'. One taken as it stands, whatever
+signs are in it: cat '/:recall:q=R&D, 50%'. What was wrong with the last one: cat /:error.
+"""
+
+
+@view("help", "root", summary="all views: what they are on, what they take", prose=True)
+def help_text(ctx: Context) -> str:
+    blocks = [f"avmfs {version_text()}\n", _INTRO]
+    for each in registry.all_views():
+        block = [f"{call(each)}  [{places(each)}; {access(each)}]", f"    {each.summary}"]
+        block += [f"    {parameter.name}: {accepts(parameter)}" for parameter in each.parameters]
+        block += [f"    write: {each.writes}"] if each.write is not None else []
+        blocks.append("\n".join(block) + "\n")
+    return "\n".join(blocks)
+
+
+@view("version", "root", summary="the program's name and version")
+def version(ctx: Context) -> str:
+    return f"avmfs {version_text()}\n"
+
+
+@view("error", "root", summary="why the last view or value of this agent was refused")
+def error(ctx: Context) -> str:
+    return f"{ctx.memory.error}\n" if ctx.memory.error else "(no error)\n"
+
+
+@lru_cache(maxsize=1)
+def version_text() -> str:
+    """As installed; from a bare checkout, as pyproject.toml says."""
+    try:
+        return metadata.version("avmfs")
+    except metadata.PackageNotFoundError:
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+        return str(project["project"]["version"])

@@ -1,0 +1,350 @@
+"""Views of what is said about a file: metadata, tags, links, sharing, ttl.
+
+Owns their formats (docs/FORMATS.md) and the parsing of what is written to them. A text is parsed whole before
+anything changes; the store's commands check the rights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.errors import Invalid, NotFound
+from avmfs.memory import check_tag
+from avmfs.node import Document, Node
+from avmfs.store.protocol import Reader
+from avmfs.text import sniff
+from avmfs.views.registry import Context, view, writes
+from avmfs.views.shape import json_path, json_text, lines, parts, whole
+
+SYSTEM: Final = frozenset({
+    "author", "created", "creator", "id", "indexed", "path", "shared", "size", "tokens", "updated", "version",
+})  # fmt: skip
+"""Keys of :meta that tell what is; nobody writes them."""
+
+_WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
+_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
+_LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
+DEFAULT_LINK: Final = "related"
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """What a JSON object written to :meta asks for. ``ttl`` is a pair so that "never" differs from not given."""
+
+    user: dict[str, Any]
+    importance: float | None = None
+    tags: list[str] | None = None
+    ttl: tuple[int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkLine:
+    remove: bool
+    text: str
+
+
+# :meta -----------------------------------------------------------------------------------------------------
+
+
+@view("meta", "file", summary="everything known about the file, as JSON", slow=True)
+def meta(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        document = reader.document(node)
+        known: dict[str, Any] = {
+            "author": document.author,
+            "created": mail.iso(document.created),
+            "creator": document.creator,
+            "id": f"@{document.handle}",
+            "importance": document.importance,
+            "indexed": _indexed(reader.unindexed(document.id)),
+            "path": json_path(reader.path(node.id)),
+            "shared": _shared_json(reader, node, document),
+            "size": node.size,
+            "tags": reader.tags(document.id),
+            "ttl": _remaining(ctx, node),
+            "updated": mail.iso(document.updated),
+            "version": document.head,
+        }
+        text = sniff.decode(whole(reader, node)) if node.size <= ctx.memory.around.search.max_index_bytes else None
+    known["tokens"] = None if text is None else ctx.memory.around.engine.counter.count(text)
+    return json_text({**document.user, **known})
+
+
+@writes(
+    "meta",
+    "a JSON object, merged: user keys (null removes one), `importance` 0 to 1, `tags`, `ttl`",
+    check=lambda text: _parse_meta(text) is not None,
+)
+def write_meta(ctx: Context, text: str) -> None:
+    asked = _parse_meta(text)
+    if asked is None:
+        raise Invalid(":meta: the JSON object is incomplete")
+    node = ctx.node.id
+    if asked.user or asked.importance is not None:
+        ctx.memory.submit("merge_meta", node=node, importance=asked.importance, user=asked.user)
+    if asked.tags is not None:
+        ctx.memory.submit("set_tags", node=node, add=asked.tags, remove=[], replace=True)
+    if asked.ttl is not None:
+        _set_ttl(ctx, asked.ttl[0])
+
+
+def _parse_meta(text: str) -> _Meta | None:
+    """None while the text may still become a JSON object. Raises Invalid when it never can."""
+    try:
+        given = json.loads(text, parse_constant=_no_constant)
+        json.dumps(given, ensure_ascii=False).encode()
+    except json.JSONDecodeError as e:
+        rest = text[e.pos :].rstrip()
+        unfinished = not rest or e.msg.startswith("Unterminated") or any(word.startswith(rest) for word in _LITERALS)
+        if unfinished or (e.msg.startswith("Invalid \\") and '"' not in rest):
+            return None
+        raise Invalid(f":meta: no JSON object: {e.msg} at line {e.lineno}, column {e.colno}") from None
+    except UnicodeEncodeError:
+        raise Invalid(":meta: not UTF-8") from None
+    except RecursionError:
+        raise Invalid(":meta: nested too deeply") from None
+    except ValueError as e:
+        raise Invalid(f":meta: no JSON object: {e}") from None
+    if not isinstance(given, dict):
+        raise Invalid(':meta: expected a JSON object, {"key": value}')
+    refused = sorted(SYSTEM.intersection(given))
+    if refused:
+        raise Invalid(f":meta: {refused[0]!r} is kept by the system and cannot be set")
+    user = {key: value for key, value in given.items() if key not in ("importance", "tags", "ttl")}
+    return _Meta(
+        user,
+        importance=_parse_importance(given["importance"]) if "importance" in given else None,
+        tags=_parse_tag_list(given["tags"]) if "tags" in given else None,
+        ttl=(_parse_json_ttl(given["ttl"]),) if "ttl" in given else None,
+    )
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON value")
+
+
+def _parse_importance(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and 0 <= value <= 1):
+        raise Invalid(f":meta: importance {value!r}: expected 0 to 1")
+    return float(value)
+
+
+def _parse_tag_list(value: object) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+        raise Invalid(f":meta: tags {value!r}: expected a list of strings")
+    return sorted({check_tag(tag) for tag in value})
+
+
+def _parse_json_ttl(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Invalid(f':meta: ttl {value!r}: expected a string, "2h" or "never"')
+    return _parse_ttl(value)
+
+
+def _indexed(reason: str | None) -> bool | str:
+    return True if reason is None else reason or "waiting"
+
+
+def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | str | None:
+    if paths.agent_space(parts(reader.path(node.id))) is not None:
+        return None
+    return "all" if document.shared is None else list(document.shared)
+
+
+# :tags -----------------------------------------------------------------------------------------------------
+
+
+@view("tags", "file", summary="its tags, with commas between")
+def tags(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        found = reader.tags(reader.document(reader.node(ctx.node.id)).id)
+    return lines([",".join(found)] if found else [], "no tags")
+
+
+@writes("tags", "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all", check=lambda text: _check_tags(text))
+def write_tags(ctx: Context, text: str) -> None:
+    add, remove, replace = _parse_tags(text)
+    ctx.memory.submit("set_tags", node=ctx.node.id, add=add, remove=remove, replace=replace)
+
+
+def _check_tags(text: str) -> bool:
+    """Only whole lines are judged: the last one may go on."""
+    complete = text[: text.rfind("\n") + 1]
+    _parse_tags(complete)
+    return complete == text
+
+
+def _parse_tags(text: str) -> tuple[list[str], list[str], bool]:
+    """(to add, to remove, whether the others go)."""
+    words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word]
+    signed = [word for word in words if word[0] in "+-"]
+    if signed and len(signed) != len(words):
+        odd = next(word for word in words if word[0] not in "+-")
+        raise Invalid(f":tags: {odd!r}: either a list of tags, or + or - before every one")
+    if not signed:
+        return sorted({check_tag(word) for word in words}), [], True
+    last = {check_tag(word[1:]): word[0] for word in words}
+    return (
+        sorted(tag for tag, sign in last.items() if sign == "+"),
+        sorted(tag for tag, sign in last.items() if sign == "-"),
+        False,
+    )
+
+
+# :links ----------------------------------------------------------------------------------------------------
+
+
+@view("links", "file", summary="links from it (`->`) and to it (`<-`), with their types")
+def links(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        found = reader.links(reader.document(reader.node(ctx.node.id)).id)
+    return lines(
+        (f"{'->' if link.outgoing else '<-'} {paths.printable(link.path)} ({link.type})" for link in found), "no links"
+    )
+
+
+@writes(
+    "links",
+    "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
+    check=lambda text: _check_links(text),
+)
+def write_links(ctx: Context, text: str) -> None:
+    asked: list[tuple[bool, int, str | None]] = []
+    with ctx.memory.reading() as reader:
+        here = reader.path(ctx.node.id).rpartition(b"/")[0]
+        for line in _parse_links(text):
+            target, kind = _linked(ctx, reader, here, line.text)
+            asked.append((line.remove, target.id, kind))
+    for remove, target_id, kind in asked:
+        if remove:
+            ctx.memory.submit("remove_link", node=ctx.node.id, target=target_id, type=kind)
+        else:
+            ctx.memory.submit("add_link", node=ctx.node.id, target=target_id, type=kind or DEFAULT_LINK)
+
+
+def _check_links(text: str) -> bool:
+    complete = text[: text.rfind("\n") + 1]
+    _parse_links(complete)
+    return complete == text
+
+
+def _parse_links(text: str) -> list[_LinkLine]:
+    found = [
+        _LinkLine(line.startswith("-"), line.removeprefix("-").strip())
+        for line in (piece.strip() for piece in text.split("\n"))
+        if line
+    ]
+    if any(not line.text for line in found):
+        raise Invalid(":links: '-': expected -TARGET")
+    return found
+
+
+def _linked(ctx: Context, reader: Reader, here: bytes, line: str) -> tuple[Node, str | None]:
+    """The target and the type. A path may hold blanks: what is a path as a whole has no type behind it."""
+    target, _, kind = line.rpartition(" ")
+    try:
+        return _target(ctx, reader, here, line), None
+    except NotFound:
+        if not target.strip():
+            raise
+    if not _TYPE.fullmatch(kind):
+        raise Invalid(f":links: type {kind!r}: expected a word of letters, digits, '.', '_' or '-'")
+    return _target(ctx, reader, here, target.strip()), kind
+
+
+def _target(ctx: Context, reader: Reader, here: bytes, written: str) -> Node:
+    name = paths.raw(written)
+    if paths.parse_handle(name) is not None:
+        return ctx.memory.resolve(reader, b"/" + name)
+    return ctx.memory.resolve(reader, name if name.startswith(b"/") else here + b"/" + name)
+
+
+# :shared ---------------------------------------------------------------------------------------------------
+
+
+@view("shared", "file", summary="who may read and write it: `all`, or agents with commas between")
+def shared(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        owner = paths.agent_space(parts(reader.path(node.id)))
+        document = reader.document(node)
+    if owner is not None:
+        return f"(private to {owner})\n"
+    return "all\n" if document.shared is None else ",".join(document.shared) + "\n"
+
+
+@writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=lambda text: _check_shared(text))
+def write_shared(ctx: Context, text: str) -> None:
+    agents = _parse_shared(text)
+    with ctx.memory.reading() as reader:
+        if paths.agent_space(parts(reader.path(ctx.node.id))) is not None:
+            raise Invalid(":shared: a private file cannot be shared: move it to /shared")
+        strangers = sorted(set(agents or ()).difference(reader.agents()))
+    if strangers:
+        raise Invalid(f":shared: no agent is called {', '.join(map(repr, strangers))}")
+    ctx.memory.submit("set_shared", node=ctx.node.id, agents=agents)
+
+
+def _check_shared(text: str) -> bool:
+    if not text.endswith("\n"):
+        return False
+    _parse_shared(text)
+    return True
+
+
+def _parse_shared(text: str) -> list[str] | None:
+    """Agents, or None for all."""
+    names = sorted(set(re.split(r"[,\s]+", text.strip())) - {""})
+    if not names:
+        raise Invalid(":shared: expected all, or agents with commas between")
+    if names == ["all"]:
+        return None
+    if "all" in names:
+        raise Invalid(":shared: either all, or agents")
+    return names
+
+
+# :ttl ------------------------------------------------------------------------------------------------------
+
+
+@view("ttl", "file", summary="how long it still lives: `never`, or `1h 59m`")
+def ttl(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        return _remaining(ctx, reader.node(ctx.node.id)) + "\n"
+
+
+@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=lambda text: _check_ttl(text))
+def write_ttl(ctx: Context, text: str) -> None:
+    _set_ttl(ctx, _parse_ttl(text))
+
+
+def _set_ttl(ctx: Context, duration: int | None) -> None:
+    expires = None if duration is None else ctx.memory.now() + duration
+    ctx.memory.submit("set_ttl", node=ctx.node.id, expires=expires)
+
+
+def _remaining(ctx: Context, node: Node) -> str:
+    return "never" if node.expires is None else mail.show_duration(node.expires - ctx.memory.now())
+
+
+def _check_ttl(text: str) -> bool:
+    if not text.endswith("\n"):
+        return False
+    _parse_ttl(text)
+    return True
+
+
+def _parse_ttl(text: str) -> int | None:
+    """A duration in ns, or None for never."""
+    return None if text.strip() == "never" else mail.parse_duration(text)

@@ -1,0 +1,53 @@
+"""Views that answer a question. Owns :search and :recall; what they find and its format are ``avmfs.search``'s.
+
+A recall's banner of urgent messages counts inside the budget that the reader named.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from avmfs.agents import mail
+from avmfs.search.pack import NOTHING, format_search
+from avmfs.views.registry import Context, Range, view
+from avmfs.views.shape import parts
+
+Strategy = Literal["balanced", "relevance", "importance", "recency"]
+
+
+@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
+def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10) -> str:
+    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx)))
+
+
+@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
+def recall(
+    ctx: Context,
+    *,
+    q: str,
+    max_tokens: Annotated[int, Range(1, 200_000)] = 4000,
+    min_relevance: Annotated[float, Range(0, 1)] = 0.3,
+    strategy: Strategy = "balanced",
+    cite: Literal["path"] | None = None,
+) -> str:
+    banner, cost = _banner(ctx, max_tokens)
+    answer = ctx.memory.recall(
+        q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=_under(ctx), cite=cite,
+        reserve=cost,
+    )  # fmt: skip
+    return banner + (answer.text or NOTHING)
+
+
+def _banner(ctx: Context, budget: int) -> tuple[str, int]:
+    """The fullest banner that the budget bears, and its tokens: whole up to a third of it, then one line."""
+    urgent = ctx.memory.inbox(unread_only=True, priority="urgent")
+    counter = ctx.memory.around.engine.counter
+    for banner, most in ((mail.banner(urgent, ctx.memory.zone), budget // 3), (mail.short_banner(urgent), budget)):
+        if (cost := counter.count(banner)) <= most:
+            return banner, cost
+    return "", 0
+
+
+def _under(ctx: Context) -> tuple[bytes, ...]:
+    with ctx.memory.reading() as reader:
+        return parts(reader.path(ctx.node.id))

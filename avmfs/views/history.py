@@ -1,0 +1,242 @@
+"""Views of how a file came to be, and of what an agent has not read yet.
+
+Owns :history, :diff, :delta and :mark (docs/FORMATS.md). A mark is where one agent stopped reading: a version of a
+file, the seq of a directory's newest change that it was told. :delta moves it when a reader has reached the end,
+and rather shows something twice than never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Final
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.agents.changes import Fold, Touched
+from avmfs.errors import Invalid, NotFound
+from avmfs.node import Change, Kind, Version
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import ROOT
+from avmfs.views.difference import unified
+from avmfs.views.registry import Context, Range, Rendered, view, writes
+from avmfs.views.shape import lines, size, whole
+
+PAGE: Final = 200  # paths that :delta of a directory tells at a time
+_ROWS: Final = 2000  # of the log, fetched at a time
+_CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(\d{1,18})")
+_LIKE_A_CURSOR: Final = re.compile(r"#|cursor|v?\d")
+
+
+class VersionNumber(int):
+    """``3``, or ``v3`` as :history prints it."""
+
+    def __new__(cls, text: str) -> VersionNumber:
+        return super().__new__(cls, text.removeprefix("v"))
+
+
+# :history, :diff -------------------------------------------------------------------------------------------
+
+
+@view("history", "file", summary="its versions, newest first")
+def history(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        versions = reader.versions(reader.document(reader.node(ctx.node.id)).id)
+    older = [version.size for version in versions[1:]] + [0]
+    return lines(
+        (
+            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {version.author}"
+            f"  {size(version.size)} ({version.size - before:+d} byte{'' if abs(version.size - before) == 1 else 's'})"
+            for version, before in zip(versions, older, strict=False)
+        ),
+        "no versions",
+    )
+
+
+@view("diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True)
+def diff(
+    ctx: Context,
+    *,
+    from_: Annotated[VersionNumber | None, Range(0, 10**15)] = None,
+    to: Annotated[VersionNumber | None, Range(0, 10**15)] = None,
+) -> str:
+    with ctx.memory.reading() as reader:
+        document = reader.document(reader.node(ctx.node.id))
+        newer = document.head if to is None else int(to)
+        older = max(newer - 1, 0) if from_ is None else int(from_)
+        if document.head == 0:
+            return "(no versions)\n"
+        return _between(reader, document.id, older, newer)
+
+
+def _between(reader: Reader, document: int, older: int, newer: int) -> str:
+    before, after = (reader.version_bytes(document, number) if number else b"" for number in (older, newer))
+    return unified(before, after, f"v{older}", f"v{newer}")
+
+
+# :delta ----------------------------------------------------------------------------------------------------
+
+
+@view("delta", "file", "directory", summary="what is new since this agent's mark; `peek=1` leaves the mark", slow=True)
+def delta(ctx: Context, *, peek: bool = False) -> Rendered:
+    with ctx.memory.reading() as reader:
+        data, at_end = _of_directory(ctx, reader) if ctx.node.kind is Kind.DIRECTORY else _of_file(ctx, reader)
+    return Rendered(data, None if peek else at_end)
+
+
+def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], None] | None]:
+    node = reader.node(ctx.node.id)
+    document = reader.document(node).id
+    versions, mark = reader.versions(document), reader.mark(document)
+    newest = versions[0] if versions else None
+    if mark is None:
+        return whole(reader, node), partial(_read_up_to, ctx, newest)
+    unread = [version for version in reversed(versions) if version.number > mark.version]
+    if not unread or newest is None:
+        return b"(no changes)\n", None
+    told = [
+        f"# v{version.number} ({mail.show_time(version.at, ctx.memory.zone)}) {version.author}\n"
+        + _between(reader, document, version.number - 1, version.number)
+        for version in unread
+    ]
+    text = "".join([*told, f"# cursor: v{newest.number}\n"])
+    return text.encode("utf-8", "surrogateescape"), partial(_read_up_to, ctx, newest)
+
+
+def _read_up_to(ctx: Context, newest: Version | None) -> None:
+    """The reader has seen the file as it was at ``newest``. If that version was amended since, it is to be told
+    again; a slower reader of the same agent does not move the mark back."""
+    with contextlib.suppress(NotFound):  # removed meanwhile
+        with ctx.memory.reading() as reader:
+            document = reader.document(reader.node(ctx.node.id)).id
+            mark, versions = reader.mark(document), reader.versions(document)
+        number = 0 if newest is None else newest.number
+        if newest is not None and newest not in versions:
+            number -= 1
+        if mark is None or mark.version < number:
+            ctx.memory.submit("mark", node=ctx.node.id, version=number)
+
+
+def _of_directory(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], None] | None]:
+    node = reader.node(ctx.node.id)
+    mark = reader.mark(node.id)
+    if mark is None:
+        text, cursor = _all_files(reader, node.id), _newest_below(reader, node.id)
+    else:
+        changed = _changed(reader, node.id, mark.seq, ctx.memory.who.name)
+        if changed is None:
+            return b"(no changes)\n", None
+        text, cursor = changed
+    return f"{text}# cursor: {cursor}\n".encode(), partial(_told_up_to, ctx, cursor)
+
+
+def _all_files(reader: Reader, under: int) -> str:
+    """The first time there is nothing to compare with: what is there."""
+    found, total = reader.listing(under, limit=PAGE, offset=0, query="")
+    shown = sorted(f"A {paths.printable(entry.path)}\n" for entry, _ in found)
+    left = f"({total - len(found)} more: :list?q=&offset={len(found)})\n" if total > len(found) else ""
+    return _heading(len(found), total, "file") + "".join(shown) + left
+
+
+def _changed(reader: Reader, under: int, after: int, asker: str) -> tuple[str, int] | None:
+    """The first page of what others changed since ``after``, and the seq it reaches; None for nothing."""
+    below = b"" if under == ROOT else reader.path(under)
+    page, rest = Fold(below, asker), Fold(below, asker)
+    cursor, full = after, False
+    for change in _rows(reader, under, after):
+        full = full or (page.told >= PAGE and not page.knows(change))
+        if full:
+            rest.take(change)
+        else:
+            page.take(change)
+            cursor = change.seq
+    shown, left = page.touched(), rest.touched()
+    if not shown and not left:
+        return None
+    return _heading(len(shown), len(shown) + len(left), "changed path") + "".join(map(_touched, shown)), cursor
+
+
+def _rows(reader: Reader, under: int, after: int) -> Iterator[Change]:
+    while rows := reader.changes(under, after_seq=after, limit=_ROWS, newest_first=False):
+        yield from rows
+        after = rows[-1].seq
+
+
+def _touched(touched: Touched) -> str:
+    was = "" if touched.was is None else f" (was {paths.printable(touched.was)})"
+    return f"{touched.status} {paths.printable(touched.path)}{was}\n"
+
+
+def _heading(shown: int, total: int, noun: str) -> str:
+    count = str(total) if shown == total else f"{shown} of {total}"
+    return f"# {count} {noun}{'' if total == 1 else 's'}\n"
+
+
+def _told_up_to(ctx: Context, cursor: int) -> None:
+    with contextlib.suppress(NotFound):
+        with ctx.memory.reading() as reader:
+            mark = reader.mark(reader.node(ctx.node.id).id)
+        if mark is None or mark.seq < cursor:
+            ctx.memory.submit("mark", node=ctx.node.id, seq=cursor)
+
+
+def _newest_below(reader: Reader, under: int) -> int:
+    """The seq of the newest change that the asker may see there: the store's own newest would tell of others."""
+    newest = reader.changes(under, limit=1)
+    return newest[0].seq if newest else 0
+
+
+# :mark -----------------------------------------------------------------------------------------------------
+
+
+@view("mark", "file", "directory", summary="how far this agent has read it")
+def mark(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        if node.kind is Kind.DIRECTORY:
+            found, sign, current = reader.mark(node.id), "", _newest_below(reader, node.id)
+            reached = 0 if found is None else found.seq
+        else:
+            document = reader.document(node)
+            found, sign, current = reader.mark(document.id), "v", document.head
+            reached = 0 if found is None else found.version
+    return f"marked: {'never' if found is None else f'{sign}{reached}'}, current: {sign}{current}\n"
+
+
+@writes(
+    "mark",
+    "anything, even nothing: read up to now; a cursor from :delta: up to there",
+    check=lambda text: _check_cursor(text),
+    empty_write=True,
+)
+def write_mark(ctx: Context, text: str) -> None:
+    cursor = _parse_cursor(text)
+    if ctx.node.kind is not Kind.DIRECTORY:
+        ctx.memory.submit("mark", node=ctx.node.id, version=None if cursor is None else cursor[1])
+        return
+    if cursor is not None and cursor[0]:
+        raise Invalid(f":mark: v{cursor[1]} is a version of a file; a directory's cursor is a plain number")
+    if cursor is None:
+        with ctx.memory.reading() as reader:
+            cursor = ("", _newest_below(reader, ctx.node.id))
+    ctx.memory.submit("mark", node=ctx.node.id, seq=cursor[1])
+
+
+def _check_cursor(text: str) -> bool:
+    if not text.endswith("\n"):
+        return False
+    _parse_cursor(text)
+    return True
+
+
+def _parse_cursor(text: str) -> tuple[str, int] | None:
+    """("v" or "", number), or None for a text that is no cursor: then the write itself is what counts."""
+    said = text.strip()
+    found = _CURSOR.fullmatch(said)
+    if found is not None:
+        return found[1], int(found[2])
+    if _LIKE_A_CURSOR.match(said):
+        raise Invalid(f":mark: {said[:80]!r}: expected a cursor: v3, or the last line of a :delta")
+    return None

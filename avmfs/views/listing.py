@@ -1,0 +1,138 @@
+"""Views of what a directory holds. Owns :list, :changes and :stats (docs/FORMATS.md)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Final
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.agents.changes import Fold, Touched
+from avmfs.errors import Invalid, NotFound
+from avmfs.node import Entry, Kind
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import ROOT
+from avmfs.views.registry import Context, Range, view
+from avmfs.views.shape import json_text, lines
+
+LINE: Final = 100  # characters of a first line that are shown
+TOP_TAGS: Final = 20
+_NO_HANDLE: Final = "-".ljust(5)
+_ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
+_HEADING: Final = re.compile(r"#+\s+")
+
+
+@view("list", "directory", summary="handle, name, first line of what is in it; with `q` or `tag`, of files below", prose=True)
+def listing(
+    ctx: Context,
+    *,
+    limit: Annotated[int, Range(1, 10_000)] = 100,
+    offset: Annotated[int, Range(0, 10**9)] = 0,
+    q: str | None = None,
+    tag: str | None = None,
+) -> str:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        below = b"" if node.id == ROOT else reader.path(node.id)
+        found, total = reader.listing(node.id, limit=limit, offset=offset, query=q, tag=tag)
+        rows = [_entry(reader, entry, first, below) for entry, first in found]
+    left = total - offset - len(found)
+    if left > 0:
+        rows.append(f"({left} more: offset={offset + len(found)})")
+    elif total and not found:
+        return f"(no more: there are {total})\n"
+    return lines(rows, "empty" if q is None and tag is None else "no matches")
+
+
+def _entry(reader: Reader, entry: Entry, first: str, below: bytes) -> str:
+    name = paths.printable(entry.path[len(below) + 1 :])
+    if entry.node.kind is Kind.DIRECTORY:
+        name += "/"
+    elif entry.node.kind is Kind.SYMLINK:
+        name += f" -> {paths.printable(reader.target(entry.node.id))}"
+    handle = _NO_HANDLE if entry.handle is None else f"@{entry.handle}"
+    line = _HEADING.sub("", first, count=1) if _HEADING.match(first) else first
+    return f"{handle}  {name}  {line[: LINE - 1] + '…' if len(line) > LINE else line}".rstrip()
+
+
+@view("changes", "directory", summary="files changed below it, newest first")
+def changes(
+    ctx: Context,
+    *,
+    minutes: Annotated[float | None, Range(0, 10**8)] = None,
+    since: str | None = None,
+    limit: Annotated[int, Range(1, 10_000)] = 100,
+) -> str:
+    after, earliest = _parse_since(ctx, since)
+    if minutes is not None:
+        earliest = max(earliest, ctx.memory.now() - int(minutes * 60e9))
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        found, more = _changed(reader, node.id, after, max(0, earliest), limit)
+        rows = [_change(ctx, reader, touched) for touched in found]
+    if more:
+        rows.append(f"(older ones left out: limit={limit})")
+    return lines(rows, "no changes")
+
+
+def _changed(reader: Reader, under: int, after: int, since: int, limit: int) -> tuple[list[Touched], bool]:
+    """The ``limit`` paths that changed last, newest first, and whether there are more."""
+    below, wanted = b"" if under == ROOT else reader.path(under), limit * _ROWS_PER_PATH
+    while True:
+        rows = reader.changes(under, after_seq=after, since=since, limit=wanted)
+        fold = Fold(below)
+        for row in reversed(rows):
+            fold.take(row)
+        found = sorted(fold.touched(), key=lambda each: (-each.last.seq, each.path))
+        whole = len(rows) < wanted
+        if whole or len(found) >= limit:
+            return found[:limit], not whole or len(found) > limit
+        wanted *= 4
+
+
+def _change(ctx: Context, reader: Reader, touched: Touched) -> str:
+    handle, gone = _NO_HANDLE, " (removed)"
+    if touched.status != "D":
+        try:
+            node = reader.node(touched.last.node)
+            gone = ""
+            if node.document is not None:
+                handle = f"@{reader.document(node).handle}"
+        except NotFound:  # its ttl has passed
+            pass
+    time = mail.show_time(touched.last.at, ctx.memory.zone)
+    return f"{handle}  {time}  {touched.last.agent}  {paths.printable(touched.path)}{gone}"
+
+
+def _parse_since(ctx: Context, since: str | None) -> tuple[int, int]:
+    """(seq after which, time from which in ns) that a ``since`` means: a seq, or an ISO 8601 time, local unless it
+    has an offset."""
+    if since is None:
+        return 0, 0
+    if since.isascii() and since.isdigit() and len(since) <= 18:
+        return int(since), 0
+    try:
+        at = datetime.fromisoformat(since)
+        at = at.replace(tzinfo=ctx.memory.zone) if at.tzinfo is None else at
+        return 0, int(at.timestamp()) * 10**9 + at.microsecond * 1000
+    except (ValueError, OverflowError):
+        raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
+
+
+@view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
+def stats(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        counts = reader.counts(node.id)
+        top = reader.tag_counts(node.id)[:TOP_TAGS]
+    return json_text({
+        "bytes": counts.bytes,
+        "directories": counts.directories,
+        "files": counts.files,
+        "links": counts.links,
+        "symlinks": counts.symlinks,
+        "tags": dict(top),
+        "versions": counts.versions,
+        "waiting": {"vectors": counts.waiting_semantic, "words": counts.waiting_lexical},
+    })  # fmt: skip

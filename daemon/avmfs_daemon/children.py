@@ -1,0 +1,136 @@
+"""What runs in each child process: one entry function per kind, given to the supervisor as parameters.
+
+Each takes a ChildSpec, composes its parts, says that it is ready, and works until it is told to stop. The parts
+are imported here, in the child: the fork server has most of them already (see `preload`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from avmfs_daemon import mountpoint
+from avmfs_daemon.embedding import PipeEmbedder
+from avmfs_daemon.life import living
+from avmfs_daemon.spec import ChildSpec, Kind, rules_from, rules_message
+
+INDEXING_TIMEOUT_S: Final = 120.0
+LAST_COMMIT_S: Final = 1.0
+
+Entry = Callable[[ChildSpec], None]
+
+
+def run_writer(spec: ChildSpec) -> None:
+    """The one process that changes the store."""
+    from avmfs.store.submit import OPERATOR
+    from avmfs.store.writer import Applier, Writer
+
+    with living(spec) as life:
+        assert spec.listener is not None
+        policy, index = rules_from(rules_message(spec.settings))
+        applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
+        applier.alone(OPERATOR, "settle", {})
+        if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
+            applier.alone(OPERATOR, "reap_all_orphans", {})
+        writer = Writer(spec.listener, spec.key, applier)
+        ended = threading.Event()
+
+        def set_rules(message: dict[str, object]) -> None:
+            applier.set_rules(*rules_from(message))
+            life.tell({"done": "rules"})
+
+        def last_commit() -> None:
+            writer.stop()
+            ended.wait(LAST_COMMIT_S)
+
+        life.on_rules = lambda message: writer.call(lambda: set_rules(message))
+        life.on_stop = lambda message: writer.stop()
+        life.on_orphaned = last_commit
+        life.ready()
+        writer.run()
+        ended.set()
+
+
+def run_keeper(spec: ChildSpec) -> None:
+    """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
+    from avmfs.store.sqlite import open_attached
+    from avmfs_daemon.keeper import Keeper
+
+    with living(spec) as life:
+        assert spec.embedding is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
+        keeper = Keeper(store, embedder)
+        life.on_stop = lambda message: keeper.stop()
+        with store.watch(lambda seq: keeper.wake()):
+            life.ready()
+            keeper.run()
+
+
+def run_door(spec: ChildSpec) -> None:
+    """The socket for commands, MCP servers and Python."""
+    from avmfs.memory import Memory
+    from avmfs.rpc.server import serve_door
+    from avmfs_daemon.compose import open_memory
+
+    with living(spec) as life:
+        assert spec.embedding is not None and spec.listener is not None
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        around = open_memory(spec, embedder, life.ask).around  # one store and one engine for all clients
+        stop = threading.Event()
+        life.on_stop = lambda message: stop.set()
+        life.ready()
+        serve_door(spec.listener, lambda who: Memory(around, who), spec.settings, life.ask, stop)
+
+
+def run_mount(spec: ChildSpec) -> None:
+    """One agent's mount.
+
+    At SIGTERM, and when the supervisor is gone, the mount is left dead rather than taken away: the bare directory
+    below it would take writes that nobody sees again. Only the supervisor, which guards it, says when to unmount.
+    """
+    from avmfs.fuse.portable import serve
+    from avmfs_daemon.compose import open_memory
+
+    with living(spec) as life:
+        assert spec.embedding is not None and spec.mount is not None
+        path, device = spec.mount.mountpoint, ""
+
+        def stop(message: dict[str, object]) -> None:
+            if not device:
+                os._exit(0)
+            if not message.get("detached"):
+                mountpoint.unmount(path, device)
+
+        def before_mount() -> None:
+            mountpoint.detach_predecessor(path)
+            if spec.restore_mode is not None:
+                path.chmod(spec.restore_mode)
+
+        def ready() -> None:
+            nonlocal device
+            device = mountpoint.mounts_at(path)[-1].device
+            life.ready()
+
+        life.on_stop = stop
+        life.on_terminated = lambda: os._exit(0)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        memory = open_memory(spec, embedder, life.ask)
+        serve(memory, spec.mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entry function of each kind."""
+
+    writer: Entry = run_writer
+    door: Entry = run_door
+    keeper: Entry = run_keeper
+    mount: Entry = run_mount
+
+    def of(self, kind: Kind) -> Entry:
+        return {"writer": self.writer, "door": self.door, "keeper": self.keeper, "mount": self.mount}[kind]

@@ -1,0 +1,33 @@
+"""Putting a child's parts together: store, engine and memory from what the supervisor told it.
+
+Called by the entry functions of the children. Knows which part needs which; nothing else does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from avmfs.access import Principal
+from avmfs.embed.protocol import Embedder
+from avmfs.localtime import LocalZone
+from avmfs.memory import Memory, Surroundings
+from avmfs.search.engine import Engine
+from avmfs.store.sqlite import open_attached
+from avmfs.text.tokens import TokenCounter
+from avmfs_daemon.spec import ChildSpec
+
+
+def open_memory(
+    spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
+) -> Memory:
+    """The memory of the spec's agent. An agent with a mount becomes known, with its private space."""
+    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+    settings = spec.settings
+    engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding))
+    around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
+    memory = Memory(around, Principal(spec.agent, spec.operator))
+    if spec.mount is not None:
+        memory.submit("enroll")
+    return memory

@@ -1,0 +1,197 @@
+"""The control socket: how `stop`, `status` and `reload` reach the running daemon.
+
+Owns the server part, which lives in the supervisor's loop and never blocks it, and the clients' functions. One
+request per connection, in `avmfs.wire` frames: {"v", "do"}; the reply is {"ok": value} or {"error": text}.
+Only the daemon's own user and root are listened to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from avmfs import wire
+from avmfs_daemon.stream import FRAME_LIMIT, Closed, Stream
+
+log = logging.getLogger(__name__)
+
+PEERS = 16
+PATIENCE_S = 5.0
+ANSWER_S = 30.0  # for requests that take time
+
+
+class NotRunning(Exception):
+    """No daemon listens there."""
+
+
+class ControlError(Exception):
+    """The daemon answered that it could not; `str()` is why."""
+
+
+class Peer:
+    """One connection. `reply` may come later than the request, within ANSWER_S."""
+
+    def __init__(self, server: ControlServer, stream: Stream, deadline: float) -> None:
+        self._server = server
+        self.stream = stream
+        self.deadline = deadline
+        self.asked = False
+
+    def reply(self, value: dict[str, Any]) -> None:
+        self._server.answer(self, value)
+
+
+class ControlServer:
+    """Serves `listener` in the loop of `selector`, whose data are functions of the event mask.
+
+    `handle(operation, peer)` is called once per valid request. Peers past PEERS are turned away, silent ones
+    dropped after PATIENCE_S.
+    """
+
+    def __init__(
+        self, listener: socket.socket, selector: selectors.BaseSelector, handle: Callable[[str, Peer], None]
+    ) -> None:
+        self._listener = listener
+        self._selector = selector
+        self._handle = handle
+        self._peers: set[Peer] = set()
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def next_deadline(self) -> float | None:
+        return min((peer.deadline for peer in self._peers), default=None)
+
+    def expire(self, now: float) -> None:
+        for peer in [peer for peer in self._peers if peer.deadline <= now]:
+            self._drop(peer)
+
+    def answer(self, peer: Peer, value: dict[str, Any]) -> None:
+        if peer not in self._peers:
+            return
+        with self._dropping(peer):
+            peer.stream.send(value)
+            self._selector.modify(
+                peer.stream.descriptor, selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.stream.unsent else 0),
+                lambda mask: self._ready(peer, mask),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        for peer in list(self._peers):
+            self._drop(peer)
+        self._selector.unregister(self._listener)
+
+    def _accept(self, mask: int) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._peers) >= PEERS or peer_uid(sock) not in (os.geteuid(), 0):
+            sock.close()
+            return
+        peer = Peer(self, Stream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
+        self._peers.add(peer)
+        self._selector.register(peer.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
+
+    def _ready(self, peer: Peer, mask: int) -> None:
+        with self._dropping(peer):
+            if mask & selectors.EVENT_WRITE:
+                peer.stream.flush()
+                if not peer.stream.unsent:
+                    self.answer_sent(peer)
+            if mask & selectors.EVENT_READ:
+                for request in peer.stream.read():
+                    self._request(peer, request)
+
+    def answer_sent(self, peer: Peer) -> None:
+        self._selector.modify(peer.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
+
+    def _request(self, peer: Peer, request: Any) -> None:
+        operation = request.get("do") if isinstance(request, dict) else None
+        if peer.asked or not isinstance(operation, str) or request.get("v") != wire.PROTOCOL:
+            raise Closed("not a request of this version")
+        peer.asked = True
+        peer.deadline = time.monotonic() + ANSWER_S
+        self._handle(operation, peer)
+
+    @contextlib.contextmanager
+    def _dropping(self, peer: Peer) -> Any:
+        try:
+            yield
+        except Closed:
+            self._drop(peer)
+
+    def _drop(self, peer: Peer) -> None:
+        self._peers.discard(peer)
+        if peer.stream.descriptor >= 0:
+            self._selector.unregister(peer.stream.descriptor)
+            peer.stream.close()
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user at the other end of a Unix socket, as the kernel knows it."""
+    if sys.platform == "linux":
+        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    else:
+        _, uid = struct.unpack_from("2I", sock.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred
+    return int(uid)
+
+
+def ask(path: Path, operation: str, timeout_s: float = ANSWER_S) -> Any:
+    """One request to the daemon whose control socket is `path`. Raises NotRunning or ControlError."""
+    with _asked(path, operation, timeout_s) as (_, value):
+        return value
+
+
+def stop(path: Path, timeout_s: float) -> int:
+    """Tell the daemon to stop and wait until it has gone; its pid. Raises NotRunning or ControlError."""
+    with _asked(path, "stop", timeout_s) as (sock, value):
+        pid = int(value["pid"])
+        watched = _watch(pid)
+        try:
+            while sock.recv(4096):  # the daemon closes the connection with its end
+                pass
+        except TimeoutError:
+            raise ControlError(f"the daemon (pid {pid}) has not stopped within {timeout_s:g} s") from None
+        except OSError:
+            pass
+        if watched is not None:
+            select.select([watched], [], [], 2)
+            os.close(watched)
+        return pid
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+@contextlib.contextmanager
+def _asked(path: Path, operation: str, timeout_s: float) -> Any:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(os.fspath(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            raise NotRunning("avm-daemon is not running") from None
+        except OSError as e:
+            raise ControlError(f"{path}: {e.strerror or e}") from None
+        try:
+            wire.send(sock, {"v": wire.PROTOCOL, "do": operation})
+            reply = wire.receive(sock, limit=16 * FRAME_LIMIT)
+        except (OSError, EOFError, wire.FrameError) as e:
+            raise ControlError(f"the daemon does not answer: {e}") from None
+        if not isinstance(reply, dict) or "ok" not in reply:
+            raise ControlError(str(reply.get("error")) if isinstance(reply, dict) else "not an answer")
+        yield sock, reply["ok"]
