@@ -58,7 +58,7 @@ for _ in $(seq 100); do
     grep -q '"indexed": true' "$BOB/shared/lunch.md:meta" && avm-daemon status --json | grep -q '"waiting_semantic": 0' && break
     sleep 0.1
 done
-show "cat '$BOB/:recall?q=are chip stocks too expensive right now'" "Silicon vendors look frothy"
+show "cat '$BOB/:recall?q=are semiconductor stocks overvalued'" "Silicon vendors look frothy"
 show "avm search -a bob 'when must we not release software'" deploys.md
 
 title "private is private"

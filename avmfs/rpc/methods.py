@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import os
 import stat
+import time
 from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import Invalid, NotFound, StoreFailed
+from avmfs.errors import Busy, Invalid, NotFound, StoreFailed
 from avmfs.memory import Memory
 from avmfs.node import Kind, Message
 from avmfs.search.engine import Answer
@@ -27,6 +28,7 @@ from avmfs.vfs.address import Alias
 from avmfs.vfs.tree import Tree
 
 PIECE = 8 * 1024 * 1024
+WARMUP_S = 100.0  # below the client's own time limit
 _METHODS: dict[str, Callable[..., Any]] = {}
 
 
@@ -171,11 +173,19 @@ def inbox(memory: Memory, unread_only: bool = False, mark_read: bool = False) ->
 
 @method
 def warmup(memory: Memory) -> dict[str, Any]:
-    """Embed a word, waiting for the model. {"model", "dimension"}. Raises StoreFailed with the reason."""
+    """Wait until the model is there and has embedded a word. {"model", "dimension"}. Raises StoreFailed with the
+    reason when there is none, Busy when it takes longer than WARMUP_S."""
+    host = memory.around.host
+    state = host("status", {})["embedding"] if host is not None else {}
+    deadline = time.monotonic() + WARMUP_S
+    while host is not None and state.get("state") == "loading":
+        if time.monotonic() > deadline:
+            raise Busy(f"the model is not loaded after {WARMUP_S:g} s")
+        time.sleep(0.1)
+        state = host("status", {})["embedding"]
     answer = memory.around.engine.search(memory.who, "warmup", limit=1, mode="semantic")
     if answer.degraded is not None:
         raise StoreFailed(f"semantic search unavailable: {answer.degraded}")
-    state = memory.around.host("status", {})["embedding"] if memory.around.host is not None else {}
     return {"model": state.get("model"), "dimension": state.get("dimension")}
 
 

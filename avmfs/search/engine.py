@@ -16,8 +16,9 @@ import numpy as np
 from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
+from avmfs.node import Hit
 from avmfs.search import fuse, lexical, semantic
-from avmfs.search.index import Hit, SearchIndex
+from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
@@ -25,7 +26,7 @@ from avmfs.text.tokens import TokenCounter
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
-_FETCHED: Final = 64  # passages fetched at a time, at least
+_SPARE: Final = 10  # passages fetched beyond what is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,9 @@ class Engine:
             keep &= np.isin(fused.passages, np.fromiter(inside, np.int64, len(inside)))
         fused, absolute = fused.only(keep), absolute[keep]
         found: dict[int, Scored] = {}
-        done, wanted = 0, max(_FETCHED, 2 * limit)
-        # Some fall away when fetched (expired, a second passage of a document): go on until enough are left.
+        # Fetching is dear (a row and its text each), and some fall away: expired ones, second passages of one
+        # document. So begin with about what is wanted and go on until enough are left.
+        done, wanted = 0, _SPARE + (2 * limit if one_per_document else limit)
         while len(found) < limit and done < len(fused.passages):
             best = fused.best(done + wanted)[done:]
             places = dict(zip(fused.passages[best].tolist(), best.tolist(), strict=True))

@@ -1,42 +1,18 @@
 """What search needs of a store: the seam that the store implements.
 
-Owns two values' shape. An index is bound to one asker when it is made: nothing in it counts, scores or returns
+Owns one Protocol. An index is bound to one asker when it is made: nothing in it counts, scores or returns
 a row that this asker cannot see, so neither results nor statistics tell of others (DESIGN 3.4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A passage with what an answer shows of its document.
-
-    ``text`` is the passage's, characters ``start`` to ``stop`` of the document; ``whole``: it is all of it.
-    ``updated`` and ``created`` are nanoseconds since the epoch; ``importance`` is 0 to 1, or None for unset.
-    """
-
-    passage: int
-    document: int
-    node: int
-    path: bytes
-    handle: str
-    author: str
-    updated: int
-    created: int
-    importance: float | None
-    version: int
-    tags: tuple[str, ...]
-    text: str
-    start: int
-    stop: int
-    whole: bool
+from avmfs.node import Hit
 
 
 class SearchIndex(Protocol):

@@ -23,7 +23,7 @@ _ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
 _HEADING: Final = re.compile(r"#+\s+")
 
 
-@view("list", "directory", summary="handle, name, first line of what is in it; with `q` or `tag`, of files below", prose=True)
+@view("list", "directory", summary="handle, name, first line of what it holds; `q`, `tag`: of files below", prose=True)
 def listing(
     ctx: Context,
     *,

@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ class Peer:
     def reply(self, value: dict[str, Any]) -> None:
         self._server.answer(self, value)
 
+    def reply_and_stay(self, value: dict[str, Any]) -> None:
+        """The connection stays open until this process ends: that is what the client waits for."""
+        self.deadline = float("inf")
+        self.reply(value)
+
 
 class ControlServer:
     """Serves `listener` in the loop of `selector`, whose data are functions of the event mask.
@@ -68,8 +73,8 @@ class ControlServer:
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def next_deadline(self) -> float | None:
-        return min((peer.deadline for peer in self._peers), default=None)
+    def next_deadline(self) -> float:
+        return min((peer.deadline for peer in self._peers), default=float("inf"))
 
     def expire(self, now: float) -> None:
         for peer in [peer for peer in self._peers if peer.deadline <= now]:
@@ -80,14 +85,12 @@ class ControlServer:
             return
         with self._dropping(peer):
             peer.stream.send(value)
-            self._selector.modify(
-                peer.stream.descriptor, selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.stream.unsent else 0),
-                lambda mask: self._ready(peer, mask),
-            )  # fmt: skip
+            self._await(peer)
 
     def close(self) -> None:
         for peer in list(self._peers):
-            self._drop(peer)
+            if peer.deadline != float("inf"):
+                self._drop(peer)
         self._selector.unregister(self._listener)
 
     def _accept(self, mask: int) -> None:
@@ -106,14 +109,14 @@ class ControlServer:
         with self._dropping(peer):
             if mask & selectors.EVENT_WRITE:
                 peer.stream.flush()
-                if not peer.stream.unsent:
-                    self.answer_sent(peer)
+                self._await(peer)
             if mask & selectors.EVENT_READ:
                 for request in peer.stream.read():
                     self._request(peer, request)
 
-    def answer_sent(self, peer: Peer) -> None:
-        self._selector.modify(peer.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
+    def _await(self, peer: Peer) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.stream.unsent else 0)
+        self._selector.modify(peer.stream.descriptor, wanted, lambda mask: self._ready(peer, mask))
 
     def _request(self, peer: Peer, request: Any) -> None:
         operation = request.get("do") if isinstance(request, dict) else None
@@ -124,7 +127,7 @@ class ControlServer:
         self._handle(operation, peer)
 
     @contextlib.contextmanager
-    def _dropping(self, peer: Peer) -> Any:
+    def _dropping(self, peer: Peer) -> Iterator[None]:
         try:
             yield
         except Closed:
@@ -178,7 +181,7 @@ def _watch(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _asked(path: Path, operation: str, timeout_s: float) -> Any:
+def _asked(path: Path, operation: str, timeout_s: float) -> Iterator[tuple[socket.socket, Any]]:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         try:

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any, Final
 
 from avmfs import wire
@@ -121,6 +122,8 @@ def living(spec: ChildSpec) -> Iterator[Life]:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {spec.name}: %(levelname)s %(message)s", force=True
     )
+    with contextlib.suppress(OSError):  # Linux: what `ps -o comm` and `top` show
+        Path("/proc/self/comm").write_text(f"avm {spec.name.removeprefix('mount ')}"[:15])
     life = Life(spec)
     life.begin()
     code = 1

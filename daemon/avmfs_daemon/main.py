@@ -117,7 +117,8 @@ def serve(
 
     from avmfs.errors import AvmError
     from avmfs_daemon.children import Entries
-    from avmfs_daemon.supervisor import RuntimeProblem, Supervisor
+    from avmfs_daemon.runtime import RuntimeProblem
+    from avmfs_daemon.supervisor import Supervisor
 
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s supervisor: %(levelname)s %(message)s", force=True
@@ -161,7 +162,7 @@ def _start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
 
 
 def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) -> NoReturn:
-    from daemon import DaemonContext
+    from daemon import DaemonContext  # python-daemon's, not the folder of this package
 
     path = _log_path(paths)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -215,12 +216,12 @@ def _ask(operation: str) -> dict[str, Any]:
 
 def _clean_up(directory: Path) -> bool:
     """After a killed daemon: whether there was anything to take away."""
-    from avmfs_daemon import runtime, supervisor
+    from avmfs_daemon import runtime
 
     if not (directory / runtime.STATE).exists():
         return False
     try:
-        with supervisor.hold(directory / "daemon", 2.0, {"pid": os.getpid(), "socket": ""}):
+        with runtime.hold(directory / "daemon", 2.0, {"pid": os.getpid(), "socket": ""}):
             runtime.clean_up(directory)
     except runtime.RuntimeProblem as e:
         raise Failure(str(e)) from None
@@ -262,7 +263,7 @@ def _shown(answer: dict[str, Any]) -> str:
 def _ago(since: float) -> str:
     """"3h 20m": the two largest units of the time that has passed."""
     left = max(0, int(time.time() - since))
-    parts = []
+    parts: list[str] = []
     for unit, seconds in _UNITS:
         count, left = divmod(left, seconds)
         if count or (unit == "s" and not parts):

@@ -6,16 +6,19 @@ directory's lock.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from avmfs.errors import Busy
+from avmfs.store.lock import StoreLock
 from avmfs_config import Settings
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
 
@@ -46,6 +49,21 @@ def make_directory(path: Path, *, traversable: bool) -> None:
     if found.st_uid != os.geteuid():
         raise RuntimeProblem(f"{path}: belongs to another user (uid {found.st_uid})")
     path.chmod(0o711 if traversable else 0o700)
+
+
+@contextlib.contextmanager
+def hold(path: Path, wait_s: float, about: dict[str, Any]) -> Iterator[int]:
+    """The descriptor of the lock beside `path`, held while the block lasts. Raises RuntimeProblem naming the holder."""
+    lock = StoreLock(path)
+    try:
+        descriptor = lock.acquire(wait_s, about)
+    except Busy as e:
+        holder = lock.holder()
+        raise RuntimeProblem(f"already running (pid {holder['pid']})" if holder else str(e)) from None
+    try:
+        yield descriptor
+    finally:
+        lock.release(descriptor)
 
 
 def serves_others(settings: Settings) -> bool:

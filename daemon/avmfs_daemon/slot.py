@@ -83,6 +83,7 @@ class Slot:
         self.starts = 0
         self.error = ""
         self.wanted = True
+        self.stale = False  # runs with settings that are no longer in force
         self.retry_at: float | None = None
         self._pause = FIRST_PAUSE_S
         self._attempts = 0
@@ -106,6 +107,7 @@ class Slot:
         self.retry_at = None
         self.restarts += self.starts > 0
         self.starts += 1
+        self.stale = False
         # BaseContext has no Process in the type stubs; every real context does.
         process: BaseProcess = context.Process(target=entry, args=(spec,), name=self.name)  # type: ignore[attr-defined]
         process.start()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
-from avmfs.search.index import Hit
+from avmfs.node import Hit
 from avmfs.text import passages, segment
 
 

@@ -139,7 +139,7 @@ def test_bad_parameters_are_invalid_and_named() -> None:
         ({"max_tokens": 0}, "max_tokens 0: expected 1 or more"),
     ):
         with pytest.raises(Invalid) as caught:
-            ask(market(), **options)  # type: ignore[arg-type]
+            ask(market(), **options)
         assert caught.value.reason == reason
 
 
