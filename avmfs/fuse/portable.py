@@ -19,18 +19,16 @@ import itertools
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from avmfs.errors import AvmError, NotPermitted
-from avmfs.memory import Memory
+from avmfs.errors import AvmError, NotPermitted, Stale
+from avmfs.vfs.address import Address
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.tree import Attributes, Caller, Handle, Tree
-from avmfs_config import Mount
 
 if sys.platform.startswith("linux"):
     # mfusepy prefers libfuse 2 where both are installed; its writes come in 4 KiB pieces.
@@ -39,7 +37,6 @@ import mfusepy
 
 log = logging.getLogger(__name__)
 
-HOLD_EVERY_S = 30.0
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 _UNSET_ID = 0xFFFFFFFF
@@ -66,21 +63,22 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     """One mount; constructing it serves until it is unmounted."""
 
     def __init__(
-        self, tree: Tree, mount: Mount, locks: LockTable | None, ready: Callable[[], None], gone: Callable[[], None]
-    ) -> None:
+        self, tree: Tree, mountpoint: Path, locks: LockTable | None, *, read_only: bool, allow_other: bool,
+        ready: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.tree = tree
         self.locks = locks
-        self._handles: dict[int, Handle] = {}
-        self._listings: dict[int, tuple[bytes, list[tuple[bytes, int, int]]]] = {}
+        self._handles: dict[int, tuple[Address, Handle]] = {}
+        self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
         self._numbers = itertools.count(1)
         names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else [])
         options: dict[str, Any] = {
             "foreground": True, "fsname": "avmfs", "subtype": "avmfs", "default_permissions": True,
             "attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "hard_remove": True, "use_ino": True,
-            "intr": True, "ro": mount.read_only, "allow_other": mount.allow_other or mount.uid is not None,
+            "intr": True, "ro": read_only, "allow_other": allow_other,
         }  # fmt: skip
         super().__init__(
-            _Operations(names, ready, gone), os.fspath(mount.mountpoint), raw_fi=True,
+            _Operations(names, ready, tree.commit_all), os.fspath(mountpoint), raw_fi=True,
             **{key: value for key, value in options.items() if value is not False},
         )  # fmt: skip
 
@@ -105,23 +103,17 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Looking -------------------------------------------------------------------------------------------
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        handle = self._handle(info)
-        if isinstance(handle, FileHandle):
-            _fill(buffer, self.tree.attributes_of(handle))
-        elif path is not None:
-            _fill(buffer, self.tree.attributes(path))
-        else:
-            return -errno.ENOENT
+        _fill(buffer, self.tree.attributes(self._found(path, info)))
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:
-        target = self.tree.readlink(path)[: size - 1] + b"\0"
+        target = self.tree.readlink(self.tree.locate(path))[: size - 1] + b"\0"
         ctypes.memmove(buffer, target, len(target))
         return 0
 
     def opendir(self, path: bytes, info: Any) -> int:
         number = next(self._numbers)
-        self._listings[number] = (path, [])
+        self._listings[number] = (self.tree.locate(path), [])
         info.contents.fh = number
         return 0
 
@@ -156,30 +148,31 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     def mknod(self, path: bytes, mode: int, device: int) -> int:
         if mode & 0o170000 not in (0, 0o100000):
             raise NotPermitted("device nodes, fifos and sockets cannot be kept")
-        self.tree.create(path, mode & 0o7777, os.O_EXCL | os.O_WRONLY, _caller()).release()
+        _, handle = self.tree.create(*self.tree.parent(path), mode & 0o7777, os.O_EXCL | os.O_WRONLY, _caller())
+        handle.release()
         return 0
 
     def mkdir(self, path: bytes, mode: int) -> int:
-        self.tree.mkdir(path, mode & 0o7777, _caller())
+        self.tree.mkdir(*self.tree.parent(path), mode & 0o7777, _caller())
         return 0
 
     def unlink(self, path: bytes) -> int:
-        self.tree.unlink(path)
+        self.tree.unlink(*self.tree.parent(path))
         return 0
 
     def rmdir(self, path: bytes) -> int:
-        self.tree.rmdir(path)
+        self.tree.rmdir(*self.tree.parent(path))
         return 0
 
     def symlink(self, source: bytes, target: bytes) -> int:
-        self.tree.symlink(target, source, _caller())
+        self.tree.symlink(*self.tree.parent(target), source, _caller())
         return 0
 
     def rename_fuse_2(self, old: bytes, new: bytes) -> int:
         return self.rename_fuse_3(old, new, 0)
 
     def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
-        self.tree.rename(old, new, flags)
+        self.tree.rename(*self.tree.parent(old), *self.tree.parent(new), flags)
         return 0
 
     def link(self, source: bytes, target: bytes) -> int:
@@ -191,14 +184,14 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return self.chmod_fuse_3(path, mode, None)
 
     def chmod_fuse_3(self, path: bytes | None, mode: int, info: Any) -> int:
-        self.tree.set_attributes(path or b"", self._handle(info), mode=mode & 0o7777)
+        self.tree.set_attributes(self._found(path, info), self._handle(info), mode=mode & 0o7777)
         return 0
 
     def chown_fuse_2(self, path: bytes | None, uid: int, gid: int) -> int:
         return self.chown_fuse_3(path, uid, gid, None)
 
     def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any) -> int:
-        self.tree.set_attributes(path or b"", self._handle(info), uid=_id(uid), gid=_id(gid))
+        self.tree.set_attributes(self._found(path, info), self._handle(info), uid=_id(uid), gid=_id(gid))
         return 0
 
     def truncate_fuse_2(self, path: bytes | None, length: int) -> int:
@@ -209,7 +202,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         if handle is not None:
             handle.truncate(length)
         elif path is not None:
-            self.tree.truncate(path, length)
+            self.tree.truncate(self.tree.locate(path), length)
         return 0
 
     def ftruncate(self, path: bytes | None, length: int, info: Any) -> int:
@@ -221,17 +214,20 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any) -> int:
         now = self.tree.memory.now()
         atime, mtime = (_time(times.contents.actime, now), _time(times.contents.modtime, now)) if times else (now, now)
-        self.tree.set_attributes(path or b"", self._handle(info), atime=atime, mtime=mtime)
+        self.tree.set_attributes(self._found(path, info), self._handle(info), atime=atime, mtime=mtime)
         return 0
 
     # Bytes ---------------------------------------------------------------------------------------------
 
     def open(self, path: bytes, info: Any) -> int:
-        self._keep(info.contents, self.tree.open(path, info.contents.flags))
+        found = self.tree.locate(path)
+        self._keep(info.contents, found, self.tree.open(found, info.contents.flags))
         return 0
 
     def create(self, path: bytes, mode: int, info: Any) -> int:
-        self._keep(info.contents, self.tree.create(path, mode & 0o7777, info.contents.flags, _caller()))
+        self._keep(
+            info.contents, *self.tree.create(*self.tree.parent(path), mode & 0o7777, info.contents.flags, _caller())
+        )
         return 0
 
     def read(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
@@ -251,9 +247,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return 0
 
     def release(self, path: bytes | None, info: Any) -> int:
-        handle = self._handles.pop(info.contents.fh, None)
-        if handle is None:
-            return -errno.EBADF
+        _, handle = self._handles.pop(info.contents.fh)
         if self.locks is not None and isinstance(handle, FileHandle):
             self.locks.forget(handle.file.node, info.contents.lock_owner, "whole")
         handle.release()
@@ -295,47 +289,41 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     # Inside --------------------------------------------------------------------------------------------
 
-    def _keep(self, info: Any, handle: Handle) -> None:
+    def _keep(self, info: Any, found: Address, handle: Handle) -> None:
         number = next(self._numbers)
-        self._handles[number] = handle
+        self._handles[number] = (found, handle)
         info.fh = number
         info.direct_io = handle.direct
 
+    def _found(self, path: bytes | None, info: Any) -> Address:
+        """What a call is about: an open node whatever its name is by now, or what stands at the path."""
+        kept = self._handles.get(info.contents.fh) if info else None
+        if kept is not None:
+            return kept[0]
+        if path is None:
+            raise Stale()
+        return self.tree.locate(path)
+
     def _handle(self, info: Any) -> Handle | None:
-        return self._handles.get(info.contents.fh) if info else None
+        kept = self._handles.get(info.contents.fh) if info else None
+        return None if kept is None else kept[1]
 
     def _opened(self, info: Any) -> Handle:
-        return self._handles[info.contents.fh]
+        return self._handles[info.contents.fh][1]
 
 
-def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
+def mount(
+    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, ready: Callable[[], None], runtime_dir: Path
 ) -> None:
-    """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the
-    kernel has accepted it. Raises RuntimeError when libfuse cannot mount."""
-    uid = os.getuid() if mount.uid is None else mount.uid
-    gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
-    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject")
+    """Mount and serve until unmounted. Raises RuntimeError when libfuse cannot mount."""
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
-    over = threading.Event()
-
-    def holding() -> None:
-        while not over.wait(HOLD_EVERY_S):
-            try:
-                tree.hold_orphans()
-            except AvmError as e:
-                log.warning("could not renew leases on unlinked files: %s", e)
-
-    threading.Thread(target=holding, name="holds", daemon=True).start()
-    before_mount()
     try:
-        PortableMount(tree, mount, locks, ready, tree.commit_all)
+        PortableMount(tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready)
     except RuntimeError as e:
         # libfuse returns 8 after it was ended by a signal: its own clean end.
         if e.args != (8,):
             raise
     finally:
-        over.set()
         if locks is not None:
             locks.close()
 
@@ -347,15 +335,6 @@ def _interrupted() -> bool:
 def _caller() -> Caller:
     uid, gid, _ = mfusepy.fuse_get_context()
     return Caller(uid, gid)
-
-
-def _group_of(uid: int) -> int:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return uid
 
 
 def _id(value: int) -> int | None:

@@ -54,7 +54,7 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
 def read(memory: Memory, path: str, offset: int = 0) -> dict[str, Any]:
     """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of 8 MiB, a view whole."""
     tree = _tree(memory)
-    handle = tree.open(_canonical(memory, path), os.O_RDONLY)
+    handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
     try:
         data = handle.read(offset, PIECE)
         if handle.direct:
@@ -80,7 +80,8 @@ def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict
         memory.submit("enroll")
         written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode)
         return {"path": paths.text(where), "version": written["version"]}
-    handle = _tree(memory).open(where, os.O_WRONLY)
+    tree = _tree(memory)
+    handle = tree.open(tree.locate(where), os.O_WRONLY)
     try:
         handle.write(0, data)
         handle.flush()
@@ -92,12 +93,13 @@ def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict
 @method
 def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     """The entries of a directory, or the file itself: [{"name", "kind", "size", "mtime", "mode"}] by name."""
-    tree, where = _tree(memory), _canonical(memory, path, follow=True)
-    found = tree.attributes(where)
-    if not stat.S_ISDIR(found.mode):
-        return [_entry(paths.split(where)[-1], found)]
-    prefix = where.rstrip(b"/")
-    return [_entry(name, tree.attributes(prefix + b"/" + name)) for name, _, _ in tree.names(where)]
+    tree = _tree(memory)
+    where = _canonical(memory, path)
+    found = tree.locate(where)
+    attributes = tree.attributes(found)
+    if not stat.S_ISDIR(attributes.mode):
+        return [_entry(paths.split(where)[-1], attributes)]
+    return [_entry(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
 
 
 @method

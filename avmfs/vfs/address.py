@@ -76,23 +76,19 @@ def aliases(memory: Memory) -> tuple[Alias, ...]:
 
 def locate(memory: Memory, reader: Reader, path: bytes) -> Address:
     """What stands at ``path``. Raises NotFound or NotDirectory."""
-    parts = paths.split(path)
-    if not parts:
-        return Real(reader.node(ROOT))
-    if parts[0] == paths.TELL:
-        return _mailbox(reader, parts)
-    if parts[0] == ASK:
-        return _question(memory, parts)
-    node = reader.node(ROOT)
-    for name in parts[:-1]:
-        node = _enter(reader, node, name, path)
-    return entry(memory, reader, node, parts[-1])
+    found: Address = Real(reader.node(ROOT))
+    for name in paths.split(path):
+        found = entry(memory, reader, found, name)
+    return found
 
 
-def entry(memory: Memory, reader: Reader, directory: Node, name: bytes) -> Address:
-    """What ``name`` is in a directory: a view, an alias of the root, or a real node. Raises NotFound."""
-    if directory.kind is not Kind.DIRECTORY:
-        raise NotDirectory()
+def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Address:
+    """What ``name`` is in a directory: a view, an alias of the root, or a real node. Raises NotFound, NotDirectory."""
+    if isinstance(where, Place):
+        return _mailbox(reader, name) if where.name == paths.TELL else _question(memory, name)
+    if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=paths.printable(name))
+    directory = where.node
     if (parsed := paths.parse_view(name)) is not None:
         return _view(reader, directory, parsed)
     if directory.id == ROOT:
@@ -105,17 +101,8 @@ def entry(memory: Memory, reader: Reader, directory: Node, name: bytes) -> Addre
             return Alias(name, reader.path(named.id)[1:])
     found = reader.child(directory.id, name)
     if found is None:
-        raise NotFound()
+        raise NotFound(path=paths.printable(name))
     return Real(found)
-
-
-def _enter(reader: Reader, directory: Node, name: bytes, path: bytes) -> Node:
-    found = reader.child(directory.id, name) if directory.kind is Kind.DIRECTORY else None
-    if found is None:
-        raise NotFound(path=paths.printable(path))
-    if found.kind is not Kind.DIRECTORY:
-        raise NotDirectory(path=paths.printable(path))
-    return found
 
 
 def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
@@ -132,19 +119,14 @@ def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
     return ViewOf(view, node, parsed)
 
 
-def _mailbox(reader: Reader, parts: tuple[bytes, ...]) -> Address:
-    if len(parts) == 1:
-        return Place(paths.TELL)
-    recipient = paths.text(parts[1].partition(b"?")[0].partition(b":")[0])
-    if len(parts) > 2 or (recipient != paths.EVERYONE and recipient not in reader.agents()):
-        raise NotFound()
-    return Mailbox(recipient, parts[1])
+def _mailbox(reader: Reader, name: bytes) -> Mailbox:
+    recipient = paths.text(name.partition(b"?")[0].partition(b":")[0])
+    if recipient != paths.EVERYONE and recipient not in reader.agents():
+        raise NotFound(path=paths.printable(name))
+    return Mailbox(recipient, name)
 
 
-def _question(memory: Memory, parts: tuple[bytes, ...]) -> Address:
-    if len(parts) == 1:
-        return Place(ASK)
-    name = paths.text(parts[1].partition(b"?")[0])
-    if len(parts) > 2 or name not in memory.questions:
-        raise NotFound()
-    return Question(parts[1])
+def _question(memory: Memory, name: bytes) -> Question:
+    if paths.text(name.partition(b"?")[0]) not in memory.questions:
+        raise NotFound(path=paths.printable(name))
+    return Question(name)

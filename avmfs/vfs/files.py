@@ -113,8 +113,14 @@ class FileHandle:
         # A read-write handle stays cached: SQLite and others map such files shared, which direct I/O forbids.
         return self.appends or (self.writable and not self.readable)
 
-    def attributes_of(self) -> Node:
-        return self.file.now()
+    @property
+    def pending(self) -> bool:
+        """Would a flush or release have to commit?"""
+        return self.dirty
+
+    def near_spill(self, size: int) -> bool:
+        """Would a write of this size commit at once?"""
+        return self.file.pending + size >= SPILL_BYTES
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)

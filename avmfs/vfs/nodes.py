@@ -36,6 +36,11 @@ class VirtualHandle:
         self.ended = False
         self.written = bytearray()
 
+    @property
+    def pending(self) -> bool:
+        """May a flush or release have something to do?"""
+        return self.writable
+
     def read(self, offset: int, length: int) -> bytes:
         with self.lock:
             if self.rendered is None:

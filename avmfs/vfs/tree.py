@@ -69,11 +69,10 @@ class Caller:
 class Tree:
     """See the module. ``uid``/``gid`` own what nobody else does."""
 
-    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False) -> None:
+    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False) -> None:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
-        self._inject = inject and read_only
         self._open: dict[int, OpenFile] = {}
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
@@ -81,26 +80,47 @@ class Tree:
 
     # Looking ---------------------------------------------------------------------------------------------
 
-    def attributes(self, path: bytes) -> Attributes:
-        with self._errors(), self.memory.reading() as reader:
-            found = address.locate(self.memory, reader, path)
-            if isinstance(found, Real):
-                return self._of_node(reader, self._overlaid(found.node))
-            return self._of_virtual(found, path)
-
-    def attributes_of(self, handle: FileHandle) -> Attributes:
-        """fstat(2): works for a file that has no name any more."""
+    def locate(self, path: bytes) -> Address:
+        """What stands at a path. Raises NotFound, NotDirectory."""
         with self.memory.reading() as reader:
-            return self._of_node(reader, handle.file.overlaid(reader.open_node(handle.file.node)))
+            return address.locate(self.memory, reader, path)
 
-    def names(self, path: bytes) -> list[tuple[bytes, int, int]]:
-        """(name, ino, mode) of all entries but . and .., in order of name; views are never among them."""
-        with self._errors(), self.memory.reading() as reader:
-            found = address.locate(self.memory, reader, path)
+    def parent(self, path: bytes) -> tuple[Address, bytes]:
+        """The directory of a path and its last name. Raises what locate() does, NotPermitted for the root."""
+        parts = paths.split(path)
+        if not parts:
+            raise NotPermitted(path="/")
+        return self.locate(paths.join(parts[:-1])), parts[-1]
+
+    def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
+        """An entry of a directory with its attributes, on one snapshot."""
+        with self.memory.reading() as reader:
+            found = address.entry(self.memory, reader, where, name)
+            return found, self._attributes(reader, found)
+
+    def node(self, number: int) -> Real:
+        """The node by its number, with or without a name. Raises Stale."""
+        with self.memory.reading() as reader:
+            return Real(reader.open_node(number))
+
+    def attributes(self, found: Address) -> Attributes:
+        """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
+        if isinstance(found, Real):
+            return self.attributes_of(found.node.id)
+        return self._of_virtual(found)
+
+    def attributes_of(self, number: int) -> Attributes:
+        """fstat(2) of a node by its number. Raises Stale."""
+        with self.memory.reading() as reader:
+            return self._of_node(reader, self._overlaid(reader.open_node(number)))
+
+    def names(self, found: Address) -> list[tuple[bytes, int, int]]:
+        """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
+        with self.memory.reading() as reader:
             if isinstance(found, Place):
                 return self._names_of_place(reader, found)
             if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
-                raise NotDirectory(path=paths.printable(path))
+                raise NotDirectory()
             entries = [(node.name, node.id, _TYPE[node.kind]) for node in reader.children(found.node.id)]
             if found.node.id == ROOT:
                 entries += [(alias.name, _ino(alias.name), stat.S_IFLNK) for alias in address.aliases(self.memory)]
@@ -108,49 +128,46 @@ class Tree:
                 entries.sort()
             return entries
 
-    def readlink(self, path: bytes) -> bytes:
-        with self._errors(), self.memory.reading() as reader:
-            found = address.locate(self.memory, reader, path)
-            if isinstance(found, Alias):
-                return found.target
-            if isinstance(found, Real) and found.node.kind is Kind.SYMLINK:
+    def readlink(self, found: Address) -> bytes:
+        if isinstance(found, Alias):
+            return found.target
+        if isinstance(found, Real) and found.node.kind is Kind.SYMLINK:
+            with self.memory.reading() as reader:
                 return reader.target(found.node.id)
-            raise Invalid("not a symlink", paths.printable(path))
+        raise Invalid("not a symlink")
 
     # Names -----------------------------------------------------------------------------------------------
 
-    def mkdir(self, path: bytes, mode: int, caller: Caller) -> None:
+    def mkdir(self, where: Address, name: bytes, mode: int, caller: Caller) -> int:
         with self._errors():
-            parent, name = self._parent(path)
-            self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller))
+            parent = self._directory(where, name)
+            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller))
+            return int(made["node"])
 
-    def symlink(self, path: bytes, target: bytes, caller: Caller) -> None:
+    def symlink(self, where: Address, name: bytes, target: bytes, caller: Caller) -> int:
         with self._errors():
-            parent, name = self._parent(path)
-            self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller))
+            parent = self._directory(where, name)
+            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller))
+            return int(made["node"])
 
-    def unlink(self, path: bytes) -> None:
+    def unlink(self, where: Address, name: bytes) -> None:
         with self._errors():
-            parts = paths.split(path)
-            if len(parts) == 2 and parts[0] == ASK:
+            if isinstance(where, Place) and where.name == ASK:
                 with self.memory.mutex:
-                    if self.memory.questions.pop(paths.text(parts[1]), None) is None:
-                        raise NotFound(path=paths.printable(path))
+                    if self.memory.questions.pop(paths.text(name), None) is None:
+                        raise NotFound(path=paths.printable(name))
                 return
-            parent, name = self._parent(path, removing=True)
-            self.memory.submit("unlink", parent=parent, name=name)
+            self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
 
-    def rmdir(self, path: bytes) -> None:
+    def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors():
-            parent, name = self._parent(path, removing=True)
-            self.memory.submit("rmdir", parent=parent, name=name)
+            self.memory.submit("rmdir", parent=self._directory(where, name, removing=True), name=name)
 
-    def rename(self, old: bytes, new: bytes, flags: int = 0) -> None:
+    def rename(self, old: Address, name: bytes, new: Address, new_name: bytes, flags: int = 0) -> None:
         """rename(2). What this mount still holds uncommitted of the file is committed first: a save by rename is
         complete on every mount when it returns."""
         with self._errors():
-            here, name = self._parent(old, removing=True)
-            there, new_name = self._parent(new)
+            here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
             with self.memory.reading() as reader:
                 moved = reader.child(here, name)
             if moved is not None and (file := self._open.get(moved.id)) is not None:
@@ -158,82 +175,68 @@ class Tree:
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
 
     def set_attributes(
-        self, path: bytes, handle: Handle | None, *, mode: int | None = None, uid: int | None = None,
+        self, found: Address, handle: Handle | None, *, mode: int | None = None, uid: int | None = None,
         gid: int | None = None, atime: int | None = None, mtime: int | None = None,
     ) -> None:  # fmt: skip
         """chmod, chown, utimens; None leaves a value. Uncommitted edits are committed first, so that a time set
-        after a write stays."""
+        after a write stays. A touch of a view is a write of nothing."""
         with self._errors():
-            if isinstance(handle, FileHandle):
-                node = handle.file.node
-            elif handle is not None:
-                if isinstance(handle, nodes.ViewHandle):
-                    handle.touch()
+            if isinstance(found, ViewOf):
+                if found.view.empty_write:
+                    (handle if isinstance(handle, nodes.ViewHandle) else self._open_view(found, False, True)).touch()
                 return
-            else:
-                found = self._locate(path)
-                if isinstance(found, ViewOf):
-                    self._touch(found, path)
-                    return
-                if not isinstance(found, Real):
-                    raise NotPermitted(path=paths.printable(path))
-                node = found.node.id
+            if not isinstance(found, Real):
+                return
             self._writable()
-            if (file := self._open.get(node)) is not None:
+            if (file := self._open.get(found.node.id)) is not None:
                 file.commit(secrets.randbits(63))
-            self.memory.submit("set_attributes", node=node, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime)
+            self.memory.submit(
+                "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
+            )
 
     # Bytes -----------------------------------------------------------------------------------------------
 
-    def open(self, path: bytes, flags: int) -> Handle:
+    def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
         with self._errors():
-            found = self._locate(path)
             if isinstance(found, Real):
-                return self._open_file(found.node, path, flags)
+                return self._open_file(found.node, flags)
             if isinstance(found, ViewOf):
                 return self._open_view(found, readable, writable)
             if isinstance(found, Mailbox):
                 if readable:
-                    raise Denied("a mailbox can only be written: read /:inbox", paths.printable(path))
+                    raise Denied("a mailbox can only be written: read /:inbox")
                 self._writable()
                 return nodes.MailHandle(self.memory, found.name)
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
-            raise IsDirectory(path=paths.printable(path))
+            raise IsDirectory()
 
-    def create(self, path: bytes, mode: int, flags: int, caller: Caller) -> Handle:
+    def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
         with self._errors():
             self._writable()
-            parts = paths.split(path)
-            if len(parts) == 2 and parts[0] == ASK:
-                paths.check_name(parts[1])
-                nodes.ask(self.memory, paths.text(parts[1]), "")
-                return self._open_question(parts[1], False, True)
-            parent, name = self._parent(path)
+            if isinstance(where, Place) and where.name == ASK:
+                nodes.ask(self.memory, paths.text(paths.check_name(name)), "")
+                return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
-                "create", parent=parent, name=name, mode=mode, exclusive=bool(flags & os.O_EXCL), **self._owned(caller)
-            )
-            with self.memory.reading() as reader:
-                node = reader.open_node(made["node"])
-            return self._open_file(node, path, flags)
+                "create", parent=self._directory(where, name), name=name, mode=mode,
+                exclusive=bool(flags & os.O_EXCL), **self._owned(caller),
+            )  # fmt: skip
+            found = self.node(made["node"])
+            return found, self._open_file(found.node, flags)
 
-    def truncate(self, path: bytes, size: int) -> None:
-        """truncate(2): durable when it returns."""
-        with self._errors():
-            found = self._locate(path)
-            if not isinstance(found, Real):
-                return
-            if found.node.kind is Kind.DIRECTORY:
-                raise IsDirectory(path=paths.printable(path))
-            handle = self._open_file(found.node, path, os.O_WRONLY)
-            try:
-                handle.truncate(size)
-                handle.flush()
-            finally:
-                handle.release()
+    def truncate(self, found: Address, size: int) -> None:
+        """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
+        if isinstance(found, Real):
+            with self._errors():
+                handle = self._open_file(found.node, os.O_WRONLY)
+                try:
+                    handle.truncate(size)
+                    handle.flush()
+                finally:
+                    handle.release()
 
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
         """fallocate(2) without flags: the file reaches at least to offset + length."""
@@ -245,6 +248,16 @@ class Tree:
     def statfs(self) -> os.statvfs_result:
         """Of the filesystem that holds the store."""
         return self.memory.store.capacity()
+
+    def contended(self, node: int) -> bool:
+        """Is a commit of this open file under way, for which its next caller would have to wait?"""
+        file = self._open.get(node)
+        if file is None:
+            return False
+        if file.lock.acquire(blocking=False):
+            file.lock.release()
+            return False
+        return True
 
     def hold_orphans(self) -> None:
         """Renew this mount's leases on files that were unlinked while it has them open. Called every half minute."""
@@ -262,36 +275,30 @@ class Tree:
 
     # Inside ----------------------------------------------------------------------------------------------
 
-    def _locate(self, path: bytes) -> Address:
-        with self.memory.reading() as reader:
-            return address.locate(self.memory, reader, path)
-
-    def _parent(self, path: bytes, removing: bool = False) -> tuple[int, bytes]:
-        """The directory node that holds ``path``, and the name. Raises what creating or removing there would."""
+    def _directory(self, where: Address, name: bytes, removing: bool = False) -> int:
+        """The directory node in which ``name`` may be made or removed. Raises what doing so would."""
         self._writable()
-        parts = paths.split(path)
-        if not parts:
-            raise NotPermitted(path="/")
-        if len(parts) == 1 or parts[0] in (paths.TELL, ASK):
-            if len(parts) == 1 and not removing:
-                paths.check_name(parts[0])
-            if parts[0] == paths.TELL and len(parts) == 2 and not removing:
-                raise NotFound("no agent of that name", paths.printable(path))
-            raise Denied("nothing can be created or removed here", paths.printable(path))
-        found = self._locate(paths.join(parts[:-1]))
-        if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
-            raise NotDirectory(path=paths.printable(path))
-        return found.node.id, parts[-1]
+        if isinstance(where, Place):
+            if where.name == paths.TELL and not removing:
+                raise NotFound("no agent of that name", paths.printable(name))
+            raise Denied("nothing can be created or removed here", paths.printable(name))
+        if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
+            raise NotDirectory()
+        if where.node.id == ROOT:
+            if not removing:
+                paths.check_name(name)
+            raise Denied("nothing can be created or removed here", paths.printable(name))
+        return where.node.id
 
-    def _open_file(self, node: Node, path: bytes, flags: int) -> FileHandle:
+    def _open_file(self, node: Node, flags: int) -> FileHandle:
         readable, writable = _modes(flags)
         if node.kind is Kind.DIRECTORY:
-            raise IsDirectory(path=paths.printable(path))
+            raise IsDirectory()
         if writable or flags & os.O_TRUNC:
             self._writable()
             with self.memory.reading() as reader:
                 if not reader.visible.writable(node.scope):
-                    raise Denied("read-only for you", paths.printable(path))
+                    raise Denied("read-only for you", paths.printable(node.name))
         with self._mutex:
             file = self._open.get(node.id)
             if file is None:
@@ -335,10 +342,6 @@ class Tree:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
-    def _touch(self, found: ViewOf, path: bytes) -> None:
-        if found.view.empty_write:
-            self._open_view(found, False, True).touch()
-
     def _overlaid(self, node: Node) -> Node:
         file = self._open.get(node.id)
         return node if file is None else file.overlaid(node)
@@ -358,7 +361,12 @@ class Tree:
             node.size, node.atime, node.mtime, node.ctime,
         )  # fmt: skip
 
-    def _of_virtual(self, found: Address, path: bytes) -> Attributes:
+    def _attributes(self, reader: Reader, found: Address) -> Attributes:
+        if isinstance(found, Real):
+            return self._of_node(reader, self._overlaid(found.node))
+        return self._of_virtual(found)
+
+    def _of_virtual(self, found: Address) -> Attributes:
         if isinstance(found, Alias):
             mode, size, at = stat.S_IFLNK | 0o777, len(found.target), self._born
         elif isinstance(found, Place):
@@ -371,7 +379,7 @@ class Tree:
         else:
             mode, size, at = stat.S_IFREG | 0o644, 0, self._born
         links = 2 if isinstance(found, Place) else 1
-        return Attributes(_ino(path), mode, links, self.owner.uid, self.owner.gid, size, at, at, at)
+        return Attributes(_ino(_key(found)), mode, links, self.owner.uid, self.owner.gid, size, at, at, at)
 
     def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
         if found.name == ASK:
@@ -407,5 +415,17 @@ def _modes(flags: int) -> tuple[bool, bool]:
     return access in (os.O_RDONLY, os.O_RDWR), access in (os.O_WRONLY, os.O_RDWR)
 
 
-def _ino(path: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "big") >> 1 | 1 << 62
+def _key(found: Address) -> bytes:
+    """What tells one virtual node from another."""
+    if isinstance(found, ViewOf):
+        return b"%d:%s" % (found.node.id, repr(found.name).encode())
+    if isinstance(found, Mailbox):
+        return paths.TELL + b"/" + found.name
+    if isinstance(found, Question):
+        return ASK + b"/" + found.name
+    return b"" if isinstance(found, Real) else found.name
+
+
+def _ino(key: bytes) -> int:
+    """An inode number for a virtual node: stable, and above those of most real ones."""
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1 | 1 << 62

@@ -1,0 +1,73 @@
+"""Serving one agent's tree: chooses the front end and keeps what both need running beside it.
+
+Called by a mount child. The Linux front end is used on Linux; AVM_FRONT_END=portable chooses mfusepy there too,
+and everywhere else there is nothing but that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from avmfs.errors import AvmError, Invalid
+from avmfs.memory import Memory
+from avmfs.vfs.tree import Tree
+from avmfs_config import Mount
+
+log = logging.getLogger(__name__)
+
+HOLD_EVERY_S = 30.0
+FRONT_ENDS = ("linux", "portable")
+
+
+def front_end(environ: Mapping[str, str]) -> str:
+    """"linux" or "portable". Raises Invalid for anything else in AVM_FRONT_END."""
+    usual = "linux" if sys.platform.startswith("linux") else "portable"
+    chosen = environ.get("AVM_FRONT_END") or usual
+    if chosen not in FRONT_ENDS:
+        raise Invalid(f"AVM_FRONT_END={chosen}: expected one of {', '.join(FRONT_ENDS)}")
+    return chosen
+
+
+def serve(
+    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
+) -> None:
+    """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
+    has accepted it. Raises AvmError or RuntimeError when it cannot be mounted."""
+    uid = os.getuid() if mount.uid is None else mount.uid
+    gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
+    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
+    over = threading.Event()
+
+    def holding() -> None:
+        while not over.wait(HOLD_EVERY_S):
+            try:
+                tree.hold_orphans()
+            except AvmError as e:
+                log.warning("could not renew leases on unlinked files: %s", e)
+
+    threading.Thread(target=holding, name="holds", daemon=True).start()
+    if front_end(os.environ) == "linux":
+        from avmfs.fuse.linux import mount as mount_it
+    else:
+        from avmfs.fuse.portable import mount as mount_it
+    before_mount()
+    try:
+        mount_it(
+            tree, mount.mountpoint, read_only=mount.read_only, allow_other=mount.allow_other or mount.uid is not None,
+            ready=ready, runtime_dir=runtime_dir,
+        )  # fmt: skip
+    finally:
+        over.set()
+
+
+def _group_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
