@@ -9,7 +9,6 @@ editor's detour over a temporary or backup name is a modification of the file it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,7 +23,7 @@ _DIRECTORIES: Final = frozenset({"mkdir", "rmdir"})
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """One path. ``was`` is where a renamed one stood before; ``last`` the newest of its changes by others."""
+    """One path. ``was`` is where a renamed one stood before; ``last`` the newest of its changes that are told."""
 
     status: Status
     path: bytes
@@ -33,96 +32,88 @@ class Touched:
 
 
 @dataclass(slots=True)
-class _Track:
-    """What is known of one path: did it come into being in these rows, does it still stand, whence was it moved."""
+class _Path:
+    """One path: did something stand there before these rows, and does now? ``origin`` is where what stands there
+    now stood before, None for what is new."""
 
-    born: bool
-    alive: bool
-    was: bytes | None
+    before: bool
+    now: bool
+    origin: bytes | None
     last: Change
-    told: bool
+    told: bool = False
 
 
 class Fold:
-    """Takes rows in order of seq. ``below`` is a directory's path, b"" for the root; rows by ``but_by`` count for
-    what stands, and are not told. Directories made and removed are not told, renamed ones are."""
+    """Takes rows in order of seq. ``below`` is a directory's path, b"" for the root. What ``but_by`` did it knows:
+    its rows are not told, and what others do is told against them. Directories made and removed are not told,
+    renamed ones are.
+
+    A path that stood before and stands now is modified, whatever happened in between; one that is new is added,
+    or renamed if what it has stood elsewhere and nothing stands there any more.
+    """
 
     def __init__(self, below: bytes = b"", but_by: str | None = None) -> None:
         self._prefix = below + b"/"
         self._but_by = but_by
-        self._tracks: dict[bytes, _Track] = {}
+        self._paths: dict[bytes, _Path] = {}
         self.told = 0
 
     def knows(self, change: Change) -> bool:
         """Would this row add no path?"""
-        return change.path in self._tracks or (change.other is not None and change.other in self._tracks)
+        return change.path in self._paths and (change.other is None or change.other in self._paths)
 
     def take(self, change: Change) -> None:
         if change.op in _DIRECTORIES:
             return
         if change.op == "rename" and change.other is not None:
-            self._rename(change, change.other)
+            old, new = change.other, change.path
+            # A directory takes along what was told of its files.
+            for path in [path for path in self._paths if path.startswith(old + b"/")]:
+                self._move(path, new + path[len(old) :], change)
+            self._move(old, new, change)
             return
-        track = self._tracks.get(change.path)
-        if track is None:
-            track = self._tracks[change.path] = _Track(change.op in _BIRTHS, True, None, change, False)
-        track.alive = change.op not in _DEATHS
-        self._tell(track, change)
+        born = change.op in _BIRTHS
+        at = self._at(change.path, change, stood=not born)
+        if born:
+            at.origin = None
+        at.now = change.op not in _DEATHS
+        self._tell(change.path, at, change)
 
     def touched(self) -> list[Touched]:
         """In order of path."""
         found: dict[bytes, Touched] = {}
-        moved = {track.was: path for path, track in self._tracks.items() if track.was is not None}
-        for path, track in self._tracks.items():
-            returned = path in moved and track.alive and track.born
-            for status, at, was in self._statuses(path, track, returned):
-                if track.told and at.startswith(self._prefix) and at not in found:
-                    found[at] = Touched(status, at, was, track.last)
-        return [found[path] for path in sorted(found)]
+        for path, at in self._paths.items():
+            if path.startswith(self._prefix) and (at.before or at.now):
+                status: Status = "D" if not at.now else "M" if at.before else "A"
+                found[path] = Touched(status, path, None, at.last)
+        for path, touched in list(found.items()):
+            origin = self._paths[path].origin
+            if touched.status == "A" and origin is not None and origin in found and found[origin].status == "D":
+                found[path] = Touched("R", path, origin, touched.last)
+                del found[origin]
+        return [found[path] for path in sorted(found) if self._paths[path].told]
 
-    def _statuses(self, path: bytes, track: _Track, returned: bool) -> Iterable[tuple[Status, bytes, bytes | None]]:
-        source = track.was
-        if source is not None and (stands := self._tracks.get(source)) is not None and stands.alive and source != path:
-            source = None  # something took its old name: what moved away is new where it is now
-            born = True
-        else:
-            born = track.born
-        if not track.alive:
-            if source is not None:
-                yield "D", source, None
-            elif not born:
-                yield "D", path, None
-        elif source is not None and source != path:
-            if not path.startswith(self._prefix):
-                yield "D", source, None
-            elif source.startswith(self._prefix):
-                yield "R", path, source
-            else:
-                yield "A", path, None
-        else:
-            yield "A" if born and not returned else "M", path, None
+    def _move(self, old: bytes, new: bytes, change: Change) -> None:
+        source = self._at(old, change, stood=True)
+        if not source.now:
+            return
+        # What is replaced has a row of its own before the rename: an unknown target was free.
+        target = self._at(new, change, stood=False)
+        target.now, target.origin = True, source.origin
+        source.now, source.origin = False, None
+        if source.told and not target.told:
+            target.told, target.last = True, source.last
+        self._tell(old, source, change)
+        self._tell(new, target, change)
 
-    def _rename(self, change: Change, old: bytes) -> None:
-        for path in [path for path in self._tracks if path.startswith(old + b"/")]:
-            # A directory moved: what was told of its files belongs to their new paths.
-            self._tracks[change.path + path[len(old) :]] = self._tracks.pop(path)
-        source, target = self._tracks.pop(old, None), self._tracks.get(change.path)
-        if target is not None:
-            target.alive = True
-            if source is None or not source.born:
-                left = source.was if source is not None and source.was is not None else old
-                told = source is not None and source.told
-                self._tell(self._tracks.setdefault(left, _Track(False, False, None, change, told)), change)
-            target.told = target.told or (source is not None and source.told)
-        else:
-            target = source if source is not None else _Track(False, True, None, change, False)
-            if not target.born and target.was is None:
-                target.was = old
-            self._tracks[change.path] = target
-        self._tell(target, change)
+    def _at(self, path: bytes, change: Change, *, stood: bool) -> _Path:
+        if path not in self._paths:
+            self._paths[path] = _Path(stood, stood, path if stood else None, change)
+        return self._paths[path]
 
-    def _tell(self, track: _Track, change: Change) -> None:
-        if change.agent != self._but_by:
-            self.told += not track.told
-            track.told = True
-            track.last = change
+    def _tell(self, path: bytes, at: _Path, change: Change) -> None:
+        if change.agent == self._but_by:
+            at.before, at.origin = at.now, path if at.now else None
+        else:
+            self.told += not at.told
+            at.told, at.last = True, change

@@ -199,10 +199,10 @@ class SqliteReader:
             under=under, **({"tag": tag} if tag is not None else {}),
         )  # fmt: skip
         found: list[tuple[Entry, str]] = []
-        for *columns, handle, head in rows:
-            node = node_of(tuple(columns))
-            line = _first_line(bytes(head)) if node.kind is Kind.FILE else ""
-            if query is None or _mentions(query, node.name, head if isinstance(head, bytes) else b""):
+        for *columns, handle, start in rows:
+            node, head = node_of(tuple(columns)), bytes(start or b"")  # SQLite's substr of an empty blob is null
+            line = _first_line(head) if node.kind is Kind.FILE else ""
+            if query is None or _mentions(query, node.name, head):
                 found.append((Entry(node, b"", handle), line))
         page = found[offset : offset + limit]
         return [(Entry(entry.node, self.path(entry.node.id), entry.handle), line) for entry, line in page], len(found)

@@ -29,6 +29,7 @@ SYSTEM: Final = frozenset({
 
 _WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
 _TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
+_NUMBER_GOES_ON: Final = re.compile(r"\.|[eE][+-]?")
 _LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
 DEFAULT_LINK: Final = "related"
 
@@ -102,8 +103,12 @@ def _parse_meta(text: str) -> _Meta | None:
         json.dumps(given, ensure_ascii=False).encode()
     except json.JSONDecodeError as e:
         rest = text[e.pos :].rstrip()
-        unfinished = not rest or e.msg.startswith("Unterminated") or any(word.startswith(rest) for word in _LITERALS)
-        if unfinished or (e.msg.startswith("Invalid \\") and '"' not in rest):
+        if (
+            any(word.startswith(rest) for word in _LITERALS)  # also an empty rest
+            or _NUMBER_GOES_ON.fullmatch(rest)
+            or e.msg.startswith("Unterminated")
+            or (e.msg.startswith("Invalid \\") and '"' not in rest)
+        ):
             return None
         raise Invalid(f":meta: no JSON object: {e.msg} at line {e.lineno}, column {e.colno}") from None
     except UnicodeEncodeError:

@@ -10,6 +10,7 @@ from avmfs import paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
+from avmfs.memory import check_tag
 from avmfs.node import Entry, Kind
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
@@ -32,6 +33,7 @@ def listing(
     q: str | None = None,
     tag: str | None = None,
 ) -> str:
+    tag = None if tag is None else check_tag(tag)
     with ctx.memory.reading() as reader:
         node = reader.node(ctx.node.id)
         below = b"" if node.id == ROOT else reader.path(node.id)

@@ -67,8 +67,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class View:
     """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it; ``check`` says
-    early whether text so far can ever be right (raises Invalid). ``empty_write``: opening for writing and
-    closing, or touching, is a write. ``slow``: rendering may wait."""
+    early whether text so far can ever be right (raises Invalid); False: more must come. ``empty_write``: opening for
+    writing and closing, or touching, is a write. ``slow``: rendering may wait."""
 
     name: str
     on: frozenset[On]

@@ -93,7 +93,7 @@ def run_mount(spec: ChildSpec) -> None:
     At SIGTERM, and when the supervisor is gone, the mount is left dead rather than taken away: the bare directory
     below it would take writes that nobody sees again. Only the supervisor, which guards it, says when to unmount.
     """
-    from avmfs.fuse.portable import serve
+    from avmfs.fuse.serve import serve
     from avmfs_daemon.compose import open_memory
 
     with living(spec) as life:

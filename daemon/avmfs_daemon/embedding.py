@@ -12,7 +12,6 @@ only calls `serve`, `load` and `status`, which do not wait.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import numpy as np
+from avmfs_config import EmbeddingSettings
 
 from avmfs import wire
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
@@ -341,16 +341,14 @@ def _chunks(texts: Sequence[str]) -> list[list[str]]:
     return chunks
 
 
-def factory_for(enabled: bool, model: str, path: Any, device: str, allow_download: bool) -> Callable[[], Embedder] | None:
+def factory_for(settings: EmbeddingSettings) -> Callable[[], Embedder] | None:
     """How to make the configured engine; None when semantic search is turned off."""
-    if not enabled:
+    if not settings.enabled:
         return None
 
     def load() -> Embedder:
         from avmfs.embed.local import LocalEmbedding
 
-        engine = LocalEmbedding(model, path=path, device=device, allow_download=allow_download)
-        engine.load()
-        return engine
+        return LocalEmbedding(settings.model, settings.path, settings.device, settings.allow_download)
 
     return load

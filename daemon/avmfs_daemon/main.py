@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-
 from avmfs_config import ConfigError, Paths, find_paths
 
 if TYPE_CHECKING:
@@ -162,13 +161,13 @@ def _start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
 
 
 def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) -> NoReturn:
-    from daemon import DaemonContext  # python-daemon's, not the folder of this package
+    from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
     path = _log_path(paths)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
-    log = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a")
+    log = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a")
 
     def tell(outcome: dict[str, Any]) -> None:
         os.write(writing, json.dumps(outcome).encode())
@@ -261,7 +260,7 @@ def _shown(answer: dict[str, Any]) -> str:
 
 
 def _ago(since: float) -> str:
-    """"3h 20m": the two largest units of the time that has passed."""
+    """The two largest units of the time that has passed: 3h 20m."""
     left = max(0, int(time.time() - since))
     parts: list[str] = []
     for unit, seconds in _UNITS:

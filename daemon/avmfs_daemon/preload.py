@@ -26,7 +26,8 @@ for _module in (
     "avmfs_daemon.children",
     "avmfs_daemon.compose",
     "avmfs.rpc.server",
-    "avmfs.fuse.portable",
+    "avmfs.fuse.linux",
+    "avmfs.fuse.serve",
 ):
     # A part that is missing (libfuse, say) is reported by the child that needs it.
     with contextlib.suppress(ImportError, OSError):

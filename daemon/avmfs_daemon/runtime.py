@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from avmfs_config import Settings
+
 from avmfs.errors import Busy
 from avmfs.store.lock import StoreLock
-from avmfs_config import Settings
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from avmfs_config import Mount
+
 from avmfs_daemon.children import Entry
 from avmfs_daemon.mountpoint import Mountpoint
 from avmfs_daemon.spec import ChildSpec, Kind

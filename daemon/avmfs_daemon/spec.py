@@ -14,9 +14,10 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Literal
 
+from avmfs_config import Mount, Settings
+
 from avmfs.access import Policy
 from avmfs.store.transaction import IndexRules
-from avmfs_config import Mount, Settings
 
 Kind = Literal["writer", "door", "keeper", "mount"]
 
@@ -80,4 +81,3 @@ def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
     ]
     policy = Policy.from_words(rules, message["default"])
     return policy, IndexRules(tuple(message["ignore"]), message["max_bytes"])
-

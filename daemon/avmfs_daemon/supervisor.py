@@ -24,11 +24,12 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from avmfs_config import ConfigError, Mount, Paths, Settings, load_mounts, load_settings
+
 from avmfs.errors import AvmError
 from avmfs.store import database
 from avmfs.store.sqlite import open_attached
 from avmfs.store.writer import ANYBODY, proof
-from avmfs_config import ConfigError, Mount, Paths, Settings, load_mounts, load_settings
 from avmfs_daemon import control, forking, runtime
 from avmfs_daemon.children import Entries
 from avmfs_daemon.crew import Crew
@@ -89,7 +90,7 @@ class Supervisor:
         directory, path = self._paths.runtime_dir, self._paths.database
         runtime.make_directory(directory, traversable=runtime.serves_others(self._settings))
         about = {"pid": os.getpid(), "socket": os.fspath(directory / runtime.DOOR)}
-        stack.enter_context(runtime.hold(directory / "daemon", 2.0, about))
+        stack.enter_context(runtime.hold(directory / "daemon", 0.5, about))
         self._lock = stack.enter_context(runtime.hold(path, STORE_LOCK_S, about))
         database.prepare(path)
         runtime.clean_up(directory)
@@ -155,17 +156,13 @@ class Supervisor:
         self._stopping = True
         self._service.load(None)
         slots = list(self._crew.slots)
-        for group in ([slot for slot in slots if slot.kind != "writer"], [slot for slot in slots if slot.kind == "writer"]):
+        others = [slot for slot in slots if slot is not self._writer]
+        for group in (others, [slot for slot in slots if slot is self._writer]):
             self._dismiss(group)
             self._crew.finish(slot for slot in group if slot in self._crew.slots)
 
     def _load_model(self) -> None:
-        embedding = self._settings.embedding
-        self._service.load(
-            factory_for(
-                embedding.enabled, embedding.model, embedding.path, embedding.device, embedding.allow_download
-            )
-        )
+        self._service.load(factory_for(self._settings.embedding))
 
     # The loop ----------------------------------------------------------------------------------------------
 
@@ -293,6 +290,8 @@ class Supervisor:
             self._load_model()
         running = [slot for slot in self._crew.slots if slot.mount is not None]
         wanted = {_place(mount): mount for mount in mounts}
+        places = {_place(slot.mount) for slot in running if slot.mount}
+        counts = {"added": len(wanted.keys() - places), "removed": len(places - wanted.keys())}
         # One whose directory could not be used starts from the beginning, as if it were new.
         kept = [slot for slot in running if slot.mount and _place(slot.mount) in wanted and slot.mountpoint is not None]
         self._dismiss([slot for slot in running if slot not in kept])
@@ -310,10 +309,7 @@ class Supervisor:
         for mount in wanted.values():
             self._add(mount)
         self._turn_until(self._settled, RELOAD_S)
-        counts = {
-            "added": len(wanted), "removed": len(running) - len(kept),
-            "restarted": sum(slot.mount is not None for slot in restarted),
-        }  # fmt: skip
+        counts["restarted"] = sum(slot.mount is not None for slot in restarted)
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
         return {**counts, "problems": self._problems()}
 

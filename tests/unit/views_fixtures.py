@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from avmfs_config import Limits, SearchSettings
+
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
@@ -22,7 +24,6 @@ from avmfs.store.transaction import IndexRules
 from avmfs.store.writer import Applier
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import Context, Rendered, View
-from avmfs_config import Limits, SearchSettings
 
 START = int(datetime(2026, 3, 7, 10, 30, tzinfo=UTC).timestamp()) * 10**9
 MINUTE = 60 * 10**9
@@ -73,6 +74,9 @@ class Agent:
         """Like `head`: the bytes, but not to their end."""
         return self.rendered(name).data.decode()
 
+    def peek_bytes(self, name: str) -> bytes:
+        return self.rendered(name).data
+
     def cat(self, name: str) -> str:
         rendered = self.rendered(name)
         if rendered.at_end is not None:
@@ -97,13 +101,13 @@ class Agent:
 
     def _view(self, name: str) -> tuple[View, Context, paths.ViewName]:
         directory, _, last = name.rpartition("/") if "?" not in name else _cut(name)
-        parsed = paths.parse_view(last.encode())
+        parsed = paths.parse_view(paths.raw(last))
         assert parsed is not None, name
         at = f"{directory}/{parsed.base.decode()}"
         node = self.node(at)
         view = views.find(parsed.view, node)
         assert view is not None, name
-        return view, Context(self.memory, node, at.encode()), parsed
+        return view, Context(self.memory, node, paths.raw(at)), parsed
 
 
 def _cut(name: str) -> tuple[str, str, str]:

@@ -1,0 +1,26 @@
+"""What holds for every test: which ones can run here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `mount` need FUSE. Where it is missing they are skipped, or fail when AVM_REQUIRE_MOUNTS=1."""
+    if item.get_closest_marker("mount") is None or (missing := _missing_for_mounts()) is None:
+        return
+    if os.environ.get("AVM_REQUIRE_MOUNTS") == "1":
+        pytest.fail(f"AVM_REQUIRE_MOUNTS=1, but {missing}", pytrace=False)
+    pytest.skip(missing)
+
+
+def _missing_for_mounts() -> str | None:
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse cannot be opened"
+    if shutil.which("fusermount3") is None:
+        return "fusermount3 is not installed"
+    return None

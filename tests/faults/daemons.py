@@ -1,0 +1,151 @@
+"""What tests of the daemon share: one configuration, its processes and mounts, and waiting with a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from avmfs_daemon import mountpoint
+
+REPOSITORY = Path(__file__).parents[2]
+QUIET = "embedding: {enabled: false}\n"
+
+
+def wait(condition: Callable[[], Any], limit_s: float = 10.0) -> float:
+    """Seconds until the condition held."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < limit_s, "nothing happened in time"
+        time.sleep(0.005)
+    return time.monotonic() - started
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+class Daemon:
+    """One configuration and data directory, and the daemon that may be running on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config, self.run = root / "config", root / "run"
+        self.config.mkdir()
+        self.environ = {
+            **os.environ,
+            "AVM_CONFIG_DIR": str(self.config),
+            "AVM_DATA_DIR": str(root / "data"),
+            "AVM_RUNTIME_DIR": str(self.run),
+            "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "daemon", "config")),
+        }
+        self.agents: list[str] = []
+        self.pids: set[int] = set()
+        self.settings(QUIET)
+
+    def mounts(self, *agents: str, more: str = "") -> None:
+        self.agents = sorted({*self.agents, *agents})
+        lines = [f"  - {{mountpoint: {self.at(agent)}, agent_id: {agent}{more}}}" for agent in agents]
+        (self.config / "mounts.yaml").write_text("mounts:\n" + "\n".join(lines) + "\n" if agents else "mounts: []\n")
+
+    def settings(self, text: str) -> None:
+        (self.config / "config.yaml").write_text(text)
+
+    def at(self, agent: str) -> Path:
+        return self.root / agent
+
+    def command(self, *arguments: str, expect: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "avmfs_daemon", *arguments],
+            env=self.environ, cwd=self.root, capture_output=True, text=True, timeout=40,
+        )  # fmt: skip
+        assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, self.log())
+        return done.stdout + done.stderr
+
+    def start(self) -> None:
+        self.command("start", "--daemon")
+        self.family()
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.command("status", "--json"))
+        self.pids.add(status["pid"])
+        return status
+
+    def mount(self, agent: str) -> dict[str, Any]:
+        return next(mount for mount in self.status()["mounts"] if mount["agent_id"] == agent)
+
+    def family(self) -> dict[str, int]:
+        """The pid of every process of the daemon, by the name it shows; all are remembered for the teardown."""
+        found = {"supervisor": self.status()["pid"]}
+        children: dict[int, list[int]] = {}
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                children.setdefault(int(entry.read_text().rpartition(")")[2].split()[1]), []).append(
+                    int(entry.parent.name)
+                )
+        todo = [found["supervisor"]]
+        while todo:
+            for pid in children.get(todo.pop(), []):
+                todo.append(pid)
+                self.pids.add(pid)
+                with contextlib.suppress(OSError):
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    if name.startswith("avm "):
+                        found[name.removeprefix("avm ")] = pid
+                    elif b"multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found["fork server"] = pid
+        return found
+
+    def mounted(self, agent: str) -> bool:
+        return bool(mountpoint.mounts_at(self.at(agent)))
+
+    def log(self) -> str:
+        path = self.root / "data" / "logs" / "avm-daemon.log"
+        return path.read_text() if path.exists() else ""
+
+    def gone(self) -> bool:
+        return not any(alive(pid) for pid in self.pids)
+
+    def clean_up(self) -> None:
+        """By pid and by mountpoint only."""
+        with contextlib.suppress(Exception):
+            self.family()
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for agent in self.agents:
+            while self.mounted(agent):
+                subprocess.run(["fusermount3", "-uz", str(self.at(agent))], timeout=10)
+            with contextlib.suppress(OSError):
+                set_immutable(self.at(agent), False)
+
+
+def is_immutable(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flags = struct.unpack("Q", fcntl.ioctl(descriptor, mountpoint.FS_IOC_GETFLAGS, bytes(8)))[0]
+        return bool(flags & mountpoint.FS_IMMUTABLE_FL)
+    finally:
+        os.close(descriptor)
+
+
+def set_immutable(path: Path, wanted: bool) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flags = struct.unpack("Q", fcntl.ioctl(descriptor, mountpoint.FS_IOC_GETFLAGS, bytes(8)))[0]
+        bit = mountpoint.FS_IMMUTABLE_FL
+        new = flags | bit if wanted else flags & ~bit
+        fcntl.ioctl(descriptor, mountpoint.FS_IOC_SETFLAGS, struct.pack("Q", new))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,48 @@
+"""A daemon whose agents `eve-*` run mount children that misbehave. Run as a script by test_daemon_children."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+from avmfs_daemon import main
+from avmfs_daemon.children import Entries, run_mount
+from avmfs_daemon.spec import ChildSpec
+
+from avmfs import wire
+
+
+def mount(spec: ChildSpec) -> None:
+    """The ordinary mount, or what the agent's name says."""
+    control = spec.control
+    match spec.agent:
+        case "eve-dies":
+            os._exit(3)
+        case "eve-explains":
+            control.send_bytes(wire.pack({"error": "out of luck"}))
+            os._exit(1)
+        case "eve-floods":
+            frame = wire.pack({"ask": 1, "do": "status", "arguments": {}})
+            while True:
+                control.send_bytes(frame)
+        case "eve-garbles":
+            control.send_bytes(b"\xc1 no msgpack")
+        case "eve-lists":
+            control.send_bytes(wire.pack([1, 2, 3]))
+        case "eve-stalls":
+            os.write(control.fileno(), struct.pack("!i", 1000) + b"half a frame")
+        case "eve-boasts":
+            os.write(control.fileno(), struct.pack("!i", 0x7FFFFFFF))
+        case _:
+            run_mount(spec)
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    paths, environ = main._surroundings()
+    # The module by its name: children import it anew.
+    from hostile import mount as entry
+
+    main.leave(main.serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))

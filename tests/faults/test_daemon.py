@@ -1,0 +1,445 @@
+"""The daemon under kill -9, bad configuration and stop, with real processes and real mounts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from daemons import QUIET, Daemon, alive, is_immutable, set_immutable, wait
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+
+
+def answers(path: Path, text: str) -> bool:
+    with contextlib.suppress(OSError):
+        return path.read_text() == text
+    return False
+
+
+# --- start, status, stop
+
+
+def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note.md").write_text("hello")
+    assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
+    family = daemon.family()
+    assert family.keys() == {"supervisor", "fork server", "writer", "door", "keeper", "alice", "bob"}
+    daemon.command("stop")
+    wait(daemon.gone, 1)
+    assert not daemon.mounted("alice") and not daemon.mounted("bob")
+    assert not is_immutable(daemon.at("alice"))
+    assert sorted(path.name for path in daemon.run.iterdir()) == ["daemon.lock"]
+    assert "not running" in daemon.command("stop", expect=1)
+    daemon.start()
+    assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
+
+
+def test_status_tells_what_runs(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    status = daemon.status()
+    assert status.keys() == {"pid", "version", "mounts", "embedding", "store", "isolation"}
+    (mount,) = status["mounts"]
+    assert mount.keys() == {"agent_id", "mountpoint", "pid", "state", "restarts", "since"}
+    assert (mount["agent_id"], mount["state"], mount["restarts"]) == ("alice", "ready", 0)
+    assert mount["mountpoint"] == str(daemon.at("alice"))
+    assert status["embedding"]["state"] == "off"
+    assert status["store"].keys() == {"path", "waiting_lexical", "waiting_semantic", "writer_pid"}
+    assert status["isolation"] == "advisory"
+    table = daemon.command("status")
+    assert "alice" in table and "ready" in table and str(daemon.at("alice")) in table
+
+
+def test_files_are_private_whatever_the_umask(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    before = os.umask(0)
+    try:
+        daemon.start()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o700
+    for path in [*daemon.run.glob("*.sock"), *daemon.root.glob("data/**/*")]:
+        assert not path.stat().st_mode & 0o077, path
+
+
+def test_other_users_reach_the_door_and_only_that(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.settings(QUIET + "uids: {12345: [alice]}\n")
+    daemon.start()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in daemon.run.glob("*.sock")}
+    assert modes == {"avm.sock": 0o666, "writer.sock": 0o600, "control.sock": 0o600}
+    assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o711
+    assert daemon.status()["isolation"] == "by uid"
+
+
+def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    pid = daemon.status()["pid"]
+    assert f"already running (pid {pid})" in daemon.command("start", expect=1)
+    assert f"already running (pid {pid})" in daemon.command("start", "--daemon", expect=1)
+    assert daemon.mount("alice")["restarts"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_daemon_in_the_foreground_in_order(daemon: Daemon, number: signal.Signals) -> None:
+    daemon.mounts("alice")
+    with subprocess.Popen(
+        [sys.executable, "-m", "avmfs_daemon", "start"], env=daemon.environ, stderr=subprocess.DEVNULL
+    ) as process:
+        daemon.pids.add(process.pid)
+        wait(lambda: daemon.mounted("alice") and (daemon.run / "control.sock").exists())
+        wait(lambda: daemon.mount("alice")["state"] == "ready")
+        daemon.family()
+        process.send_signal(number)
+        assert process.wait(12) == 0
+    wait(daemon.gone, 1)
+    assert not daemon.mounted("alice")
+
+
+def test_stop_with_files_open_takes_no_longer_than_ten_seconds(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    with open(daemon.at("alice") / "memory/open", "w") as file:
+        file.write("text")
+        file.flush()
+        started = time.monotonic()
+        daemon.command("stop")
+        assert time.monotonic() - started < 10
+        with contextlib.suppress(OSError):
+            file.close()
+    wait(daemon.gone, 1)
+    assert not daemon.mounted("alice")
+
+
+def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    family = daemon.family()
+    for name in ("alice", "keeper", "writer"):
+        os.kill(family[name], signal.SIGSTOP)
+    started = time.monotonic()
+    daemon.command("stop")
+    assert time.monotonic() - started < 12
+    wait(daemon.gone, 1)
+    assert not daemon.mounted("alice")
+
+
+# --- configuration
+
+
+def test_bad_mounts_are_named_and_nothing_starts(daemon: Daemon) -> None:
+    (daemon.config / "mounts.yaml").write_text("mounts:\n  - {mountpoint: /tmp/x}\n")
+    for command in (["start"], ["start", "--daemon"], ["check"]):
+        assert "mounts.yaml: mounts[0].agent_id: required" in daemon.command(*command, expect=1)
+    assert not list(daemon.run.glob("*.sock"))
+
+
+def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:
+    assert "mounts.yaml: no such file" in daemon.command("start", "--daemon", expect=1)
+
+
+def test_a_foreign_database_is_refused(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    (daemon.root / "data").mkdir()
+    (daemon.root / "data/avm.db").write_bytes(b"precious bytes of something else" * 100)
+    daemon.command("start", "--daemon", expect=1)
+    assert (daemon.root / "data/avm.db").read_bytes().startswith(b"precious")
+    assert not daemon.mounted("alice")
+
+
+def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.at("alice").mkdir()
+    (daemon.at("alice") / "mine").write_text("keep")
+    assert "not empty" in daemon.command("start", "--daemon")
+    assert daemon.mount("alice")["state"] == "failed"
+    assert daemon.mount("bob")["state"] == "ready"
+    (daemon.at("alice") / "mine").unlink()
+    daemon.command("reload")
+    assert daemon.mount("alice")["state"] == "ready"
+
+
+def test_reload_touches_only_what_changed(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    before = daemon.family()
+    daemon.mounts("alice", "carol")
+    assert "1 added, 1 removed, 0 restarted" in daemon.command("reload")
+    assert daemon.mounted("carol") and not daemon.mounted("bob")
+    assert not alive(before["bob"])
+    (daemon.at("bob") / "ordinary").write_text("a directory like any other")
+    after = daemon.family()
+    assert {name: after[name] for name in ("alice", "writer", "door", "keeper")} == {
+        name: before[name] for name in ("alice", "writer", "door", "keeper")
+    }
+
+
+def test_a_changed_mount_is_replaced_without_a_gap(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.mount("alice")["pid"]
+    stop, failures = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                with open(daemon.at("alice") / "memory/note") as file:
+                    assert file.read() == "text"
+            except OSError as e:
+                failures.append(e)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    daemon.mounts("alice", more=", read_only: true")
+    assert "0 added, 0 removed, 1 restarted" in daemon.command("reload")
+    stop.set()
+    thread.join(10)
+    # Between detaching and mounting lie microseconds to milliseconds.
+    assert len(failures) < 200
+    assert daemon.mount("alice")["pid"] != before
+    with pytest.raises(OSError, match="Read-only"):
+        (daemon.at("alice") / "memory/note").write_text("more")
+    wait(lambda: not alive(before), 5)
+
+
+def test_a_bad_reload_keeps_the_old_configuration(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    before = daemon.family()
+    daemon.settings("default_access: sometimes\n")
+    assert "config.yaml: default_access" in daemon.command("reload", expect=1)
+    os.kill(before["supervisor"], signal.SIGHUP)
+    wait(lambda: daemon.log().count("config.yaml: default_access") == 2)
+    assert daemon.family() == before
+    (daemon.at("alice") / "memory/note").write_text("still works")
+
+
+def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.family()
+    daemon.settings(QUIET + 'permissions:\n  - {pattern: "/memory/*", access: ro, agents: [bob]}\ndefault_access: rw\n')
+    daemon.command("reload")
+    with pytest.raises(PermissionError):
+        (daemon.at("bob") / "memory/note").write_text("no")
+    (daemon.at("alice") / "memory/note").write_text("yes")
+    assert daemon.family() == before
+
+
+# --- kill -9
+
+
+@pytest.mark.parametrize("victim", ["alice", "writer", "door", "keeper"])
+def test_a_killed_child_is_back_within_two_seconds(daemon: Daemon, victim: str) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("bob") / "memory/before").write_text("1")
+    before = daemon.family()
+    os.kill(before[victim], signal.SIGKILL)
+    wait(lambda: victim in daemon.family() and daemon.family()[victim] != before[victim], 2)
+    wait(lambda: answers(daemon.at("alice") / "memory/before", "1"), 2)
+    (daemon.at("alice") / "memory/after").write_text("2")
+    assert (daemon.at("bob") / "memory/after").read_text() == "2"
+    after = daemon.family()
+    assert {name for name in before if before[name] != after[name]} == {victim}
+    assert daemon.mount("alice")["restarts"] == (victim == "alice")
+    assert daemon.mount("bob")["restarts"] == 0
+
+
+def test_connecting_to_a_killed_door_or_writer_never_fails(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    family = daemon.family()
+    stop, failures = threading.Event(), []
+
+    def connect(name: str) -> None:
+        while not stop.is_set():
+            try:
+                with socket.socket(socket.AF_UNIX) as sock:
+                    sock.settimeout(5)
+                    sock.connect(str(daemon.run / name))
+            except OSError as e:
+                failures.append(e)
+            time.sleep(0.002)
+
+    threads = [threading.Thread(target=connect, args=(name,)) for name in ("avm.sock", "writer.sock")]
+    for thread in threads:
+        thread.start()
+    for name in ("door", "writer"):
+        os.kill(family[name], signal.SIGKILL)
+        time.sleep(0.3)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert not failures
+
+
+def test_no_acknowledged_write_is_lost_when_the_writer_is_killed_again_and_again(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    stop, written = threading.Event(), []
+
+    def write() -> None:
+        while not stop.is_set():
+            name = f"n{len(written)}"
+            (daemon.at("alice") / "memory" / name).write_text(name)
+            written.append(name)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for _ in range(4):
+        time.sleep(0.3)
+        os.kill(daemon.status()["store"]["writer_pid"], signal.SIGKILL)
+    stop.set()
+    thread.join(20)
+    assert len(written) > 4
+    assert all((daemon.at("bob") / "memory" / name).read_text() == name for name in written)
+
+
+def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.family()
+    os.kill(before["fork server"], signal.SIGKILL)
+    wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready", 15)
+    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 5)
+    for name in ("writer", "door", "keeper", "alice"):
+        wait(lambda name=name: not alive(before[name]), 3)  # type: ignore[misc]
+
+
+def test_after_a_killed_supervisor_the_children_go_and_start_just_works(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    before = daemon.family()
+    os.kill(before["supervisor"], signal.SIGKILL)
+    wait(lambda: not any(alive(pid) for pid in before.values()), 5)
+    assert daemon.mounted("alice")  # dead rather than a bare directory that takes writes
+    with pytest.raises(OSError, match="not connected"):
+        (daemon.at("alice") / "lost").write_text("never acknowledged")
+    daemon.start()
+    assert (daemon.at("bob") / "memory/note").read_text() == "text"
+    assert {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"}
+
+
+def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    for _ in range(3):
+        os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+        daemon.start()
+        (daemon.at("alice") / "memory/note").write_text("text")
+    assert len([name for name in daemon.family() if name == "alice"]) == 1
+
+
+def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+    wait(daemon.gone, 5)
+    daemon.mounts("alice")
+    daemon.start()
+    assert not daemon.mounted("bob")
+    (daemon.at("bob") / "ordinary").write_text("text")
+
+
+def test_stop_cleans_up_after_a_killed_supervisor(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+    wait(daemon.gone, 5)
+    assert daemon.mounted("alice")
+    assert "killed" in daemon.command("stop")
+    assert not daemon.mounted("alice")
+    daemon.command("stop", expect=1)
+
+
+def test_a_protection_that_a_killed_supervisor_left_is_taken_off(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.at("alice").mkdir()
+    set_immutable(daemon.at("alice"), True)
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("text")
+    daemon.command("stop")
+    assert not is_immutable(daemon.at("alice"))
+
+
+def test_the_bare_directory_refuses_writes_while_nothing_covers_it(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    at = daemon.at("alice")
+    (at / "memory/note").write_text("text")
+    stop, hidden = threading.Event(), []
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            with contextlib.suppress(OSError):
+                (at / f"stray{number}").write_text("x")  # nothing can be created at the root of a mount
+                hidden.append(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for _ in range(5):
+        pid = daemon.mount("alice")["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda pid=pid: daemon.mount("alice")["pid"] not in (pid, None), 5)  # type: ignore[misc]
+        wait(lambda: answers(at / "memory/note", "text"), 5)
+    stop.set()
+    thread.join(10)
+    assert hidden == []
+
+
+def test_a_terminated_mount_child_leaves_no_bare_directory(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    pid = daemon.mount("alice")["pid"]
+    (daemon.at("alice") / "memory/note").write_text("text")
+    os.kill(pid, signal.SIGTERM)
+    while daemon.mount("alice")["pid"] == pid:
+        with contextlib.suppress(OSError):  # dead, or the tree; never an empty directory
+            assert "memory" in os.listdir(daemon.at("alice"))
+    wait(lambda: daemon.mount("alice")["pid"] not in (pid, None), 2)
+    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 2)
+
+
+# --- the control socket
+
+
+def test_silent_and_garbled_peers_do_not_disturb_the_loop(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    with contextlib.ExitStack() as stack:
+        for data in (b"", b"\0\0\0\x10half", b"\xff" * 64, b"\0\0\0\x01\xc1", b"GET / HTTP/1.1\r\n\r\n") * 3:
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.connect(str(daemon.run / "control.sock"))
+            with contextlib.suppress(OSError):
+                sock.sendall(data)
+        assert daemon.status()["mounts"][0]["state"] == "ready"
+
+
+def test_programs_can_read_the_status(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    assert json.loads(daemon.command("status", "--json"))["mounts"][0]["agent_id"] == "alice"
+    daemon.command("stop")
+    assert "not running" in daemon.command("status", expect=1)
+    assert "not running" in daemon.command("reload", expect=1)
+    daemon.command("dance", expect=2)

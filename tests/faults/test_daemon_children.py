@@ -1,0 +1,60 @@
+"""A mount child that misbehaves harms its own agent only: the supervisor and the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from daemons import Daemon, wait
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+
+
+@contextmanager
+def running(daemon: Daemon) -> Iterator[None]:
+    environ = {**daemon.environ, "PYTHONPATH": f"{daemon.environ['PYTHONPATH']}:{Path(__file__).parent}"}
+    with (
+        open(daemon.root / "log", "w") as log,
+        subprocess.Popen([sys.executable, "-m", "hostile"], env=environ, stdout=log, stderr=log) as process,
+    ):
+        daemon.pids.add(process.pid)
+        wait(lambda: (daemon.run / "control.sock").exists() and daemon.mount("alice")["state"] == "ready")
+        daemon.family()
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("eve", ["eve-floods", "eve-garbles", "eve-lists", "eve-stalls", "eve-boasts"])
+def test_a_hostile_child_does_not_hold_up_the_loop(daemon: Daemon, eve: str) -> None:
+    daemon.mounts("alice", eve)
+    with running(daemon):
+        for number in range(5):
+            started = time.monotonic()
+            assert daemon.mount("alice")["state"] == "ready"
+            assert time.monotonic() - started < 2
+            (daemon.at("alice") / f"memory/note{number}").write_text("text")
+        victim = daemon.mount("alice")["pid"]
+        os.kill(victim, signal.SIGKILL)
+        wait(lambda: daemon.mount("alice")["pid"] not in (victim, None), 3)
+    wait(daemon.gone, 2)
+
+
+def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more_slowly(daemon: Daemon) -> None:
+    daemon.mounts("alice", "eve-dies", "eve-explains")
+    with running(daemon):
+        wait(lambda: daemon.mount("eve-dies")["state"] == daemon.mount("eve-explains")["state"] == "failed")
+        assert daemon.mount("eve-dies")["error"] == "ended with status 3"
+        assert daemon.mount("eve-explains")["error"] == "out of luck"
+        time.sleep(2)
+        assert 3 <= daemon.mount("eve-dies")["restarts"] <= 8
+        with pytest.raises(PermissionError):
+            (daemon.at("eve-dies") / "lost").write_text("nothing covers it")
+    (daemon.at("eve-dies") / "ordinary").write_text("text")

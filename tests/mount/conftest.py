@@ -1,0 +1,74 @@
+"""Two agents, alice and bob, with a mount each, of one daemon per module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mount_world import World
+
+HANGS_AFTER_S = 90.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory of one test's own, as both agents see it. ``path`` is its path in the mounts."""
+
+    path: str
+    alice: Path
+    bob: Path
+
+
+@pytest.fixture(scope="module")
+def mounts() -> list[dict[str, Any]]:
+    """Entries of mounts.yaml but for the mountpoint. A module may have others."""
+    return [{"agent_id": "alice"}, {"agent_id": "bob"}]
+
+
+@pytest.fixture(scope="module")
+def settings() -> str:
+    """config.yaml. A module may have another."""
+    return "embedding: {enabled: false}\n"
+
+
+@pytest.fixture(scope="module")
+def world(mounts: list[dict[str, Any]], settings: str) -> Iterator[World]:
+    world = World(mounts, settings)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.end()
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging(world: World) -> Iterator[None]:
+    """A system call that a mount never answers cannot be interrupted; without the daemon the kernel ends it."""
+    timer = threading.Timer(HANGS_AFTER_S, world.kill)
+    timer.start()
+    yield
+    timer.cancel()
+    assert world.process is not None
+    assert world.process.poll() is None, "the daemon has died, or was killed because the test hung"
+
+
+@pytest.fixture
+def alice(world: World) -> Path:
+    return world.mounts["alice"]
+
+
+@pytest.fixture
+def bob(world: World) -> Path:
+    return world.mounts["bob"]
+
+
+@pytest.fixture
+def place(world: World, alice: Path, bob: Path, request: pytest.FixtureRequest) -> Place:
+    number = sum(1 for _ in (alice / "memory/shared").iterdir())
+    path = f"memory/shared/t{number}"
+    (alice / path).mkdir()
+    return Place(f"/{path}", alice / path, bob / path)

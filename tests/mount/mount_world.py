@@ -1,0 +1,266 @@
+"""A real daemon with real mounts, and the hands to work with them.
+
+Every wait and every program that is started has a time limit. An operation on a mount that hangs is ended by killing
+the daemon, which makes the kernel answer it with an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 30.0
+START_S = 60.0
+STOP_S = 20.0
+
+
+def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: float = 0.02) -> Any:
+    """The condition's value once it is true. Fails after the limit."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {limit_s} s"
+        time.sleep(every_s)
+    return value
+
+
+def sh(
+    command: str, *, cwd: Path | None = None, limit_s: float = LIMIT_S, check: bool = True, data: str | None = None,
+    env: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run in bash; what it printed. Fails when its exit code is not 0, unless told not to."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=cwd, timeout=limit_s, capture_output=True, text=True, errors="surrogateescape",
+        input=data, env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+    )  # fmt: skip
+    if check:
+        assert done.returncode == 0, f"{command}\nexit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def python(code: str, *arguments: object, limit_s: float = LIMIT_S) -> str:
+    """Run a program in a process of its own; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(os.fspath, map(str, arguments))],
+        timeout=limit_s, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def running(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python program while the block lasts, its stdin and stdout piped; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def line_from(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> str:
+    """The next line that a program prints; killed if it prints none in time."""
+    assert process.stdout is not None
+    timer = threading.Timer(limit_s, process.kill)
+    timer.start()
+    try:
+        return process.stdout.readline().strip()
+    finally:
+        timer.cancel()
+
+
+def cat(path: Path | str) -> str:
+    """A view or file to its end, as cat(1) reads it: to the read that returns nothing."""
+    return cat_bytes(path).decode("utf-8", "surrogateescape")
+
+
+def cat_bytes(path: Path | str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        pieces: list[bytes] = []
+        while piece := os.read(descriptor, 131072):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def echo(text: str, path: Path | str) -> None:
+    """What `echo text > path` does: truncates what is there, never creates a view."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def view(path: Path, suffix: str) -> Path:
+    """``note.md`` and ``:meta`` -> ``note.md:meta``."""
+    return path.with_name(path.name + suffix)
+
+
+def meta(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cat(view(path, ":meta")))
+    return found
+
+
+
+
+@dataclass
+class World:
+    """One daemon; ``mounts[agent]`` is where that agent's mount is. Everything lies below ``root``."""
+
+    entries: Sequence[dict[str, Any]]
+    settings: str = "embedding: {enabled: false}\n"
+    root: Path = field(init=False)
+    mounts: dict[str, Path] = field(init=False)
+    process: subprocess.Popen[bytes] | None = None
+    ours: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Not pytest's tmp_path: the paths of sockets are limited to 103 bytes.
+        self.root = Path(tempfile.mkdtemp(prefix="avmt-", dir="/tmp"))
+        for name in ("config", "data", "run"):
+            (self.root / name).mkdir()
+        self.mounts = {}
+        for entry in self.entries:
+            mountpoint = self.root / entry.pop("at", entry["agent_id"])
+            mountpoint.mkdir()
+            entry["mountpoint"] = os.fspath(mountpoint)
+            self.mounts.setdefault(entry["agent_id"], mountpoint)
+        (self.root / "config/mounts.yaml").write_text(json.dumps({"mounts": list(self.entries)}))
+        (self.root / "config/config.yaml").write_text(self.settings)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
+        return {
+            **kept, "AVM_CONFIG_DIR": str(self.root / "config"), "AVM_DATA_DIR": str(self.root / "data"),
+            "AVM_RUNTIME_DIR": str(self.root / "run"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        }  # fmt: skip
+
+    def start(self) -> None:
+        with open(self.root / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "avmfs_daemon", "start"], env=self.environ, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, cwd=self.root,
+            )  # fmt: skip
+        until(self._ready, START_S)
+        self.note_pids()
+
+    def _ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the daemon ended:\n{self.log()}"
+        found = self.status()
+        states = [mount["state"] for mount in found["mounts"]] if found is not None else []
+        return states == ["ready"] * len(self.entries)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "avmfs_daemon", *arguments], env=self.environ, timeout=LIMIT_S, text=True,
+            capture_output=True, cwd=self.root,
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any] | None:
+        """What the daemon says of itself, None while it says nothing."""
+        done = self.command("status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def log(self) -> str:
+        return (self.root / "log").read_text(errors="replace")
+
+    def note_pids(self) -> None:
+        """Remember the daemon's processes, with their start times: the only ones that may ever be killed."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        wanted = [self.process.pid]
+        while wanted:
+            pid = wanted.pop()
+            if (born := _born(pid)) is not None:
+                self.ours[pid] = born
+                wanted += _children(pid)
+
+    def left(self) -> list[int]:
+        """Processes of the daemon that still run."""
+        return [pid for pid, born in self.ours.items() if _born(pid) == born]
+
+    def mounted(self) -> list[str]:
+        """Mountpoints below the root, from the kernel's table; never touches them."""
+        with open("/proc/self/mounts") as table:
+            return [line.split()[1] for line in table if line.split()[1].startswith(f"{self.root}/")]
+
+    def kill(self) -> None:
+        """The daemon and all that it started, at once."""
+        self.note_pids()
+        for pid in self.left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(STOP_S)
+
+    def end(self) -> None:
+        """Stop the daemon and take everything away. Fails when something stayed or went wrong on the way."""
+        problems: list[str] = []
+        try:
+            if self.process is not None:
+                self.note_pids()
+                try:
+                    self.command("stop")
+                    code = self.process.wait(STOP_S)
+                    problems += [f"the daemon ended with {code}"] if code else []
+                except subprocess.TimeoutExpired:
+                    problems.append("the daemon did not stop")
+                problems += [f"process {pid} is left" for pid in self.left()]
+            problems += [f"{path} is still mounted" for path in self.mounted()]
+            log = self.log() if self.process is not None else ""
+            problems += [f"log: {line}" for line in log.splitlines() if "Traceback" in line or " ERROR " in line]
+            if problems:
+                problems.append(log[-8000:])
+        finally:
+            self.kill()
+            for path in self.mounted():
+                subprocess.run(["fusermount3", "-uz", path], timeout=LIMIT_S, check=False, capture_output=True)
+            if not self.mounted():
+                shutil.rmtree(self.root)
+        assert not problems, "\n".join(problems)
+
+
+def quoted(path: Path | str) -> str:
+    return shlex.quote(os.fspath(path))
+
+
+def _born(pid: int) -> str | None:
+    """When a process started, in ticks since boot; None for one that is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, task.read_text().split())
+    return found

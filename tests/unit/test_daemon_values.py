@@ -1,0 +1,124 @@
+"""Small parts of the daemon: rules on the wire, non-blocking frames, the runtime directory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from avmfs_config import default_settings
+from avmfs_daemon import control, main, runtime
+from avmfs_daemon.runtime import RuntimeProblem
+from avmfs_daemon.spec import rules_from, rules_message
+from avmfs_daemon.stream import UNSENT_LIMIT, Closed, Stream
+
+from avmfs import wire
+
+
+def test_rules_survive_the_pipe() -> None:
+    settings = default_settings()
+    policy, index = rules_from(wire.unpack(wire.pack(rules_message(settings))))
+    assert policy.digest == rules_from(rules_message(settings))[0].digest
+    assert [rule.pattern for rule in policy.rules] == [rule.pattern for rule in settings.permissions]
+    assert index.ignore == settings.search.ignore
+
+
+def pair() -> tuple[Stream, socket.socket]:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(5)
+    return Stream(ours.detach()), theirs
+
+
+def test_frames_are_collected_from_pieces() -> None:
+    stream, peer = pair()
+    data = wire.frame({"a": 1}) + wire.frame([2])
+    peer.sendall(data[:3])
+    assert stream.read() == []
+    peer.sendall(data[3:])
+    assert stream.read() == [{"a": 1}, [2]]
+    assert stream.read() == []  # does not wait
+    peer.close()
+    with pytest.raises(Closed):
+        stream.read()
+    stream.close()
+
+
+def test_a_peer_that_does_not_read_is_given_up_on_and_never_waited_for() -> None:
+    stream, peer = pair()
+    with pytest.raises(Closed, match="does not read"):
+        for _ in range(10 * UNSENT_LIMIT // 1000):
+            stream.send("x" * 1000)
+    stream.close()
+    peer.close()
+
+
+def test_what_did_not_fit_is_sent_later() -> None:
+    stream, peer = pair()
+    stream.send("x" * 500_000)
+    assert stream.unsent
+    got = bytearray()
+    while len(got) < 500_000:
+        got += peer.recv(1 << 16)
+        stream.flush()
+    assert not stream.unsent
+    assert wire.unpack(bytes(got[4:])) == "x" * 500_000
+    stream.close()
+    peer.close()
+
+
+def test_the_runtime_directory_is_private_and_our_own(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    runtime.make_directory(directory, traversable=False)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    directory.chmod(0o777)
+    runtime.make_directory(directory, traversable=True)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o711
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    with pytest.raises(RuntimeProblem, match="not a directory"):
+        runtime.make_directory(link, traversable=False)
+    with pytest.raises(RuntimeProblem, match="too long"):
+        runtime.make_directory(tmp_path / ("x" * 100), traversable=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
+def test_a_runtime_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(RuntimeProblem, match="another user"):
+        runtime.make_directory(tmp_path, traversable=False)
+
+
+def test_what_is_remembered_comes_back_and_damage_counts_as_nothing(tmp_path: Path) -> None:
+    assert runtime.remembered(tmp_path) == {}
+    runtime.remember(tmp_path, {Path("/mnt/a b"): 0o750})
+    assert runtime.remembered(tmp_path) == {Path("/mnt/a b"): 0o750}
+    for damaged in ("", "{", "[]", '{"mountpoints": 3}', '{"mountpoints": {"/x": "y"}}'):
+        (tmp_path / runtime.STATE).write_text(damaged)
+        assert runtime.remembered(tmp_path) == {}
+
+
+def test_nobody_listening_is_not_running(tmp_path: Path) -> None:
+    with pytest.raises(control.NotRunning):
+        control.ask(tmp_path / "control.sock", "status")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "stale"))
+    with pytest.raises(control.NotRunning):
+        control.stop(tmp_path / "stale", 1)
+
+
+def test_status_is_a_table_for_people() -> None:
+    mount = {"agent_id": "alice", "mountpoint": "/a", "pid": 7, "state": "ready", "restarts": 0, "since": 0.0}
+    broken = {**mount, "agent_id": "bob", "pid": None, "state": "failed", "error": "/b: not a directory"}
+    shown = main._shown(
+        {
+            "pid": 1, "version": "0.1.0", "mounts": [mount, broken], "isolation": "advisory",
+            "embedding": {"state": "loading", "model": "", "dimension": 0, "reason": "the model is still loading"},
+            "store": {"path": "/d/avm.db", "waiting_lexical": 1, "waiting_semantic": 2, "writer_pid": 3},
+        }
+    ).splitlines()  # fmt: skip
+    assert shown[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "MOUNTPOINT"]
+    assert "  bob: /b: not a directory" in shown
+    assert "embedding  loading (the model is still loading)" in shown
+    assert shown[-1] == "waiting    1 for words, 2 for vectors"

@@ -1,0 +1,351 @@
+"""The embedding pipes: one model for all, and no child can spoil it for another."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from avmfs_daemon.embedding import LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
+
+from avmfs import wire
+from avmfs.embed.hashing import HashingEmbedding
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Gated:
+    """An engine that computes only while its gate is open, and remembers each batch."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[tuple[int, bool]] = []
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        assert self.gate.wait(10)
+        self.batches.append((len(texts), urgent))
+        return HashingEmbedding().embed_batch(texts)
+
+
+Connect = Callable[[], Connection]
+
+
+@pytest.fixture
+def service() -> EmbeddingService:
+    service = EmbeddingService()
+    load(service, HashingEmbedding())
+    return service
+
+
+@pytest.fixture
+def connect(service: EmbeddingService) -> Iterator[Connect]:
+    ends: list[Connection] = []
+
+    def new() -> Connection:
+        ours, theirs = multiprocessing.Pipe()
+        ends.append(theirs)
+        service.serve(ours, f"child {len(ends)}")
+        return theirs
+
+    yield new
+    for end in ends:
+        end.close()
+
+
+def load(service: EmbeddingService, engine: Embedder) -> None:
+    service.load(lambda: engine)
+    wait(lambda: service.status()["state"] == "ready")
+
+
+def wait(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.005)
+
+
+def embedder(connection: Connection, timeout_s: float = 5.0) -> PipeEmbedder:
+    return PipeEmbedder(connection, timeout_s)
+
+
+def assert_serves(connect: Connect) -> None:
+    batch = embedder(connect()).embed_batch(["still here"])
+    assert batch.vectors.shape == (1, 64)
+
+
+def closed(connection: Connection) -> bool:
+    """Whether the service has closed its end (replies that are still in the pipe are skipped)."""
+    with contextlib.suppress(EOFError, OSError):
+        while connection.poll(5):
+            connection.recv_bytes()
+        return False
+    return True
+
+
+def test_vectors_are_those_of_the_engine(connect: Connect) -> None:
+    texts = ["alpha beta", "gamma", "\udcff broken", ""]
+    batch = embedder(connect()).embed_batch(texts)
+    expected = HashingEmbedding().embed_batch(["alpha beta", "gamma", "? broken", ""])
+    assert batch.model == expected.model
+    assert batch.vectors.dtype == np.float32
+    np.testing.assert_array_equal(batch.vectors, expected.vectors)
+
+
+def test_no_texts_give_an_empty_matrix_of_the_right_width(connect: Connect) -> None:
+    assert embedder(connect()).embed_batch([]).vectors.shape == (0, 64)
+
+
+def test_more_and_longer_texts_than_a_request_holds_are_sent_in_parts(connect: Connect) -> None:
+    texts = [f"word{number} " * 9000 for number in range(40)] + [f"short {number}" for number in range(700)]
+    batch = embedder(connect(), 20).embed_batch(texts)
+    assert batch.vectors.shape == (740, 64)
+    cut = [text[:TEXT_BYTES] for text in texts]
+    np.testing.assert_array_equal(batch.vectors, HashingEmbedding().embed_batch(cut).vectors)
+
+
+def test_info_names_model_and_dimension(connect: Connect) -> None:
+    assert embedder(connect()).info() == ("hashing-64", 64)
+
+
+def ask(texts: Any = ("x",), **other: Any) -> bytes:
+    return wire.pack({"id": 1, "op": "embed", "texts": texts, "urgent": False} | other)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os._exit, (7,))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\xc1\xc1 no msgpack", id="garbage"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(pickle.dumps(Bomb()), id="pickle"),
+        pytest.param(wire.pack(["not", "a", "map"]), id="no map"),
+        pytest.param(wire.pack({"id": 1}), id="no operation"),
+        pytest.param(wire.pack({"id": 1, "op": "exec"}), id="unknown operation"),
+        pytest.param(ask(id=True), id="id is a boolean"),
+        pytest.param(ask(id="1"), id="id is text"),
+        pytest.param(ask(id=None), id="no id"),
+        pytest.param(ask("text"), id="texts is text"),
+        pytest.param(ask([b"bytes"]), id="bytes"),
+        pytest.param(ask([1, None, [], {}]), id="no texts"),
+        pytest.param(ask(["x"] * 257), id="too many texts"),
+        pytest.param(ask(["x" * (TEXT_BYTES + 1)]), id="text too long"),
+        pytest.param(ask(urgent=1), id="urgent is a number"),
+        pytest.param(ask(surprise=1), id="unknown key"),
+        pytest.param(b"\x91" * 100_000, id="deeply nested"),
+    ],
+)
+def test_a_bad_request_costs_the_sender_its_pipe_and_nobody_else(connect: Connect, data: bytes) -> None:
+    hostile = connect()
+    hostile.send_bytes(data)
+    assert closed(hostile)
+    assert_serves(connect)
+
+
+def test_an_oversize_frame_is_refused_before_it_is_read(connect: Connect) -> None:
+    hostile = connect()
+    os.write(hostile.fileno(), struct.pack("!i", 0x7FFFFFFF))
+    assert closed(hostile)
+    enormous = connect()
+    os.write(enormous.fileno(), struct.pack("!iQ", -1, 1 << 60))
+    assert closed(enormous)
+    assert_serves(connect)
+
+
+def test_half_a_frame_keeps_nobody_else_waiting(connect: Connect) -> None:
+    hostile = connect()
+    os.write(hostile.fileno(), struct.pack("!i", 1000) + b"half")
+    assert_serves(connect)
+
+
+def test_a_child_that_floods_and_never_reads_is_stuck_alone(connect: Connect) -> None:
+    hostile = connect()
+    os.set_blocking(hostile.fileno(), False)
+    frame = ask(["x"] * 256)
+    frame = struct.pack("!i", len(frame)) + frame
+    sent = 0
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        try:
+            sent += os.write(hostile.fileno(), frame)
+        except BlockingIOError:
+            time.sleep(0.01)
+    assert sent < 10_000_000  # back-pressure: the service does not hoard what it cannot answer
+    started = time.monotonic()
+    assert_serves(connect)
+    assert time.monotonic() - started < 2
+
+
+def test_a_process_killed_in_the_middle_of_a_request_disturbs_nobody(
+    service: EmbeddingService, connect: Connect
+) -> None:
+    gated = Gated()
+    load(service, gated)
+    gated.gate.clear()
+    ours, theirs = multiprocessing.Pipe()
+    service.serve(ours, "victim")
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=ask_and_wait, args=(theirs,))
+    process.start()
+    theirs.close()
+    wait(lambda: service.status()["texts"] == 1, 15)
+    process.kill()
+    process.join(5)
+    gated.gate.set()
+    assert_serves(connect)
+
+
+def ask_and_wait(connection: Connection) -> None:
+    connection.send_bytes(ask())
+    time.sleep(60)
+
+
+def test_small_requests_of_many_children_are_computed_together(service: EmbeddingService, connect: Connect) -> None:
+    gated = Gated()
+    load(service, gated)
+    gated.gate.clear()
+    children = [connect() for _ in range(20)]
+    for child in children:
+        child.send_bytes(ask(urgent=True))
+    wait(lambda: service.status()["texts"] == 20)
+    gated.gate.set()
+    for child in children:
+        assert "vectors" in wire.unpack(child.recv_bytes())
+    assert len(gated.batches) <= 4  # the probe, what came first, the rest
+
+
+def test_a_query_overtakes_indexing(service: EmbeddingService, connect: Connect) -> None:
+    gated = Gated()
+    load(service, gated)
+    gated.batches.clear()
+    gated.gate.clear()
+    indexer, asker = connect(), connect()
+    indexer.send_bytes(ask(["x"] * 200))
+    wait(lambda: service.status()["texts"] == 200)
+    asker.send_bytes(ask(urgent=True))
+    wait(lambda: service.status()["texts"] == 201)
+    gated.gate.set()
+    assert asker.poll(5) and indexer.poll(5)
+    assert [urgent for _, urgent in gated.batches].index(True) <= 1
+    assert max(size for size, _ in gated.batches) <= 64
+
+
+def test_while_the_model_loads_the_answer_comes_at_once() -> None:
+    service, gate = EmbeddingService(), threading.Event()
+
+    def slow() -> Embedder:
+        gate.wait(10)
+        return HashingEmbedding()
+
+    service.load(slow)
+    ours, theirs = multiprocessing.Pipe()
+    service.serve(ours, "child")
+    with theirs, pytest.raises(EmbeddingUnavailable, match=LOADING):
+        embedder(theirs).embed_batch(["x"])
+    gate.set()
+
+
+def test_an_engine_that_cannot_be_loaded_is_reported() -> None:
+    service = EmbeddingService()
+
+    def broken() -> Embedder:
+        raise EmbeddingUnavailable("no weights anywhere")
+
+    service.load(broken)
+    wait(lambda: service.status()["state"] == "failed")
+    assert service.status()["reason"] == "no weights anywhere"
+
+
+def test_a_service_that_is_turned_off_says_so(service: EmbeddingService, connect: Connect) -> None:
+    service.load(None)
+    with pytest.raises(EmbeddingUnavailable) as caught:
+        embedder(connect()).embed_batch(["x"])
+    assert caught.value.reason == OFF
+
+
+def test_an_engine_that_raises_fails_that_request_only(service: EmbeddingService, connect: Connect) -> None:
+    class Moody(HashingEmbedding):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            if "bad" in texts:
+                raise RuntimeError("out of memory")
+            return super().embed_batch(texts)
+
+    load(service, Moody())
+    child = embedder(connect())
+    with pytest.raises(EmbeddingUnavailable, match="the engine failed: RuntimeError"):
+        child.embed_batch(["bad"])
+    assert child.embed_batch(["good"]).vectors.shape == (1, 64)
+
+
+def test_a_slow_service_costs_the_caller_its_time_limit_and_the_late_reply_is_dropped(
+    service: EmbeddingService, connect: Connect
+) -> None:
+    gated = Gated()
+    load(service, gated)
+    child = embedder(connect(), timeout_s=0.2)
+    gated.gate.clear()
+    started = time.monotonic()
+    with pytest.raises(EmbeddingUnavailable, match=r"0\.2 s"):
+        child.embed_batch(["first"])
+    with pytest.raises(EmbeddingUnavailable):
+        child.embed_batch(["second"])
+    assert time.monotonic() - started < 1
+    gated.gate.set()
+    time.sleep(0.1)
+    np.testing.assert_array_equal(
+        child.embed_batch(["third"]).vectors, HashingEmbedding().embed_batch(["third"]).vectors
+    )
+
+
+def test_a_parent_that_never_reads_does_not_hold_a_caller() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = embedder(theirs, timeout_s=0.2)
+    started = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(EmbeddingUnavailable):
+            child.embed_batch(["x" * 60_000] * 15)
+    assert time.monotonic() - started < 2
+    ours.close()
+
+
+def test_once_the_parent_is_gone_every_call_fails_at_once() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = embedder(theirs, timeout_s=10)
+    ours.close()
+    started = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(EmbeddingUnavailable, match="gone"):
+            child.embed_batch(["x"])
+    assert time.monotonic() - started < 1
+
+
+def test_threads_share_one_pipe(connect: Connect) -> None:
+    child = embedder(connect())
+    wrong: list[str] = []
+
+    def work(name: str) -> None:
+        for number in range(20):
+            text = f"{name} {number}"
+            if not np.array_equal(child.embed_batch([text]).vectors, HashingEmbedding().embed_batch([text]).vectors):
+                wrong.append(text)
+
+    threads = [threading.Thread(target=work, args=(f"thread{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not wrong and not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,75 @@
+"""Search and recall as views: scope, budget, banner. Ranking has tests of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.errors import Invalid
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        alice, _ = made.agent("alice"), made.agent("bob")
+        alice.put("/shared/market/nvda.md", "NVDA shows weakness, RSI at 72.")
+        alice.put("/shared/other/nvda.md", "NVDA earnings come next week.")
+        yield made
+
+
+@pytest.mark.parametrize("view", ["search", "recall"])
+def test_a_question_is_asked_of_the_views_directory(world: World, view: str) -> None:
+    bob = world.agent("bob")
+    everywhere = bob.cat(f"/:{view}?q=NVDA")
+    assert "/memory/shared/market" in everywhere and "/memory/shared/other" in everywhere
+    below = bob.cat(f"/shared/other/:{view}?q=NVDA")
+    assert "/memory/shared/market" not in below and "/memory/shared/other" in below
+
+
+def test_what_was_just_written_is_found(world: World) -> None:
+    world.agent("bob").put("/private/fresh.md", "zebra crossing")
+    assert "/memory/private/bob/fresh.md" in world.agent("bob").cat("/:search?q=zebra")
+    assert world.agent("alice").cat("/:search?q=zebra") == "(no matches)\n"
+    assert world.agent("alice").cat("/:recall?q=zebra") == "(nothing relevant)\n"
+
+
+@pytest.mark.parametrize("query", ["", "q=x&limit=0", "q=x&limit=201", "q=x&mode=fast"])
+def test_bad_searches_are_refused(world: World, query: str) -> None:
+    with pytest.raises(Invalid):
+        world.agent("bob").cat(f"/:search?{query}")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "q=x&max_tokens=0", "q=x&max_tokens=200001", "q=x&min_relevance=nan", "q=x&strategy=best", "q=x&cite=1"],
+)
+def test_bad_recalls_are_refused(world: World, query: str) -> None:
+    with pytest.raises(Invalid):
+        world.agent("bob").cat(f"/:recall?{query}")
+
+
+@pytest.mark.parametrize("budget", [1, 10, 20, 40, 60, 100, 200, 400, 4000])
+def test_a_recall_keeps_its_budget_with_the_banner_in_it(world: World, budget: int) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.memory.tell("bob", "The schema changed; stop writing to the old table at once.", priority="urgent")
+    for number in range(30):
+        alice.put(f"/shared/many/{number}.md", f"NVDA note {number}: " + "words about it " * number)
+    said = bob.cat(f"/:recall?q=NVDA&max_tokens={budget}")
+    count = world.around.engine.counter.count
+    if said != "(nothing relevant)\n":
+        assert count(said) <= budget
+    if budget >= 200:
+        assert said.startswith("=== 1 urgent message (mark read") and "## Relevant Memory" in said
+    elif budget >= 20:
+        assert said.startswith("=== 1 urgent message: cat /:urgent ===\n\n")
+
+
+def test_a_search_carries_the_banner_until_it_is_read(world: World) -> None:
+    bob = world.agent("bob")
+    world.agent("alice").memory.tell("bob", "now", priority="urgent")
+    assert bob.cat("/:search?q=NVDA").startswith("=== 1 urgent message")
+    bob.echo("", "/:inbox")
+    assert bob.cat("/:search?q=NVDA").startswith("[")

@@ -1,0 +1,277 @@
+"""What an agent has read, and what it is told next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.errors import Invalid
+from avmfs.views import history
+
+NOTE = "/shared/note.md"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        made.agent("alice").put(NOTE, "one\n")
+        made.agent("bob")
+        yield made
+
+
+def write(world: World, text: str, path: str = NOTE, agent: str = "alice") -> None:
+    world.clock.pass_(1)
+    world.agent(agent).put(path, text)
+
+
+# :delta of a file ------------------------------------------------------------------------------------------
+
+
+def test_the_first_delta_is_the_file_byte_by_byte(world: World) -> None:
+    raw = b"\xff\0\r\nno end"
+    world.agent("alice").put("/shared/raw", raw)
+    assert world.agent("bob").rendered("/shared/raw:delta").data == raw
+
+
+def test_the_first_delta_of_an_empty_file_is_empty_and_marks(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.memory.submit("create", parent=alice.node("/shared").id, name=b"empty", mode=0o644, exclusive=True)
+    assert bob.cat("/shared/empty:delta") == ""
+    assert bob.cat("/shared/empty:mark") == "marked: v0, current: v0\n"
+    write(world, "now\n", "/shared/empty")
+    assert "+now\n" in bob.cat("/shared/empty:delta")
+
+
+def test_each_version_since_is_told_with_its_author(world: World) -> None:
+    bob = world.agent("bob")
+    bob.cat(f"{NOTE}:delta")
+    write(world, "one\ntwo\n")
+    write(world, "ONE\ntwo\n", agent="eve")
+    assert bob.cat(f"{NOTE}:delta") == (
+        "# v2 (2026-03-07 10:31) alice\n--- v1\n+++ v2\n@@ -1 +1,2 @@\n one\n+two\n"
+        "# v3 (2026-03-07 10:32) eve\n--- v2\n+++ v3\n@@ -1,2 +1,2 @@\n-one\n+ONE\n two\n"
+        "# cursor: v3\n"
+    )
+    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_a_version_without_a_change_says_so(world: World) -> None:
+    world.agent("bob").cat(f"{NOTE}:delta")
+    write(world, "one\n")
+    assert world.agent("bob").cat(f"{NOTE}:delta") == "# v2 (2026-03-07 10:31) alice\n(no differences)\n# cursor: v2\n"
+
+
+def test_the_mark_stays_where_reading_stopped_early_or_peeked(world: World) -> None:
+    bob = world.agent("bob")
+    for _ in range(2):
+        assert bob.peek(f"{NOTE}:delta") == bob.cat(f"{NOTE}:delta?peek=1") == "one\n"
+    assert bob.cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
+
+
+def test_own_writes_count_as_read_only_when_all_before_was_read(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    assert alice.cat(f"{NOTE}:delta") == "(no changes)\n"  # its maker
+    write(world, "one\ntwo\n", agent="bob")
+    write(world, "one\ntwo\nthree\n")  # alice had not read bob's
+    assert alice.cat(f"{NOTE}:delta").startswith("# v2 (2026-03-07 10:31) bob\n")
+    bob.cat(f"{NOTE}:delta")
+    write(world, "four\n", agent="bob")
+    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_what_was_written_while_one_read_is_told_next(world: World) -> None:
+    bob = world.agent("bob")
+    reading = bob.rendered(f"{NOTE}:delta")
+    write(world, "one\ntwo\n")
+    assert reading.at_end is not None
+    reading.at_end()
+    assert bob.cat(f"{NOTE}:mark") == "marked: v1, current: v2\n"
+    assert "+two" in bob.cat(f"{NOTE}:delta")
+
+
+def test_a_version_that_was_amended_while_one_read_is_told_again(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    node = alice.node(NOTE).id
+    bob.cat(f"{NOTE}:delta")
+    world.clock.pass_(1)
+    alice.memory.submit("append", node=node, handle=7, data=b"tw")
+    reading = bob.rendered(f"{NOTE}:delta")
+    alice.memory.submit("append", node=node, handle=7, data=b"o\n")  # the same handle, within a second: still v2
+    assert reading.at_end is not None
+    reading.at_end()
+    assert "+two\n" in bob.cat(f"{NOTE}:delta")
+    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_a_slower_reader_does_not_move_the_mark_back(world: World) -> None:
+    bob = world.agent("bob")
+    slow = bob.rendered(f"{NOTE}:delta")
+    write(world, "two\n")
+    bob.cat(f"{NOTE}:delta")
+    assert slow.at_end is not None
+    slow.at_end()
+    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_reaching_the_end_of_a_file_removed_meanwhile_is_no_error(world: World) -> None:
+    alice = world.agent("alice")
+    reading, below = world.agent("bob").rendered(f"{NOTE}:delta"), world.agent("bob").rendered("/shared/:delta")
+    alice.memory.delete(NOTE)
+    for rendered in (reading, below):
+        assert rendered.at_end is not None
+        rendered.at_end()
+
+
+def test_a_delta_follows_a_file_over_an_editors_save(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.cat(f"{NOTE}:delta")
+    write(world, "one\nsaved\n", "/shared/.note.tmp")
+    alice.memory.rename(b"/shared/.note.tmp", NOTE.encode())
+    told = bob.cat(f"{NOTE}:delta")
+    assert told.startswith("# v2 ") and "+saved\n" in told
+
+
+# :history, :diff -------------------------------------------------------------------------------------------
+
+
+def test_a_file_never_written_has_no_versions(world: World) -> None:
+    alice = world.agent("alice")
+    alice.memory.submit("create", parent=alice.node("/shared").id, name=b"empty", mode=0o644, exclusive=True)
+    assert alice.cat("/shared/empty:history") == alice.cat("/shared/empty:diff") == "(no versions)\n"
+
+
+def test_diff_takes_numbers_as_history_shows_them(world: World) -> None:
+    for text in ("two\n", "three\n"):
+        write(world, text)
+    alice = world.agent("alice")
+    assert alice.cat(f"{NOTE}:diff") == "--- v2\n+++ v3\n@@ -1 +1 @@\n-two\n+three\n"
+    assert alice.cat(f"{NOTE}:diff?from=1") == "--- v1\n+++ v3\n@@ -1 +1 @@\n-one\n+three\n"
+    assert alice.cat(f"{NOTE}:diff?to=v2") == "--- v1\n+++ v2\n@@ -1 +1 @@\n-one\n+two\n"
+    assert alice.cat(f"{NOTE}:diff?from=v3&to=0") == "--- v3\n+++ v0\n@@ -1 +0,0 @@\n-three\n"
+
+
+@pytest.mark.parametrize("query", ["from=4", "to=9", "from=-1", "from=x", "to=", "from_=1", "from=1.5"])
+def test_diff_refuses_versions_that_are_not_there(world: World, query: str) -> None:
+    with pytest.raises(Invalid):
+        world.agent("alice").cat(f"{NOTE}:diff?{query}")
+
+
+# :delta of a directory -------------------------------------------------------------------------------------
+
+
+def test_a_directory_tells_each_path_once_and_others_changes_only(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    assert alice.cat("/shared/:delta").startswith("# 1 file\nA /memory/shared/note.md\n# cursor: ")
+    write(world, "mine\n", "/shared/mine.md")
+    assert alice.cat("/shared/:delta") == "(no changes)\n"
+    for text in ("a\n", "b\n"):
+        write(world, text, "/shared/sub/new.md", agent="bob")
+    bob.echo("+tag\n", f"{NOTE}:tags")
+    write(world, "x\n", "/shared/moved.md", agent="bob")
+    bob.memory.rename(b"/shared/mine.md", b"/shared/yours.md")
+    told = alice.cat("/shared/:delta").splitlines()
+    assert told[:-1] == [
+        "# 4 changed paths", "A /memory/shared/moved.md", "M /memory/shared/note.md", "A /memory/shared/sub/new.md",
+        "R /memory/shared/yours.md (was /memory/shared/mine.md)",
+    ]  # fmt: skip
+    bob.memory.rename(b"/shared/moved.md", b"/private/moved.md")
+    bob.memory.delete(NOTE)
+    assert alice.cat("/shared/:delta").splitlines()[:-1] == [
+        "# 2 changed paths", "D /memory/shared/moved.md", "D /memory/shared/note.md",
+    ]  # fmt: skip
+
+
+def test_what_moves_out_of_a_directory_is_gone_from_it(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    write(world, "x\n", "/shared/from/a.md")
+    bob.cat("/shared/from/:delta")
+    alice.memory.rename(b"/shared/from/a.md", b"/shared/to/a.md")
+    assert bob.cat("/shared/from/:delta").startswith("# 1 changed path\nD /memory/shared/from/a.md\n")
+
+
+def test_changes_are_told_page_by_page_and_none_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "PAGE", 3)
+    monkeypatch.setattr(history, "_ROWS", 4)
+    bob = world.agent("bob")
+    bob.cat("/shared/:delta")
+    expected = set()
+    for number in range(8):
+        write(world, "x\n", f"/shared/{number}.md")
+        write(world, "own\n", f"/shared/own{number}.md", agent="bob")
+        expected.add(f"A /memory/shared/{number}.md")
+    first = bob.cat("/shared/:delta").splitlines()
+    assert first[0] == "# 3 of 8 changed paths"
+    told, pages = set(first[1:-1]), 1
+    while (page := bob.cat("/shared/:delta").splitlines()) != ["(no changes)"]:
+        told.update(page[1:-1])
+        pages += 1
+    assert (told, pages) == (expected, 3)
+
+
+def test_a_long_directory_is_listed_in_part_the_first_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "PAGE", 2)
+    for name in "abc":
+        write(world, "x\n", f"/shared/d/{name}")
+    bob = world.agent("bob")
+    assert bob.cat("/shared/d/:delta").splitlines()[:-1] == [
+        "# 2 of 3 files", "A /memory/shared/d/a", "A /memory/shared/d/b", "(1 more: :list?q=&offset=2)",
+    ]  # fmt: skip
+    assert bob.cat("/shared/d/:list?q=&offset=2").endswith("  c  x\n")
+    assert bob.cat("/shared/d/:delta") == "(no changes)\n"
+
+
+def test_a_directory_delta_can_be_peeked_at(world: World) -> None:
+    bob = world.agent("bob")
+    assert bob.cat("/shared/:delta?peek=1") == bob.peek("/shared/:delta") == bob.cat("/shared/:delta")
+    assert bob.cat("/shared/:delta") == "(no changes)\n"
+
+
+def test_other_agents_unseen_work_moves_no_number(world: World) -> None:
+    bob = world.agent("bob")
+    bob.cat("/:delta")
+    before = bob.cat("/:mark"), bob.cat("/:delta")
+    write(world, "secret\n", "/private/diary.md")
+    world.agent("alice").memory.tell("eve" if "eve" in world.agents else "alice", "psst")
+    assert (bob.cat("/:mark"), bob.cat("/:delta")) == before
+
+
+# :mark -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["v1", "1\n", "# cursor: v1\n", "cursor: v1"])
+def test_a_cursor_marks_there(world: World, text: str) -> None:
+    write(world, "two\n")
+    bob = world.agent("bob")
+    bob.echo(text, f"{NOTE}:mark")
+    assert bob.cat(f"{NOTE}:mark") == "marked: v1, current: v2\n"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "read\n"])
+def test_any_other_write_marks_now(world: World, text: str) -> None:
+    write(world, "two\n")
+    bob = world.agent("bob")
+    bob.echo(text, f"{NOTE}:mark")
+    assert bob.cat(f"{NOTE}:mark") == "marked: v2, current: v2\n"
+    bob.echo(text, "/shared/:mark")
+    assert bob.cat("/shared/:delta") == "(no changes)\n"
+
+
+@pytest.mark.parametrize("text", ["v9\n", "v1 v2\n", "# cursor: x\n", "3rd\n"])
+def test_what_looks_like_a_cursor_and_is_none_is_refused(world: World, text: str) -> None:
+    with pytest.raises(Invalid):
+        world.agent("bob").echo(text, f"{NOTE}:mark")
+    assert world.agent("bob").cat(f"{NOTE}:mark") == "marked: never, current: v1\n"
+
+
+def test_a_directory_takes_its_own_cursor_back_and_no_files(world: World) -> None:
+    bob = world.agent("bob")
+    cursor = bob.cat("/shared/:delta").splitlines()[-1]
+    write(world, "two\n")
+    changed = bob.cat("/shared/:delta")
+    bob.echo(f"{cursor}\n", "/shared/:mark")
+    assert bob.cat("/shared/:delta") == changed
+    with pytest.raises(Invalid, match="version of a file"):
+        bob.echo("v1\n", "/shared/:mark")

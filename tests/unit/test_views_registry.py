@@ -1,0 +1,187 @@
+"""All views at once: they derive from the registry, change nothing by being read, and tell no secrets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs import paths, views
+from avmfs.errors import Invalid
+from avmfs.node import Kind
+from avmfs.views import View, registry, table
+
+ALL = views.all_views()
+FILES = ("/shared/note.md", "/shared/sub/other.md", "/shared/blob")
+DIRECTORIES = ("/", "/shared/", "/shared/sub/", "/memory/private/")
+# Everything but what answering derives (indexes and their queues) and what a reader's end moves (mark, delivery).
+KEPT = (
+    "agent", "block", "body", "delivery", "document", "extent", "link", "log", "mark", "message", "node", "scope",
+    "tag", "version",
+)  # fmt: skip
+PROSE = {"help", "list", "recall", "search"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Alice's secrets are all called quagga, as are things that were said about them."""
+    with opened(tmp_path) as made:
+        alice, bob = made.agent("alice"), made.agent("bob")
+        alice.put("/shared/note.md", "# Note\nRSI at 72\n")
+        alice.put("/shared/note.md", "# Note\nRSI at 75\n")
+        alice.put("/shared/sub/other.md", "other\n")
+        alice.put("/shared/blob", b"\0" * 70_000)
+        alice.echo("market\n", "/shared/note.md:tags")
+        alice.echo("sub/other.md\n", "/shared/note.md:links")
+        alice.put("/private/quagga.md", "quagga RSI at 99\n")
+        alice.put("/private/quagga.md", "quagga RSI at 98\n")
+        alice.echo("quagga-tag,market\n", "/private/quagga.md:tags")
+        alice.echo("/shared/note.md quagga-type\n", "/private/quagga.md:links")
+        alice.echo('{"quagga": "quagga"}\n', "/private/quagga.md:meta")
+        alice.put("/shared/quagga-limited.md", "quagga for eve\n")
+        made.agent("eve")
+        alice.memory.submit("mkdir", parent=alice.node("/private").id, name=b"quagga", mode=0o755)
+        alice.memory.tell("eve", "quagga", priority="urgent")
+        bob.memory.tell("bob", "to myself", priority="urgent")
+        alice.memory.rename(b"/shared/quagga-limited.md", b"/private/was-limited.md")
+        yield made
+
+
+def names(view: View) -> list[str]:
+    """The view of everything that has it, with a question where one is required."""
+    query = "?q=RSI" if any(each.default is inspect.Parameter.empty for each in view.parameters) else ""
+    on = [*(FILES if "file" in view.on else ()), *(DIRECTORIES if "directory" in view.on else ())]
+    on += ["/"] if "root" in view.on else []
+    return [f"{each}:{view.name}{query}" for each in on]
+
+
+def queries(view: View) -> list[str]:
+    """The same with every parameter at something else than its default."""
+    given = {
+        "q": "quagga", "tag": "quagga-tag", "limit": "3", "offset": "1", "minutes": "999999", "since": "0",
+        "peek": "1", "from": "1", "to": "2", "max_tokens": "100", "min_relevance": "0", "strategy": "recency",
+        "cite": "path", "mark": "read",
+        "format": "jsonl", "wait": "0.01",
+    }  # fmt: skip
+    asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
+    one = "&".join(f"{name}={given[name]}" for name in asked)
+    bare = [each.partition("?")[0] for each in names(view) if view.name != "diff" or "note" in each]
+    return [f"{each}?{one}" for each in bare if one]
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_rendering_changes_nothing_at_all(world: World, view: View) -> None:
+    bob = world.agent("bob")
+    before = world.dump(*KEPT)
+    for name in [*names(view), *queries(view)]:
+        bob.peek_bytes(name)
+    assert world.dump(*KEPT) == before
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_reading_to_the_end_moves_only_the_readers_own_marks(world: World, view: View) -> None:
+    bob = world.agent("bob")
+    kept = [name for name in KEPT if name not in ("mark", "delivery")]
+    before, marks = world.dump(*kept), world.dump("mark", "delivery")
+    for name in [*names(view), *queries(view)]:
+        rendered = bob.rendered(name)
+        if rendered.at_end is not None:
+            rendered.at_end()
+    assert world.dump(*kept) == before
+    after = world.dump("mark", "delivery")
+    for table_name, rows in after.items():
+        assert {row for row in rows if row[0] != "bob"} == {row for row in marks[table_name] if row[0] != "bob"}
+    if view.name not in ("delta", "inbox"):
+        assert after == marks
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_no_view_tells_of_anothers_private_files(world: World, view: View) -> None:
+    bob = world.agent("bob")
+    for name in [*names(view), *queries(view)]:
+        said = bob.peek_bytes(name)
+        # Where it once stood in shared space is everybody's to know: it was created there, and went.
+        assert b"quagga" not in said.replace(b"/memory/shared/quagga-limited.md", b""), name
+        assert b"private/alice" not in said, name
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_an_answer_is_lines_of_text_or_raw_bytes(world: World, view: View) -> None:
+    for name in names(view):
+        said = world.agent("bob").peek_bytes(name)
+        if "blob" in name and view.name in ("annotated", "data", "delta"):
+            continue
+        assert said.endswith(b"\n") and not said.startswith(b"\n") and said.decode().strip(), name
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_the_urgent_banner_stands_on_prose_and_nowhere_else(world: World, view: View) -> None:
+    assert view.prose == (view.name in PROSE)
+    for name in names(view):
+        shows = world.agent("bob").peek_bytes(name).startswith(b"=== 1 urgent message")
+        assert shows == (view.prose or view.name == "annotated"), name
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_a_view_is_a_core_suffix_and_describes_itself(view: View) -> None:
+    assert view.name in paths.CORE_VIEWS
+    assert view.summary and not view.summary.endswith(".") and len(view.summary) < 80
+    assert bool(view.writes) == (view.write is not None)
+    assert view.on <= {"file", "directory", "root"}
+
+
+@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+def test_unknown_parameters_are_refused_by_name(world: World, view: View) -> None:
+    for name in names(view)[:1]:
+        with pytest.raises(Invalid, match="'no_such'"):
+            world.agent("bob").peek_bytes(f"{name}{'&' if '?' in name else '?'}no_such=1")
+
+
+def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
+    bob = world.agent("bob")
+    file, directory, root = (bob.node(path) for path in ("/shared/note.md", "/shared", "/"))
+    assert views.find("meta", file) and not views.find("meta", directory)
+    assert views.find("list", directory) and views.find("list", root) and not views.find("list", file)
+    assert views.find("inbox", root) and not views.find("inbox", directory)
+    assert views.find("nothing", file) is None
+    assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
+        "changes", "delta", "list", "mark", "recall", "search", "stats",
+    }  # fmt: skip
+
+
+def test_help_lists_every_view_and_parameter(world: World) -> None:
+    text = world.agent("bob").cat("/:help")
+    for view in ALL:
+        assert f"\n{table.call(view)}  [" in text
+        assert view.summary in text and view.writes in text
+        for parameter in view.parameters:
+            assert f"    {parameter.name}: " in text
+
+
+def test_info_is_the_same_list_for_one_file(world: World) -> None:
+    lines = world.agent("bob").cat("/shared/note.md:info").splitlines()
+    assert [line.split()[0] for line in lines] == [table.call(view) for view in ALL if "file" in view.on]
+
+
+def test_error_tells_the_last_reason(world: World) -> None:
+    bob = world.agent("bob")
+    bob.memory.error = ":list: limit='x': expected a number"
+    assert bob.cat("/:error") == ":list: limit='x': expected a number\n"
+
+
+def test_version_is_the_projects(world: World) -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{world.agent("bob").cat("/:version").split()[1]}"' in project
+
+
+def test_the_documented_table_is_current() -> None:
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert table.page(text) == text, "run: python -m avmfs.views.table"
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected the lines"):
+        table.page("# Views\n")
