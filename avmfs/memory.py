@@ -53,6 +53,7 @@ class Memory:
     around: Surroundings
     who: Principal
     error: str = ""  # the last reason for EINVAL, for /:error
+    enrolled: bool = False
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,6 +73,12 @@ class Memory:
 
     def submit(self, command: str, **arguments: Any) -> Any:
         return self.around.store.submit(self.who, command, **arguments)
+
+    def enroll(self) -> None:
+        """Make this agent known, with its private space: before it first writes or speaks."""
+        if not self.enrolled:
+            self.submit("enroll")
+            self.enrolled = True
 
     # Names -------------------------------------------------------------------------------------------------
 
@@ -151,7 +158,7 @@ class Memory:
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
             raise Invalid(f"importance {importance}: expected 0 to 1")
-        self.submit("enroll")
+        self.enroll()
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
@@ -266,9 +273,10 @@ class Memory:
         """Send a message to an agent or "@all"; returns its id. ``expires`` is a duration ("2h")."""
         limits = self.around.limits
         until = None if expires is None else self.now() + mail.parse_duration(expires)
-        self.submit("enroll")
+        self.enroll()
+        body = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the store keeps text
         sent = self.submit(
-            "tell", recipient=recipient, body=text, priority=priority, expires=until,
+            "tell", recipient=recipient, body=body, priority=priority, expires=until,
             body_limit=limits.message_bytes, unread_limit=limits.unread,
         )  # fmt: skip
         return int(sent["id"])

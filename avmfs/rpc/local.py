@@ -24,6 +24,7 @@ from avmfs.store.transaction import IndexRules
 from avmfs.text.tokens import TokenCounter
 from avmfs_config import Settings
 
+NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
 _NEED_VECTORS = frozenset({"search", "recall", "warmup"})
 
 
@@ -42,7 +43,7 @@ class LocalDoor:
             if embeddings and wanted.enabled
             else None
         )
-        engine = Engine(self._store.search_index, self._embedder, TokenCounter(settings.search.encoding))
+        engine = Engine(self._store.search_index, self._embedder, TokenCounter(settings.search.encoding), absent=NO_DAEMON)
         around = Surroundings(
             self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
         )

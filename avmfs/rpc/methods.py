@@ -77,7 +77,7 @@ def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict
         except NotFound:
             real = True
     if real:
-        memory.submit("enroll")
+        memory.enroll()
         written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode)
         return {"path": paths.text(where), "version": written["version"]}
     tree = _tree(memory)

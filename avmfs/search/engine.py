@@ -51,7 +51,8 @@ class Answer:
 
 
 class Engine:
-    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone."""
+    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone, for the reason
+    ``absent``."""
 
     def __init__(
         self,
@@ -60,8 +61,10 @@ class Engine:
         counter: TokenCounter,
         *,
         cache_size: int = 512,
+        absent: str = NO_EMBEDDER,
     ) -> None:
         self.counter = counter
+        self._absent = absent
         self._index_for = index_for
         self._embedder = None if embedder is None else QueryCache(embedder, cache_size)
 
@@ -121,7 +124,7 @@ class Engine:
         if mode == "lexical":
             return semantic.NOTHING, None
         if self._embedder is None:
-            return semantic.NOTHING, NO_EMBEDDER
+            return semantic.NOTHING, self._absent
         try:
             return semantic.search(index, self._embedder.embed_batch([q], urgent=True)), None
         except EmbeddingUnavailable as error:

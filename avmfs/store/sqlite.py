@@ -14,20 +14,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Final
 
 import apsw
 
-from avmfs.access import Policy, Principal
-from avmfs.errors import NotSupported
+from avmfs.access import Policy, Principal, Visible
+from avmfs.errors import NotSupported, Stale
+from avmfs.node import Node
 from avmfs.store import content, database
+from avmfs.store.peek import CommitHeader, Remembered
 from avmfs.store.reader import SqliteReader
 from avmfs.store.schema import ROOT
 from avmfs.store.search_index import SqliteSearchIndex
 from avmfs.store.submit import DirectWriter, Submitter, WriterClient
-from avmfs.store.transaction import IndexRules, Scopes
+from avmfs.store.transaction import NODE, IndexRules, Scopes, node_of
 from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
+
+_UNKNOWN: Final = object()
 
 
 class SqliteStore:
@@ -41,11 +46,63 @@ class SqliteStore:
         self._pid = os.getpid()
         self._caches: dict[str, VectorCache] = {}
         self._mutex = threading.Lock()
+        self._header: CommitHeader | None = None
+        self._kept = Remembered(b"")
 
-    @contextlib.contextmanager
-    def reading(self, who: Principal) -> Iterator[SqliteReader]:
-        with self._opened(who) as (_, reader):
-            yield reader
+    def reading(self, who: Principal) -> _Reading:
+        return _Reading(self, who)
+
+    # What follows answers without SQL while nothing has been committed (peek.py).
+
+    def peek_node(self, who: Principal, node: int) -> Node:
+        kept = self._remembered()
+        found = kept.nodes.get(node, _UNKNOWN)
+        if found is _UNKNOWN:
+            with self._connection() as (db, _):
+                row = db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+            found = kept.nodes[node] = node_of(row) if row is not None else None
+        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+            raise Stale()
+        return found
+
+    def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
+        kept = self._remembered()
+        found = kept.children.get((parent, name), _UNKNOWN)
+        if found is _UNKNOWN:
+            with self._connection() as (db, _):
+                row = db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
+            found = kept.children[parent, name] = node_of(row) if row is not None else None
+        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+            return None
+        return found if found.expires is None or found.expires > self._clock() else None
+
+    def peek_subdirectories(self, who: Principal, parent: int) -> int:
+        kept = self._remembered()
+        found = kept.subdirectories.get((who, parent))
+        if found is None:
+            with self.reading(who) as reader:
+                found = kept.subdirectories[who, parent] = reader.subdirectories(parent)
+        return found
+
+    def peek_writable(self, who: Principal, scope: int) -> bool:
+        return self._visible(self._remembered(), who).writable(scope)
+
+    def _visible(self, kept: Remembered, who: Principal) -> Visible:
+        found = kept.visible.get(who)
+        if found is None:
+            with self.reading(who) as reader:
+                found = kept.visible[who] = reader.visible
+        return found
+
+    def _remembered(self) -> Remembered:
+        """What is known under the header as it is now."""
+        if self._header is None or os.getpid() != self._pid:
+            with self._connection():  # the first connection makes the WAL index
+                self._header = CommitHeader(self.path)
+        header = self._header.read()
+        if header != self._kept.header or self._kept.full():
+            self._kept = Remembered(header)
+        return self._kept
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         return self._submitter.submit(who, command, arguments)
@@ -107,41 +164,89 @@ class SqliteStore:
         while self._pool:
             self._pool.pop()[0].close()
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[tuple[apsw.Connection, Scopes]]:
+    def _connection(self) -> _Borrowed:
         """A connection inside a read transaction that ends with the block."""
-        if os.getpid() != self._pid:
-            # Inherited over fork: must not be used, and not even closed (it would drop the parent's locks).
-            self._pool, self._pid = deque(), os.getpid()
-        try:
-            pooled = self._pool.pop()
-        except IndexError:
-            pooled = (database.connect(self.path, writable=False), Scopes())
-        db = pooled[0]
-        with database.translated(self.path):
-            try:
-                db.execute("begin")
-                yield pooled
-            finally:
-                if not db.get_autocommit():
-                    db.execute("commit")
-                self._pool.append(pooled)
+        return _Borrowed(self)
 
     @contextlib.contextmanager
     def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, SqliteReader]]:
         with self._connection() as (db, scopes):
             yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
 
+    def _borrow(self) -> tuple[apsw.Connection, Scopes]:
+        if os.getpid() != self._pid:
+            # Inherited over fork: must not be used, and not even closed (it would drop the parent's locks).
+            self._pool, self._pid, self._header = deque(), os.getpid(), None
+        try:
+            return self._pool.pop()
+        except IndexError:
+            return database.connect(self.path, writable=False), Scopes()
+
     def _cache(self, model: str) -> VectorCache:
         with self._mutex:
             return self._caches.setdefault(model, VectorCache(model))
 
 
-def open_direct(path: Path, policy: Policy, index: IndexRules) -> SqliteStore:
+class _Borrowed:
+    """A pooled connection in a short read transaction. A class, not a generator: this is on every path."""
+
+    __slots__ = ("_pooled", "_store")
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> tuple[apsw.Connection, Scopes]:
+        self._pooled = self._store._borrow()
+        try:
+            self._pooled[0].execute("begin")
+        except apsw.Error:
+            self._store._pool.append(self._pooled)
+            with database.translated(self._store.path):
+                raise
+        return self._pooled
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        db = self._pooled[0]
+        try:
+            if not db.get_autocommit():
+                db.execute("commit")
+        finally:
+            self._store._pool.append(self._pooled)
+        if isinstance(error, apsw.Error):
+            with database.translated(self._store.path):
+                raise error
+
+
+class _Reading:
+    """A Reader on a borrowed connection."""
+
+    __slots__ = ("_borrowed", "_store", "_who")
+
+    def __init__(self, store: SqliteStore, who: Principal) -> None:
+        self._store, self._who = store, who
+        self._borrowed = _Borrowed(store)
+
+    def __enter__(self) -> SqliteReader:
+        db, scopes = self._borrowed.__enter__()
+        try:
+            return SqliteReader(db, self._who, scopes.visible(db, self._who), self._store._clock())
+        except BaseException:
+            self._borrowed.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._borrowed.__exit__(kind, error, trace)
+
+
+def open_direct(
+    path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns
+) -> SqliteStore:
     """For a process that finds no daemon: creates the store if need be. Raises Busy when one runs."""
-    return SqliteStore(path, DirectWriter(path, policy, index))
+    return SqliteStore(path, DirectWriter(path, policy, index, clock), clock)
 
 
-def open_attached(path: Path, writer: Path, agent: str, proof: bytes) -> SqliteStore:
+def open_attached(
+    path: Path, writer: Path, agent: str, proof: bytes, clock: Callable[[], int] = time.time_ns
+) -> SqliteStore:
     """For a process of the daemon: commands go through the writer's socket."""
-    return SqliteStore(path, WriterClient(writer, agent, proof))
+    return SqliteStore(path, WriterClient(writer, agent, proof), clock)

@@ -138,7 +138,9 @@ class WriterClient:
 class DirectWriter:
     """Applies commands in this process, one at a time, under the lock that a daemon's start takes too."""
 
-    def __init__(self, path: Path, policy: Policy, index: IndexRules, wait_s: float = 10.0) -> None:
+    def __init__(
+        self, path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns, wait_s: float = 10.0
+    ) -> None:
         self._path = path
         self._lock = StoreLock(path)
         self._wait = wait_s
@@ -146,7 +148,7 @@ class DirectWriter:
         descriptor = self._lock.acquire(wait_s)
         try:
             database.prepare(path)
-            self._applier = Applier(path, policy, index, orphans=False, clock=time.time_ns)
+            self._applier = Applier(path, policy, index, orphans=False, clock=clock)
             self._applier.db.execute("pragma wal_autocheckpoint = 1000")
             self._applier.alone(OPERATOR, "settle", {})
         finally:

@@ -42,12 +42,12 @@ class OpenFile:
     def now(self) -> Node:
         """The node as this mount sees it: the store's, with uncommitted edits. Raises Stale."""
         with self.lock:
-            with self.memory.reading() as reader:
-                node = reader.open_node(self.node)
-            return self.overlaid(node)
+            return self.overlaid(self.memory.store.peek_node(self.memory.who, self.node))
 
     def overlaid(self, node: Node) -> Node:
         """``node`` with the size and times that the uncommitted edits give it."""
+        if not self.edits:
+            return node
         with self.lock:
             if not self.edits:
                 return node

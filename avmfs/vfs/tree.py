@@ -93,15 +93,21 @@ class Tree:
         return self.locate(paths.join(parts[:-1])), parts[-1]
 
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
-        """An entry of a directory with its attributes, on one snapshot."""
+        """An entry of a directory with its attributes."""
+        if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
+            node = self.memory.store.peek_child(self.memory.who, where.node.id, name)
+            if node is None:
+                if where.node.kind is not Kind.DIRECTORY:
+                    raise NotDirectory(path=paths.printable(name))
+                raise NotFound(path=paths.printable(name))
+            return Real(node), self._of_node(self._overlaid(node))
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
-            return found, self._attributes(reader, found)
+            return found, self._attributes(found)
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
-        with self.memory.reading() as reader:
-            return Real(reader.open_node(number))
+        return Real(self.memory.store.peek_node(self.memory.who, number))
 
     def attributes(self, found: Address) -> Attributes:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
@@ -111,8 +117,7 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        with self.memory.reading() as reader:
-            return self._of_node(reader, self._overlaid(reader.open_node(number)))
+        return self._of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
 
     def names(self, found: Address) -> list[tuple[bytes, int, int]]:
         """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
@@ -296,9 +301,8 @@ class Tree:
             raise IsDirectory()
         if writable or flags & os.O_TRUNC:
             self._writable()
-            with self.memory.reading() as reader:
-                if not reader.visible.writable(node.scope):
-                    raise Denied("read-only for you", paths.printable(node.name))
+            if not self.memory.store.peek_writable(self.memory.who, node.scope):
+                raise Denied("read-only for you", paths.printable(node.name))
         with self._mutex:
             file = self._open.get(node.id)
             if file is None:
@@ -346,13 +350,13 @@ class Tree:
         file = self._open.get(node.id)
         return node if file is None else file.overlaid(node)
 
-    def _of_node(self, reader: Reader, node: Node) -> Attributes:
-        mode = node.mode
-        if node.kind is not Kind.SYMLINK and (self._read_only or not reader.visible.writable(node.scope)):
+    def _of_node(self, node: Node) -> Attributes:
+        store, who, mode = self.memory.store, self.memory.who, node.mode
+        if node.kind is not Kind.SYMLINK and (self._read_only or not store.peek_writable(who, node.scope)):
             mode &= ~0o222
         nlink = 1
         if node.kind is Kind.DIRECTORY:
-            nlink = 2 + reader.subdirectories(node.id)
+            nlink = 2 + store.peek_subdirectories(who, node.id)
         elif node.parent is None:
             nlink = 0
         return Attributes(
@@ -361,9 +365,9 @@ class Tree:
             node.size, node.atime, node.mtime, node.ctime,
         )  # fmt: skip
 
-    def _attributes(self, reader: Reader, found: Address) -> Attributes:
+    def _attributes(self, found: Address) -> Attributes:
         if isinstance(found, Real):
-            return self._of_node(reader, self._overlaid(found.node))
+            return self._of_node(self._overlaid(found.node))
         return self._of_virtual(found)
 
     def _of_virtual(self, found: Address) -> Attributes:

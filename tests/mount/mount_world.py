@@ -165,7 +165,10 @@ class World:
                 [sys.executable, "-m", "avmfs_daemon", "start"], env=self.environ, stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, cwd=self.root,
             )  # fmt: skip
-        until(self._ready, START_S)
+        try:
+            until(self._ready, START_S)
+        except AssertionError as e:
+            raise AssertionError(f"the mounts are not ready: {e}\n{self.log()[-8000:]}") from None
         self.note_pids()
 
     def _ready(self) -> bool:

@@ -249,7 +249,9 @@ SAVES = {
     "vim, renaming away": "vim -es -u NONE -c 'set backupcopy=no' -c '%s/three/THREE/' -c wq note.md",
     "vim, keeping a backup": "vim -es -u NONE -c 'set backup backupcopy=no' -c '%s/three/THREE/' -c wq note.md",
     "emacs": "mv note.md note.md~ && printf 'one\\ntwo\\nTHREE\\n' > note.md",
-    "rename away, write, remove": "mv note.md .old && printf 'one\\ntwo\\nTHREE\\n' > note.md && rm .old",
+    "vim, its backup's name taken": "touch note.md~ && vim -es -u NONE -c 'set backupcopy=no' -c '%s/three/THREE/' "
+    "-c wq note.md",
+    "rename away, write, remove": "mv note.md note.md.old && printf 'one\\ntwo\\nTHREE\\n' > note.md && rm note.md.old",
     "python": """python3 - <<'P'
 import os
 with open('note.md.tmp', 'w') as file:
@@ -296,6 +298,49 @@ def test_a_save_keeps_what_belongs_to_the_document(place: Place, alice: Path, sa
     told = cat(view(reader / "note.md", ":delta"))
     assert "+THREE\n" in told and "+one\n" not in told and "\n+two\n" not in told
     assert cat(view(reader / "note.md", ":delta")) == UNCHANGED
+
+
+def test_a_move_is_no_save_although_the_name_is_used_anew_at_once(place: Place) -> None:
+    for new in ("plan2", "plan-old", "plan.2026", "archive"):
+        plan = place.alice / "plan"
+        plan.write_text("the plan\n")
+        echo("q3", view(plan, ":tags"))
+        handle = meta(plan)["id"]
+        sh(f"mv plan {new} && echo another > plan", cwd=place.alice)
+        assert meta(place.bob / new)["id"] == handle and meta(place.bob / new)["tags"] == ["q3"]
+        assert meta(place.bob / "plan")["tags"] == [] and meta(place.bob / "plan")["version"] == 1
+        plan.unlink()
+
+
+def test_a_limited_file_stays_limited_when_it_is_saved_by_renaming_it_away(place: Place) -> None:
+    for save in ("mv secret.md secret.md~ && echo new > secret.md", "sed -i.bak s/old/new/ secret.md"):
+        secret = place.alice / "secret.md"
+        secret.write_text("old\n")
+        echo("alice", view(secret, ":shared"))
+        sh(save, cwd=place.alice)
+        assert secret.read_text() == "new\n"
+        assert [name for name in os.listdir(place.bob) if name.startswith("secret")] == [], save
+        assert "secret" not in cat(place.bob / ":list") + cat(place.bob / ":search?q=new old")
+        for name in os.listdir(place.alice):
+            assert cat(view(place.alice / name, ":shared")) == "alice\n"
+            (place.alice / name).unlink()
+
+
+def test_who_takes_a_name_that_another_has_left_does_not_get_what_was_there(place: Place) -> None:
+    secret = place.alice / "secret.md"
+    secret.write_text("the secret\n")
+    secret.write_text("gone\n")
+    echo("hush", view(secret, ":tags"))
+    echo("alice", view(secret, ":shared"))
+    secret.rename(place.alice / "secret.md~")
+    (place.bob / "other").write_text("bob's\n")
+    (place.bob / "other").rename(place.bob / "secret.md")
+    (place.bob / "secret.md").write_text("bob's own\n")
+    own = meta(place.bob / "secret.md")
+    assert own["tags"] == [] and own["creator"] == "bob" and own["shared"] == "all"
+    assert "alice" not in cat(view(place.bob / "secret.md", ":history"))
+    assert meta(place.alice / "secret.md~")["tags"] == ["hush"]
+    assert meta(place.alice / "secret.md~")["version"] == 2
 
 
 def test_one_save_is_one_version_and_never_an_empty_one(place: Place) -> None:

@@ -105,7 +105,7 @@ def test_ties_are_broken_by_passage_id_however_many_there_are() -> None:
 
 def test_relevance_is_absolute_and_grows_with_either_witness() -> None:
     nan = np.nan
-    cosine = np.array([-0.1, 0.15, 0.38, 0.6, 0.0, 0.0, nan, nan, nan])
+    cosine = np.array([-0.1, 0.15, 0.36, 0.6, 0.0, 0.0, nan, nan, nan])
     cover = np.array([0.0, 0.0, 0.0, 0.0, 0.25, 1.0, 0.0, 0.4, 1.0])
     values = relevance(cosine, cover)
     assert np.all((values >= 0) & (values <= 1))
@@ -214,7 +214,7 @@ def test_chinese_is_found_by_parts_of_words() -> None:
 def test_format_of_search() -> None:
     made = corpus()
     lines = format_search(engine(made).search(ALICE, "lisbon flight", limit=1)).splitlines()
-    assert lines == ["[0.99] /memory/life/flight.md", "  Flight to Lisbon leaves at 09:40"]
+    assert lines == ["[1.00] /memory/life/flight.md", "  Flight to Lisbon leaves at 09:40"]
     assert format_search(Answer("x", (), None, 1)) == "(no matches)\n"
     assert format_search(Answer("x", (), "model\nis loading", 1)) == (
         "# semantic search unavailable: model is loading\n(no matches)\n"

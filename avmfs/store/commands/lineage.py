@@ -18,9 +18,10 @@ from avmfs.store.transaction import Tx, new_id
 AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-# What vim, emacs and others name the old file while they save: f~, f.bak, f.orig, #f#, and vim's f[^~]
-# when f~ is taken ("backupcopy=no" tries other last characters).
-_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|\.?(?P<stem>.+?)(?:~|\.bak|\.orig|\.old|\.swp|\.tmp|[!-~]))\Z")
+# What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, #f#. Nothing wider: mv(1)
+# of a file whose name is then used anew is a move, and a moved document keeps what it has.
+_BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|\.?(?P<stem>.+?)(?:~|\.bak|\.orig|\.old|\.swp|\.tmp))\Z")
+_VIMS = re.compile(rb"(?s)\A(?P<all_but_last>.*)[a-z]~\Z")  # where f~ is taken: its last letter changed, z to a
 
 
 def extents(tx: Tx, node: int) -> bool:
@@ -151,40 +152,59 @@ def continue_document(tx: Tx, target: Node, source: Node) -> int:
     return kept
 
 
-def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> int | None:
-    """A file appears under a name that an editor has just renamed away to a backup: the document comes back to
-    the name, the backup goes on as a document of its own. Returns it, or None when there was none."""
+def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
+    """The file that an editor has just renamed away from this name to a backup. Never one that the asker may not
+    write: he cannot be the one who saves it, and its history is not for him."""
     rows = tx.db.execute(
-        "select document.id, document.node, node.name, node.parent from document join node on node.id = document.node"
-        " where away_parent = ? and away_name = ? and away_at > ?",
+        "select node.id, node.name from document join node on node.id = document.node"
+        " where away_parent = ?1 and away_name = ?2 and away_at > ?3 and parent = ?1 order by away_at desc",
         (parent, name, tx.now - AWAY_WITHIN_NS),
     ).fetchall()
-    for document, backup, now_named, now_in in rows:
-        if now_in != parent or not is_backup(name, bytes(now_named)):
-            continue
+    for backup, now_named in rows:
         held = tx.node(backup)
-        number = head(tx, document)
-        if number and _encoding(tx, document, number) == Encoding.HEAD:
-            if extents(tx, backup):
-                _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, backup))
-            else:
-                settle(tx, document, number, whole(tx, held), None)
-        tx.db.execute(
-            "update document set node = ?, away_parent = null, away_name = null where id = ?", (node, document)
-        )
-        tx.db.execute("update node set document = ?, expires = ? where id = ?", (document, held.expires, node))
-        tx.db.execute("update node set expires = null where id = ?", (backup,))
-        own = new_document(tx, backup)
-        seq = tx.log("write", tx.node(backup), b"", scope=held.scope)
-        add_version(tx, own, held.size, seq, None)
-        return int(document)
+        if is_backup(name, bytes(now_named)) and tx.visible.writable(held.scope):
+            return held
     return None
+
+
+def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> int | None:
+    """An empty file appears under a name that an editor has just renamed away to a backup: the document comes back
+    to the name, the backup goes on as a document of its own. Returns it, or None when there was none."""
+    held = renamed_away(tx, parent, name)
+    if held is None or held.document is None:
+        return None
+    document, number = held.document, head(tx, held.document)
+    if number and _encoding(tx, document, number) == Encoding.HEAD:
+        if extents(tx, held.id):
+            _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, held.id))
+        else:
+            settle(tx, document, number, whole(tx, held), None)
+    tx.db.execute("update document set node = ? where id = ?", (node, document))
+    tx.db.execute("update node set document = ?, expires = ? where id = ?", (document, held.expires, node))
+    set_apart(tx, held, document)
+    return document
+
+
+def set_apart(tx: Tx, backup: Node, document: int) -> None:
+    """The document has gone back to its name; the backup becomes one of its own, for the same agents."""
+    tx.db.execute("update document set away_parent = null, away_name = null where id = ?", (document,))
+    tx.db.execute("update node set expires = null where id = ?", (backup.id,))
+    own = new_document(tx, backup.id)
+    tx.db.execute(
+        "update document set (creator, shared) = (select creator, shared from document where id = ?) where id = ?",
+        (document, own),
+    )
+    seq = tx.log("write", tx.node(backup.id), b"", scope=backup.scope)
+    add_version(tx, own, backup.size, seq, None)
+    enqueue(tx, own)
 
 
 def is_backup(name: bytes, other: bytes) -> bool:
     """Is ``other`` what an editor names the old ``name`` while it saves?"""
-    found = _BACKUP.match(other)
-    return found is not None and name in (found["hash"], found["stem"])
+    found, vims = _BACKUP.match(other), _VIMS.match(other)
+    return (found is not None and name in (found["hash"], found["stem"])) or (
+        vims is not None and vims["all_but_last"] == name[:-1]
+    )
 
 
 def drop_document(tx: Tx, document: int) -> None:

@@ -132,11 +132,16 @@ def make(
         "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope) values(?,?,?,?,?,?,?,?,?,?)",
         (node, directory.id, name, int(kind), mode & 0o7777, uid, gid, tx.now, tx.now, scope),
     )
-    if kind is Kind.FILE and lineage.reclaim(tx, directory.id, name, node) is None:
-        document = lineage.new_document(tx, node)
-        tx.db.execute(
-            "insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document)
-        )
+    if kind is Kind.FILE:
+        if (document := lineage.reclaim(tx, directory.id, name, node)) is not None:
+            names = tx.db.execute("select shared from document where id = ?", (document,)).get
+            scope = tx.place(parts, tuple(names.split(",")) if names else None)
+            tx.db.execute("update node set scope = ? where id = ?", (scope, node))
+        else:
+            document = lineage.new_document(tx, node)
+            tx.db.execute(
+                "insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document)
+            )
     made = tx.node(node)
     tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", made, paths.join(parts))
     tx.touch(directory.id)

@@ -37,7 +37,15 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         source = tx.node(source.id)
     else:
         paths.check_name(new_name)
-    _move(tx, source, here, there, new_name, replaced=target)
+    away = None
+    if target is None and source.kind is Kind.FILE:
+        # sed -i.bak: the old file went to a backup, the new one comes by rename.
+        away = lineage.renamed_away(tx, there.id, new_name)
+        if away is not None and away.id != source.id:
+            document = _continue(tx, source, away, paths.join((*tx.parts(there.id), new_name)))
+            lineage.set_apart(tx, away, document)
+            source = tx.node(source.id)
+    _move(tx, source, here, there, new_name, replaced=target or away)
     return {"node": source.id, "replaced": target.id if target is not None else None}
 
 
@@ -56,16 +64,22 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
     if source.kind is Kind.DIRECTORY:
         raise NotDirectory(path=where)
     if source.kind is Kind.FILE and target.kind is Kind.FILE:
-        document = lineage.continue_document(tx, target, source)
-        seq = tx.log("write", tx.node(source.id), paths.join(tx.parts(target.id)), scope=target.scope)
-        before = lineage.head(tx, document)
-        number = lineage.add_version(tx, document, source.size, seq, None)
-        tx.db.execute("update log set version = ? where seq = ?", (number, seq))
-        advance_own_mark(tx, document, before, number, seq)
-        lineage.enqueue(tx, document)
+        _continue(tx, source, target, paths.join(tx.parts(target.id)))
         namespace.orphan(tx, tx.node(target.id))
     else:
         namespace.remove(tx, there, target)
+
+
+def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
+    """The target's document, which is or was at ``path``, goes on in the source. Returns it."""
+    document = lineage.continue_document(tx, target, source)
+    seq = tx.log("write", tx.node(source.id), path, scope=target.scope)
+    before = lineage.head(tx, document)
+    number = lineage.add_version(tx, document, source.size, seq, None)
+    tx.db.execute("update log set version = ? where seq = ?", (number, seq))
+    advance_own_mark(tx, document, before, number, seq)
+    lineage.enqueue(tx, document)
+    return document
 
 
 def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:

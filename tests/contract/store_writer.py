@@ -1,0 +1,64 @@
+"""The writer process of the contract suites: what the daemon's writer child does, without a daemon.
+
+Run with one argument, a JSON object: database, listener (a descriptor), key (hex), rules, default, clock (a file),
+first (whether unlinked files may go), connections (a limit on descriptors, optional).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from avmfs.access import Policy
+from avmfs.store import database
+from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import IndexRules
+from avmfs.store.writer import Applier, Writer
+
+
+class SharedClock:
+    """The real time plus an offset that a test keeps in a file, so that two processes agree on it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __call__(self) -> int:
+        return time.time_ns() + int.from_bytes(os.pread(self._file, 8, 0), "big")
+
+    def advance(self, seconds: float) -> None:
+        offset = int.from_bytes(os.pread(self._file, 8, 0), "big") + int(seconds * 1e9)
+        os.pwrite(self._file, offset.to_bytes(8, "big"), 0)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    asked = json.loads(sys.argv[1])
+    if asked.get("connections"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (asked["connections"], asked["connections"]))
+    path = Path(asked["database"])
+    rules = [(pattern, word, None if names is None else tuple(names)) for pattern, word, names in asked["rules"]]
+    database.prepare(path)
+    applier = Applier(
+        path, Policy.from_words(rules, asked["default"]), IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024),
+        orphans=True, clock=SharedClock(Path(asked["clock"])),
+    )  # fmt: skip
+    applier.alone(OPERATOR, "settle", {})
+    if asked["first"]:
+        applier.alone(OPERATOR, "reap_all_orphans", {})
+    writer = Writer(socket.socket(fileno=asked["listener"]), bytes.fromhex(asked["key"]), applier)
+    signal.signal(signal.SIGTERM, lambda *_: writer.stop())
+    writer.run()
+
+
+if __name__ == "__main__":
+    main()
