@@ -144,10 +144,10 @@ class World:
             (self.root / name).mkdir()
         self.mounts = {}
         for entry in self.entries:
-            mountpoint = self.root / entry.pop("at", entry["agent_id"])
+            mountpoint = self.root / entry["agent_id"]
             mountpoint.mkdir()
             entry["mountpoint"] = os.fspath(mountpoint)
-            self.mounts.setdefault(entry["agent_id"], mountpoint)
+            self.mounts[entry["agent_id"]] = mountpoint
         (self.root / "config/mounts.yaml").write_text(json.dumps({"mounts": list(self.entries)}))
         (self.root / "config/config.yaml").write_text(self.settings)
 

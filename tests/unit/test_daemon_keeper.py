@@ -70,9 +70,7 @@ class House:
         return Keeper(self.store, self.engine, lambda: self.monotonic, lambda: self.wall)
 
     def write(self, name: str, text: str) -> int:
-        self.store.submit(
-            ALICE, "write_path", path=[b"memory", name.encode()], data=text.encode(), append=False, make_parents=False
-        )
+        self.store.submit(ALICE, "write_path", path=[b"memory", name.encode()], data=text.encode())
         return self.node(name)
 
     def node(self, name: str) -> int:
