@@ -7,6 +7,7 @@ directly, under the lock that a daemon's start takes too. Both give the same res
 
 from __future__ import annotations
 
+import builtins
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -71,21 +72,21 @@ class AVM:
         """Remove a file, or a directory with all below it; returns how many nodes went."""
         return int(self._door.call("remove", path=path, recursive=recursive)["removed"])
 
-    def move(self, source: str, target: str) -> list[tuple[str, str]]:
+    def move(self, source: str, target: str) -> builtins.list[tuple[str, str]]:
         """Move a node, or every path with the string prefix ``source``; returns the (old, new) paths."""
         return [(old, new) for old, new in self._door.call("move", source=source, target=target)["moved"]]
 
-    def list(self, path: str = "/memory") -> list[dict[str, Any]]:
+    def list(self, path: str = "/memory") -> builtins.list[dict[str, Any]]:
         """The entries of a directory: name, kind, size (bytes), mtime (ns), mode."""
-        return list(self._door.call("entries", path=path))
+        return builtins.list(self._door.call("entries", path=path))
 
     # Finding -------------------------------------------------------------------------------------------------
 
-    def search(self, q: str, *, limit: int = 10, under: str = "/") -> list[dict[str, Any]]:
+    def search(self, q: str, *, limit: int = 10, under: str = "/") -> builtins.list[dict[str, Any]]:
         """Words and meaning together: path, handle, relevance (0-1), score, summary; best first."""
         return self._search(q, limit, under, "hybrid")
 
-    def semantic(self, q: str, *, limit: int = 10, under: str = "/") -> list[dict[str, Any]]:
+    def semantic(self, q: str, *, limit: int = 10, under: str = "/") -> builtins.list[dict[str, Any]]:
         """By meaning alone."""
         return self._search(q, limit, under, "semantic")
 
@@ -99,8 +100,8 @@ class AVM:
         """Send a message to an agent or "@all"; returns its id."""
         return int(self._door.call("tell", recipient=recipient, body=body, priority=priority, expires=expires)["id"])
 
-    def inbox(self, *, unread_only: bool = False, mark_read: bool = False) -> list[dict[str, Any]]:
-        return list(self._door.call("inbox", unread_only=unread_only, mark_read=mark_read)["messages"])
+    def inbox(self, *, unread_only: bool = False, mark_read: bool = False) -> builtins.list[dict[str, Any]]:
+        return builtins.list(self._door.call("inbox", unread_only=unread_only, mark_read=mark_read)["messages"])
 
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
@@ -113,8 +114,8 @@ class AVM:
         version = self._door.call("write", path=path, data=data, mode=mode)["version"]
         return None if version is None else int(version)
 
-    def _search(self, q: str, limit: int, under: str, mode: str) -> list[dict[str, Any]]:
-        return list(self._door.call("search", q=q, limit=limit, under=under, mode=mode)["hits"])
+    def _search(self, q: str, limit: int, under: str, mode: str) -> builtins.list[dict[str, Any]]:
+        return builtins.list(self._door.call("search", q=q, limit=limit, under=under, mode=mode)["hits"])
 
 
 class AgentMemory:

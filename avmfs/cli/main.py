@@ -99,7 +99,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, params=[*_OPTIONS], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="avmfs", prog_name="avm")
 @click.pass_context
-def avm(ctx: click.Context, **given: Any) -> None:
+def avm(ctx: click.Context, /, **given: Any) -> None:
     """One shared, searchable memory for the agents on this machine.
 
     Who you are: --agent NAME, or AVM_AGENT in the environment. A running daemon is used when there is one; without

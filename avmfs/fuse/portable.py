@@ -40,10 +40,34 @@ log = logging.getLogger(__name__)
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 _UNSET_ID = 0xFFFFFFFF
-_IMPLEMENTED = (
-    "getattr readlink mknod mkdir unlink rmdir symlink rename link chmod chown truncate open read write statfs flush "
-    "release fsync opendir readdir releasedir destroy create utimens fallocate"
-).split()
+_IMPLEMENTED = [
+    "getattr",
+    "readlink",
+    "mknod",
+    "mkdir",
+    "unlink",
+    "rmdir",
+    "symlink",
+    "rename",
+    "link",
+    "chmod",
+    "chown",
+    "truncate",
+    "open",
+    "read",
+    "write",
+    "statfs",
+    "flush",
+    "release",
+    "fsync",
+    "opendir",
+    "readdir",
+    "releasedir",
+    "destroy",
+    "create",
+    "utimens",
+    "fallocate",
+]
 _NS = 1_000_000_000
 
 
@@ -275,9 +299,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
-        self.locks.set_range(
-            node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW
-        )
+        self.locks.set_range(node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW)
         return 0
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:

@@ -85,7 +85,9 @@ IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid 
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags
 INIT_OUT = struct.Struct("=IIIIHHIIHHIIH22x")  # ... max_background congestion max_write time_gran max_pages ... flags2
-ATTR = struct.Struct("=QQQQQQIIIIIIIIII")  # ino size blocks a/m/ctime a/m/ctimensec mode nlink uid gid rdev blksize flags
+ATTR = struct.Struct(
+    "=QQQQQQIIIIIIIIII"
+)  # ino size blocks a/m/ctime a/m/ctimensec mode nlink uid gid rdev blksize flags
 ENTRY_OUT = struct.Struct("=QQQQII")  # nodeid generation entry_valid attr_valid entry_valid_nsec attr_valid_nsec
 ATTR_OUT = struct.Struct("=QII")  # attr_valid attr_valid_nsec dummy
 GETATTR_IN = struct.Struct("=IIQ")  # getattr_flags dummy fh

@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from avmfs_config import Mount
+
 from avmfs.errors import AvmError, Invalid
 from avmfs.memory import Memory
 from avmfs.vfs.tree import Tree
-from avmfs_config import Mount
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ FRONT_ENDS = ("linux", "portable")
 
 
 def front_end(environ: Mapping[str, str]) -> str:
-    """"linux" or "portable". Raises Invalid for anything else in AVM_FRONT_END."""
+    """ "linux" or "portable". Raises Invalid for anything else in AVM_FRONT_END."""
     usual = "linux" if sys.platform.startswith("linux") else "portable"
     chosen = environ.get("AVM_FRONT_END") or usual
     if chosen not in FRONT_ENDS:

@@ -43,5 +43,5 @@ class SearchIndex(Protocol):
         ...
 
     def seq(self) -> int:
-        """The store's newest change in this snapshot."""
+        """The newest change that the asker may see in this snapshot."""
         ...

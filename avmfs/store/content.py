@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import apsw
 
@@ -87,8 +87,10 @@ def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
 
 def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Sequence[Edit]) -> tuple[int, bool]:
     """Apply the edits to the stored bytes. Returns the new size and whether they are in extents."""
-    final = size_after(size, edits)
-    peak = max((size_after(size, edits[: n + 1]) for n in range(len(edits))), default=size)
+    final = peak = size
+    for edit in edits:
+        final = size_after(final, (edit,))
+        peak = max(peak, final)
     if not extents and peak <= INLINE_LIMIT:
         data = overlay(read(db, node, size, False, 0, size), 0, peak, size, edits)
         _set_body(db, node, data)
@@ -196,13 +198,15 @@ def _put(db: apsw.Connection, node: int, n: int, at: int, piece: bytes) -> None:
 
 def _truncate(db: apsw.Connection, node: int, size: int) -> None:
     n, keep = divmod(size, BLOCK)
-    gone = db.execute("select n, block from extent where node = ? and n >= ?", (node, n if not keep else n + 1)).fetchall()
-    for _, block in gone:
+    gone: list[Any] = db.execute(
+        "select block from extent where node = ? and n >= ?", (node, n if not keep else n + 1)
+    ).fetchall()
+    for (block,) in gone:
         _disown(db, block)
     db.execute("delete from extent where node = ? and n >= ?", (node, n if not keep else n + 1))
     if keep:
         held = db.execute("select block from extent where node = ? and n = ?", (node, n)).get
-        data = db.execute("select data from block where id = ?", (held,)).get if held is not None else b""
+        data: bytes = db.execute("select data from block where id = ?", (held,)).get if held is not None else b""
         if len(data) > keep:
             _disown(db, held)
             db.execute("insert into block(data) values(?)", (data[:keep],))

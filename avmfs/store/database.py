@@ -36,15 +36,15 @@ def connect(path: Path, *, writable: bool, busy_ms: int = 5000) -> apsw.Connecti
     with translated(path):
         db = apsw.Connection(os.fspath(path), flags=flags)
         db.set_busy_timeout(busy_ms)
-        if writable:
-            run(db, _PRAGMAS)
-            db.execute("pragma wal_autocheckpoint = 0")
-        else:
-            run(db, "pragma cache_size = -16000; pragma query_only = on;")
         found = db.execute("pragma application_id").get
         if found != schema.APPLICATION_ID:
             raise Invalid(_foreign(path, found))
         check_version(db, path)
+        if writable:  # not before: the journal mode is kept in the file, which may be another program's
+            run(db, _PRAGMAS)
+            db.execute("pragma wal_autocheckpoint = 0")
+        else:
+            run(db, "pragma cache_size = -16000; pragma query_only = on;")
     return db
 
 

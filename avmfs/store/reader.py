@@ -165,7 +165,15 @@ class SqliteReader:
         return "" if waiting else None
 
     def newest_seq(self) -> int:
-        return int(self._db.execute("select max(seq) from log").get or 0)
+        """The newest change that the asker may see: the store's own newest would tell of others' doings."""
+        return int(
+            self._db.execute(
+                "select seq from log where op <> 'tell' and scope in (select value from json_each(?))"
+                " order by seq desc limit 1",
+                (self.visible.json,),
+            ).get
+            or 0
+        )
 
     def changes(
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
@@ -264,7 +272,7 @@ class SqliteReader:
         return tuple(reversed(names))
 
     def _head_bytes(self, document: int) -> bytes:
-        row = self._db.execute(
+        row: Any = self._db.execute(
             "select node.id, size, extents from document join node on node.id = document.node where document.id = ?",
             (document,),
         ).fetchone()

@@ -97,8 +97,8 @@ create table link(source int, target int, type text, agent text not null, at int
 create index linked on link(target);
 
 -- Where an agent stopped reading. node: a document's id for a file, a directory's node id otherwise.
-create table mark(agent text, subject int, version int not null, seq int not null,
-                  primary key(agent, subject)) without rowid;
+create table mark(subject int, agent text, version int not null, seq int not null,
+                  primary key(subject, agent)) without rowid;
 
 -- The one log (DESIGN 3.1): a row per change, in the transaction of the change. at is commit time. path is where
 -- the node stood after the change (before it, for a removal), other the old path of a rename. salt is there
@@ -115,6 +115,7 @@ create index log_document on log(document, seq);
 create table message(id integer primary key autoincrement, sender text not null, recipient text not null,
                      priority text not null, body text not null, at int not null, expires int);
 create table delivery(agent text, message int, read_at int, primary key(agent, message)) without rowid;
+create index unread on delivery(agent, message) where read_at is null;
 
 -- The last reply to each client of the writer: a resent request gets it again (DESIGN 3.2).
 create table applied(client blob primary key, num int not null, reply blob not null, at int not null) without rowid;

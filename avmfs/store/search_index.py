@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import apsw
 import numpy as np
@@ -52,7 +53,7 @@ class SqliteSearchIndex:
 
     def corpus(self) -> tuple[int, int]:
         with self._open() as (db, reader):
-            row = db.execute(
+            row: Any = db.execute(
                 "select coalesce(sum(passages), 0), coalesce(sum(terms), 0) from scope_stat"
                 " where scope in (select value from json_each(?))",
                 (reader.visible.json,),

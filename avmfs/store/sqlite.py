@@ -112,7 +112,7 @@ class SqliteStore:
 
     def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
         with self._connection() as (db, _):
-            rows = db.execute(
+            rows: list[Any] = db.execute(
                 "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents"
                 " from semantic_queue join passage on passage.document = semantic_queue.document"
                 " join document on document.id = passage.document join node on node.id = document.node"
@@ -120,10 +120,11 @@ class SqliteStore:
                 " and passage.document not in (select document from lexical_queue) limit ?",
                 (model, limit),
             ).fetchall()
-            found = []
+            found, read, text = [], None, ""
             for passage, document, start, stop, node, size, extents in rows:
-                text = sniff.decode(content.read(db, node, size, bool(extents), 0, size))
-                found.append((passage, document, (text or "")[start:stop]))
+                if document != read:  # they come document by document: decode each once
+                    read, text = document, sniff.decode(content.read(db, node, size, bool(extents), 0, size)) or ""
+                found.append((passage, document, text[start:stop]))
             return found
 
     def idle_documents(self, model: str, limit: int) -> list[int]:
@@ -145,11 +146,12 @@ class SqliteStore:
 
     def orphans(self) -> list[tuple[int, int]]:
         with self._connection() as (db, _):
-            return db.execute(
+            rows: list[Any] = db.execute(
                 "select id, coalesce((select max(at) from hold where hold.node = node.id), 0) from node"
                 " where parent is null and id <> ?",
                 (ROOT,),
             ).fetchall()
+            return rows
 
     def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
         if not isinstance(self._submitter, WriterClient):

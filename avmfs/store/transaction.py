@@ -11,6 +11,7 @@ import fnmatch
 import os
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
@@ -19,16 +20,17 @@ from avmfs.access import Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
+from avmfs_config.agent_id import check_agent_id
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 
 
-def node_of(row: tuple[object, ...]) -> Node:
+def node_of(row: tuple[Any, ...]) -> Node:
     """A Node from a row of the columns NODE."""
     id_, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires = row
     return Node(
-        id_, parent, bytes(name), Kind(kind), mode, uid, gid, size,  # type: ignore[arg-type]
-        mtime if atime is None else atime, mtime, ctime, scope, document, expires,  # type: ignore[arg-type]
+        id_, parent, bytes(name), Kind(kind), mode, uid, gid, size,
+        mtime if atime is None else atime, mtime, ctime, scope, document, expires,
     )  # fmt: skip
 
 
@@ -44,6 +46,7 @@ class Scopes:
         self._by_id: dict[int, Scope] = {}
         self._by_spec: dict[str, int] = {}
         self._visible: dict[Principal, Visible] = {}
+        self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
 
     def load(self, db: apsw.Connection) -> None:
         """Read the scopes interned since the last look."""
@@ -63,6 +66,7 @@ class Scopes:
             self.load(db)
         if spec not in self._by_spec:
             db.execute("insert into scope(spec) values(?)", (spec,))
+            self.interned += 1
             self._by_id[db.last_insert_rowid()] = scope
             self._by_spec[spec] = db.last_insert_rowid()
         return self._by_spec[spec]
@@ -107,6 +111,19 @@ class Tx:
     @property
     def visible(self) -> Visible:
         return self.scopes.visible(self.db, self.who)
+
+    def require_operator(self) -> None:
+        """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
+        if not self.who.operator:
+            raise Denied("only an operator may do this")
+
+    @staticmethod
+    def agent(name: str) -> str:
+        """The name, if it is an agent id: it becomes part of a scope's text, where no other may stand."""
+        try:
+            return check_agent_id(name)
+        except ValueError as e:
+            raise Invalid(str(e)) from None
 
     def node(self, node: int) -> Node:
         """The node, whoever may see it. Raises Stale when it is gone."""
@@ -164,6 +181,8 @@ class Tx:
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
+        if len(parts) == 1:
+            raise Denied("nothing can be created here", paths.printable(paths.join(parts)))
         if len(parts) == 3 and parts[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.printable(paths.join(parts)))
         scope = self.scope_at(parts, shared)

@@ -89,11 +89,11 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
     if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
         raise NotDirectory(path=paths.printable(name))
     directory = where.node
+    if directory.id == ROOT and name in (paths.TELL, ASK):
+        return Place(name)
     if (parsed := paths.parse_view(name)) is not None:
         return _view(reader, directory, parsed)
     if directory.id == ROOT:
-        if name in (paths.TELL, ASK):
-            return Place(name)
         for alias in aliases(memory):
             if alias.name == name:
                 return alias

@@ -90,7 +90,8 @@ class OpenFile:
         """Make all edits durable. They stay, to be tried again, when it fails."""
         with self.lock:
             if self.edits:
-                self.memory.submit("commit", node=self.node, handle=handle, edits=[list(edit) for edit in self.edits])
+                edits = [list(edit) for edit in self.edits]
+                self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
                 self.edits, self.pending = [], 0
 
 

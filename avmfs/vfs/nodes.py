@@ -7,7 +7,9 @@ What is written is applied as early as an error can still reach the writer: shel
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -20,6 +22,16 @@ from avmfs.views import Context, Rendered, View
 WRITE_LIMIT = 1024 * 1024
 QUESTIONS_KEPT = 64
 _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
+
+
+@contextlib.contextmanager
+def remembering(memory: Memory) -> Iterator[None]:
+    """Keep the reason of an EINVAL for /:error."""
+    try:
+        yield
+    except Invalid as e:
+        memory.error = str(e)
+        raise
 
 
 class VirtualHandle:
@@ -56,7 +68,7 @@ class VirtualHandle:
         """Bytes count in order of arrival; the offset means nothing to a view."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        with self.lock:
+        with self.lock, remembering(self.memory):
             if len(self.written) + len(data) > WRITE_LIMIT:
                 raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
             self.written += data
@@ -106,7 +118,7 @@ class ViewHandle(VirtualHandle):
             self._apply()
 
     def flush(self) -> None:
-        with self.lock:
+        with self.lock, remembering(self.memory):
             if not self.writable or self.applied == len(self.written):
                 return
             if self.written or self.view.empty_write:
@@ -147,7 +159,7 @@ class MailHandle(VirtualHandle):
             raise OverQuota(f"a message may have {limit} bytes")
 
     def flush(self) -> None:
-        with self.lock:
+        with self.lock, remembering(self.memory):
             body = bytes(self.written[self.sent :])
             if body:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")

@@ -7,13 +7,12 @@ exact errno. Slow views simply take their time: whoever calls must not be the on
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from avmfs import paths, views
@@ -404,14 +403,8 @@ class Tree:
         if self._read_only:
             raise ReadOnly("this mount is read-only")
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Keep the reason of an EINVAL for /:error."""
-        try:
-            yield
-        except Invalid as e:
-            self.memory.error = str(e)
-            raise
+    def _errors(self) -> AbstractContextManager[None]:
+        return nodes.remembering(self.memory)
 
 
 def _modes(flags: int) -> tuple[bool, bool]:

@@ -26,6 +26,7 @@ from avmfs_daemon.stream import Closed
 
 log = logging.getLogger(__name__)
 
+MESSAGES_PER_S = 500  # more would keep the loop from the other children
 HANG_UP_S = 1.0  # for a child to end after its control pipe did
 
 Message = dict[Any, Any]
@@ -89,9 +90,11 @@ class Crew:
     def tell(self, slot: Slot, child: Child, message: Message) -> None:
         if child.stream.descriptor < 0:
             return
-        with contextlib.suppress(Closed):  # reading notices it as well
+        try:
             child.stream.send(message)
             self._await_stream(slot, child)
+        except Closed as e:
+            self._hang_up(slot, child, e)
 
     def next_deadline(self) -> float:
         """When `tend` has to be called, whatever else happens; infinity for never."""
@@ -142,18 +145,28 @@ class Crew:
             if mask & selectors.EVENT_WRITE:
                 child.stream.flush()
                 self._await_stream(slot, child)
-            if mask & selectors.EVENT_READ:
+            if mask & selectors.EVENT_READ and child.stream.descriptor >= 0:
                 self._listen(slot, child)
         except Closed as e:
-            # The child's end follows; one that lives on without its pipe could not be told to stop.
-            self._selector.unregister(child.stream.descriptor)
-            child.stream.close()
-            if str(e) != "closed":
-                log.error("%s: control pipe: %s", slot.name, e)
-            child.kill_at = min(child.kill_at, time.monotonic() + HANG_UP_S)
+            self._hang_up(slot, child, e)
+
+    def _hang_up(self, slot: Slot, child: Child, reason: Closed) -> None:
+        """The child's end follows; one that lives on without its pipe could not be told to stop."""
+        if child.stream.descriptor < 0:
+            return
+        self._selector.unregister(child.stream.descriptor)
+        child.stream.close()
+        if str(reason) != "closed":
+            child.error = f"control pipe: {reason}"
+        child.kill_at = min(child.kill_at, time.monotonic() + HANG_UP_S)
 
     def _listen(self, slot: Slot, child: Child) -> None:
-        for message in child.stream.read():
+        messages = child.stream.read()
+        now = int(time.monotonic())
+        child.heard = (now, len(messages) + (child.heard[1] if child.heard[0] == now else 0))
+        if child.heard[1] > MESSAGES_PER_S:
+            raise Closed("too many messages")
+        for message in messages:
             if not isinstance(message, dict):
                 raise Closed("not a message")
             if "ready" in message and child is slot.current and child.ready_at is None:
@@ -175,6 +188,7 @@ class Crew:
         if child.stream.descriptor >= 0:
             with contextlib.suppress(Closed):  # its last words
                 self._listen(slot, child)
+        if child.stream.descriptor >= 0:
             self._selector.unregister(child.stream.descriptor)
         code = child.process.exitcode
         child.bury()

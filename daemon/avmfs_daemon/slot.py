@@ -44,6 +44,7 @@ class Child:
         self.kill_at = time.monotonic() + READY_S
         self.told_to_stop = False
         self.error = ""
+        self.heard = (0, 0)  # in this second, that many messages
         # Names the process for good, even where the fork server is gone and the number may be used again.
         self._pidfd: int | None = None
         with contextlib.suppress(AttributeError, OSError):

@@ -85,6 +85,10 @@ class Daemon:
     def mount(self, agent: str) -> dict[str, Any]:
         return next(mount for mount in self.status()["mounts"] if mount["agent_id"] == agent)
 
+    def state(self, agent: str) -> str | None:
+        found = [mount["state"] for mount in self.status()["mounts"] if mount["agent_id"] == agent]
+        return found[0] if found else None
+
     def family(self) -> dict[str, int]:
         """The pid of every process of the daemon, by the name it shows; all are remembered for the teardown."""
         found = {"supervisor": self.status()["pid"]}

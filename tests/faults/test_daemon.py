@@ -101,7 +101,7 @@ def test_a_signal_ends_a_daemon_in_the_foreground_in_order(daemon: Daemon, numbe
     ) as process:
         daemon.pids.add(process.pid)
         wait(lambda: daemon.mounted("alice") and (daemon.run / "control.sock").exists())
-        wait(lambda: daemon.mount("alice")["state"] == "ready")
+        wait(lambda: daemon.state("alice") == "ready")
         daemon.family()
         process.send_signal(number)
         assert process.wait(12) == 0

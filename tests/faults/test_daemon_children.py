@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,11 @@ def running(daemon: Daemon) -> Iterator[None]:
     with (
         open(daemon.root / "log", "w") as log,
         subprocess.Popen([sys.executable, "-m", "hostile"], env=environ, stdout=log, stderr=log) as process,
+        ExitStack() as stack,
     ):
         daemon.pids.add(process.pid)
-        wait(lambda: (daemon.run / "control.sock").exists() and daemon.mount("alice")["state"] == "ready")
+        stack.callback(process.kill)
+        wait(lambda: (daemon.run / "control.sock").exists() and daemon.state("alice") == "ready")
         daemon.family()
         yield
         process.send_signal(signal.SIGTERM)

@@ -153,7 +153,9 @@ class World:
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
+        kept = {
+            name: value for name, value in os.environ.items() if name == "AVM_FRONT_END" or not name.startswith("AVM_")
+        }
         return {
             **kept, "AVM_CONFIG_DIR": str(self.root / "config"), "AVM_DATA_DIR": str(self.root / "data"),
             "AVM_RUNTIME_DIR": str(self.root / "run"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from avmfs.errors import Invalid
+from avmfs.store.commands import arguments as fitting
 from avmfs.store.transaction import Tx
 
 Command = Callable[..., Any]
@@ -33,11 +34,12 @@ def names() -> tuple[str, ...]:
 
 
 def run(tx: Tx, name: str, arguments: dict[str, Any]) -> Any:
-    """Run one command. Raises Invalid for an unknown one, else what the command raises."""
+    """Run one command. Raises Invalid for an unknown one or arguments that do not fit, else what it raises."""
     _load()
     found = _COMMANDS.get(name)
     if found is None:
         raise Invalid(f"unknown store command {name!r}")
+    fitting.check(found, arguments)
     return found(tx, **arguments)
 
 

@@ -65,7 +65,7 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
     creator = tx.db.execute("select creator from document where id = ?", (document,)).get
     if creator != tx.who.name and not tx.who.operator:
         raise Denied(f"only its owner, {creator}, can change who shares it")
-    members = tuple(sorted({*agents, creator})) if agents is not None else None
+    members = tuple(sorted({*map(tx.agent, agents), creator})) if agents is not None else None
     tx.db.execute(
         "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
     )
@@ -92,7 +92,10 @@ def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]
     found, document = _document(tx, node)
     kept = json.loads(tx.db.execute("select user from document where id = ?", (document,)).get or "{}")
     kept.update(user)
-    packed = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True)
+    try:
+        packed = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True)
+    except (TypeError, ValueError) as e:
+        raise Invalid(f"metadata: {e}") from None
     if len(packed) > USER_LIMIT:
         raise Invalid(f"metadata may have {USER_LIMIT} characters in all")
     tx.db.execute("update document set user = ? where id = ?", (packed, document))

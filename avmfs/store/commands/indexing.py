@@ -28,6 +28,7 @@ def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
 @command
 def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
     """Store [passage id, float32 bytes] pairs. A passage that was re-indexed meanwhile is left out. {"stored"}."""
+    tx.require_operator()
     stored, documents = 0, set()
     for passage, data in vectors:
         row = tx.db.execute("select document, scope from passage where id = ?", (passage,)).fetchone()
@@ -48,6 +49,7 @@ def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
 @command
 def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     """Take documents off the semantic queue that have nothing (left) to embed."""
+    tx.require_operator()
     for document in documents:
         settle_semantic(tx, model, document)
     return {}
@@ -56,6 +58,7 @@ def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
 @command
 def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
+    tx.require_operator()
     if model is None:
         tx.db.execute("insert or ignore into lexical_queue select id from document")
         tx.db.execute("insert or ignore into semantic_queue select id from document")

@@ -17,7 +17,7 @@ PRIORITIES = ("urgent", "normal", "low")
 @command
 def enroll(tx: Tx) -> dict[str, Any]:
     """Make the asker known, with its private space. Does nothing the second time."""
-    name = tx.who.name
+    name = tx.agent(tx.who.name)
     known = tx.db.execute("select 1 from agent where name = ?", (name,)).get
     if not known:
         tx.db.execute("insert into agent(name, enrolled) values(?, ?)", (name, tx.now))

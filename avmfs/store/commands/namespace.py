@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted
+from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted
 from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage
@@ -123,8 +123,6 @@ def make(
 ) -> Node:
     """A new node under a free name, in the scope of its place, with its document if it is a file."""
     paths.check_name(name)
-    if directory.id in (ROOT, PRIVATE):
-        raise Denied("nothing can be created here", paths.printable(name))
     parts = (*tx.parts(directory.id), name)
     scope = tx.place(parts)
     node = new_id()

@@ -60,6 +60,7 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
         if tx.db.execute("select 1 from node where parent = ? limit 1", (target.id,)).get:
             raise NotEmpty(path=where)
         tx.db.execute("delete from node where id = ?", (target.id,))
+        tx.db.execute("delete from mark where subject = ?", (target.id,))
         return
     if source.kind is Kind.DIRECTORY:
         raise NotDirectory(path=where)
@@ -143,18 +144,25 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
     """
+    waiting = [(node, parts)]  # no recursion: trees are deeper than Python's stack
+    while waiting:
+        above, where = waiting.pop()
+        _rescope_one(tx, above, where)
+        if above.kind is Kind.DIRECTORY:
+            for (child,) in tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall():
+                below = tx.node(child)
+                waiting.append((below, (*where, below.name)))
+
+
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
     shared = _shared_at(tx, node, parts)
     if node.document is not None and shared is None:
-        tx.db.execute("update document set shared = null where id = ?", (node.document,))
+        tx.db.execute("update document set shared = null where id = ? and shared is not null", (node.document,))
     scope = tx.scope_at(parts, shared)
     if scope != node.scope:
         if not tx.visible.writable(node.scope):
             raise NotEmpty(path=paths.printable(node.name))
         set_scope(tx, node, scope)
-    if node.kind is Kind.DIRECTORY:
-        for (child,) in tx.db.execute("select id from node where parent = ?", (node.id,)).fetchall():
-            below = tx.node(child)
-            rescope(tx, below, (*parts, below.name))
 
 
 def set_scope(tx: Tx, node: Node, scope: int) -> None:

@@ -23,7 +23,8 @@ _FIXED = (
 @command
 def settle(tx: Tx) -> dict[str, Any]:
     """Before anybody serves: make the directories that every tree has, and fold all scopes anew when the rules
-    changed since they were folded. {"rescoped"}. Needs an operator."""
+    changed since they were folded. {"rescoped"}."""
+    tx.require_operator()
     for node, parent, name, parts in _FIXED:
         tx.db.execute(
             "insert or ignore into node(id, parent, name, kind, mode, mtime, ctime, scope) values(?,?,?,?,?,?,?,?)",
@@ -42,6 +43,7 @@ def settle(tx: Tx) -> dict[str, Any]:
 @command
 def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     """Remove nodes whose ttl has passed; every route stopped showing them then. {"reaped"}."""
+    tx.require_operator()
     rows = tx.db.execute(
         "select id from node where expires <= ? and parent is not null limit ?", (tx.now, limit)
     ).fetchall()
@@ -55,6 +57,7 @@ def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
 @command
 def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
     """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped"}."""
+    tx.require_operator()
     reaped = 0
     for node in nodes:
         if tx.db.execute("select 1 from node where id = ? and parent is null and id <> ?", (node, schema.ROOT)).get:
@@ -68,21 +71,26 @@ def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
 @command
 def reap_all_orphans(tx: Tx) -> dict[str, Any]:
     """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. {"reaped"}."""
+    tx.require_operator()
     rows = tx.db.execute("select id from node where parent is null and id <> ?", (schema.ROOT,)).fetchall()
     return reap_orphans(tx, [node for (node,) in rows])
 
 
 @command
 def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
-    """A mount still has these unlinked files open: renew its leases on them."""
+    """A mount still has these unlinked files open: renew its leases on them. One that is gone already is left out."""
     for node in nodes:
-        tx.db.execute("insert or replace into hold(node, holder, at) values(?, ?, ?)", (node, holder, tx.now))
+        tx.db.execute(
+            "insert or replace into hold(node, holder, at) select id, ?, ? from node where id = ? and parent is null",
+            (holder, tx.now, node),
+        )
     return {}
 
 
 @command
 def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
     """Drop the kept replies of clients that have been silent since ``before`` (ns)."""
+    tx.require_operator()
     tx.db.execute("delete from applied where at < ?", (before,))
     newest = tx.db.execute("select max(seq) from vector_log").get or 0
     tx.db.execute("delete from vector_log where seq <= ?", (newest - VECTOR_LOG_KEPT,))

@@ -9,21 +9,26 @@ from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, namespace, renaming
+from avmfs.store.commands.arguments import whole
 from avmfs.store.content import Edit
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import Tx
 
 
 @command
-def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]]) -> dict[str, Any]:
+def commit(
+    tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None
+) -> dict[str, Any]:
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
+
+    ``mtime`` is when the newest of them was made, which is what the mount has already told (None: now).
 
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
     version. An orphan's bytes change without a version: nobody will read it again by name.
     """
     found = tx.node(node)
     tx.visible.require(found.scope)
-    return write(tx, found, handle, [_edit(item) for item in edits])
+    return write(tx, found, handle, [_edit(item) for item in edits], mtime)
 
 
 @command
@@ -64,7 +69,12 @@ def write_path(
 @command
 def write_many(tx: Tx, items: list[list[Any]]) -> list[dict[str, Any]]:
     """Several new files in one transaction: [path, data] each; a taken name gets a number. All or none."""
-    return [_write_new(tx, list(path), data) for path, data in items]
+    for item in items:
+        if len(item) != 2 or type(item[0]) is not list or not all(type(part) in (list, bytes) for part in item):
+            raise Invalid("write_many: each item is [path, data]")
+        if not item[0] or not all(type(name) is bytes for name in item[0]):
+            raise Invalid("write_many: a path is a list of names")
+    return [_write_new(tx, path, data) for path, data in items]
 
 
 @command
@@ -89,13 +99,15 @@ def remember(
     return written
 
 
-def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit]) -> dict[str, Any]:
+def write(
+    tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int | None = None
+) -> dict[str, Any]:
     """Apply edits to a file the asker may change; keep the version that they supersede."""
     if node.kind is not Kind.FILE:
         raise IsDirectory()
     if node.document is None:
         size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
-        _stamp(tx, node, size, extents)
+        _stamp(tx, node, size, extents, mtime)
         return {"size": size, "version": None, "seq": None}
     document, before = node.document, lineage.head(tx, node.document)
     amend, older = False, None
@@ -104,39 +116,39 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit]) -> dict[str
     if not amend:
         older = lineage.keep_for(tx, node, document, edits)
     size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
-    _stamp(tx, node, size, extents)
+    _stamp(tx, node, size, extents, mtime)
     if older is not None:
         newer = None if extents else content.read(tx.db, node.id, size, False, 0, size)
         lineage.settle(tx, document, before - 1 if amend else before, older, newer)
-    seq = tx.log("write", node, paths.join(tx.parts(node.id)))
+    number = before if amend else before + 1
+    seq = tx.log("write", node, paths.join(tx.parts(node.id)), version=number)
     if amend:
-        number = before
         tx.db.execute(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
             (tx.now, size, seq, document, number),
         )
     else:
-        number = lineage.add_version(tx, document, size, seq, handle)
-    tx.db.execute("update log set version = ? where seq = ?", (number, seq))
+        lineage.add_version(tx, document, size, seq, handle)
     renaming.advance_own_mark(tx, document, before, number, seq)
     lineage.enqueue(tx, document)
     return {"size": size, "version": number, "seq": seq}
 
 
-def _stamp(tx: Tx, node: Node, size: int, extents: bool) -> None:
+def _stamp(tx: Tx, node: Node, size: int, extents: bool, mtime: int | None) -> None:
+    at = tx.now if mtime is None else min(mtime, tx.now)
     tx.db.execute(
         "update node set size = ?, extents = ?, mtime = ?, ctime = ? where id = ?",
-        (size, int(extents), tx.now, tx.now, node.id),
+        (size, int(extents), at, at, node.id),
     )
 
 
 def _edit(item: list[Any]) -> Edit:
-    kind = item[0]
-    if kind == "t" and len(item) == 2 and item[1] >= 0:
-        return ("t", item[1])
-    if kind == "w" and len(item) == 3 and item[1] >= 0:
-        return ("w", item[1], item[2])
-    raise Invalid(f"edit {kind!r}")
+    if len(item) in (2, 3) and whole(item[1]) and item[1] >= 0:
+        if item[0] == "t" and len(item) == 2:
+            return ("t", item[1])
+        if item[0] == "w" and len(item) == 3 and type(item[2]) is bytes:
+            return ("w", item[1], item[2])
+    raise Invalid("an edit is ['w', offset, bytes] or ['t', size]")
 
 
 def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:

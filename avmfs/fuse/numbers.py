@@ -1,0 +1,81 @@
+"""Node numbers: what the kernel calls a node, and back.
+
+Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so nothing is kept
+for it; the fixed places and aliases have numbers of their own; every other virtual node (a view, a mailbox, a handle)
+gets one at its first lookup and loses it when the kernel has forgotten all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+from avmfs.fuse import protocol as p
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.session import Request
+from avmfs.store.schema import ROOT
+from avmfs.vfs.address import ASK, Address, Alias, Place, Real
+from avmfs.vfs.tree import Tree
+
+_VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
+_PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
+_FIXED = {number: name for name, number in _PLACES.items()}
+
+
+def is_real(node: int) -> bool:
+    return not node & _VIRTUAL and node not in _FIXED
+
+
+class Numbers:
+    """One mount's numbers. Thread-safe."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._next = itertools.count(1)
+        self._virtual: dict[int, tuple[Address, int]] = {}
+        self._keys: dict[Address, int] = {}
+        self._table = threading.Lock()
+
+    def address(self, node: int) -> Address:
+        """What a number stands for: a store's node as it is now, or a virtual one."""
+        if is_real(node):
+            return self._tree.node(node)
+        if node & _VIRTUAL:
+            with self._table:
+                return self._virtual[node][0]
+        return self._fixed(node)
+
+    def _fixed(self, node: int) -> Address:
+        name = _FIXED[node]
+        return Place(name) if name in (b"tell", ASK) else self._tree.lookup(self._tree.node(ROOT), name)[0]
+
+    def number(self, found: Address) -> int:
+        """The number of a looked-up node; for a virtual one, the kernel's count of it grows by one."""
+        if isinstance(found, Real):
+            return found.node.id
+        if isinstance(found, (Place, Alias)) and found.name in _PLACES:
+            return _PLACES[found.name]
+        with self._table:
+            number = self._keys.get(found)
+            if number is None:
+                number = self._keys[found] = _VIRTUAL | next(self._next)
+                self._virtual[number] = (found, 0)
+            address, count = self._virtual[number]
+            self._virtual[number] = (address, count + 1)
+        return number
+
+    def forget(self, request: Request) -> None:
+        if request.op == Op.FORGET:
+            gone = [(request.node, *p.FORGET_IN.unpack_from(request.body))]
+        else:
+            count, _ = p.BATCH_FORGET_IN.unpack_from(request.body)
+            size = p.BATCH_FORGET_IN.size
+            gone = [p.FORGET_ONE.unpack_from(request.body, size + i * p.FORGET_ONE.size) for i in range(count)]
+        with self._table:
+            for node, lookups in gone:
+                if node & _VIRTUAL and node in self._virtual:
+                    found, count = self._virtual[node]
+                    if count <= lookups:
+                        del self._virtual[node], self._keys[found]
+                    else:
+                        self._virtual[node] = (found, count - lookups)
