@@ -21,6 +21,7 @@ from avmfs.node import Node
 
 _HEADER = 48
 _MOST = 200_000
+_BODY_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -32,9 +33,20 @@ class Remembered:
     children: dict[tuple[int, bytes], Node | None] = field(default_factory=dict)
     subdirectories: dict[tuple[Principal, int], int] = field(default_factory=dict)
     visible: dict[Principal, Visible] = field(default_factory=dict)
+    bodies: dict[int, bytes] = field(default_factory=dict)  # of small files, in order of first read
+    body_bytes: int = 0
 
     def full(self) -> bool:
         return len(self.nodes) + len(self.children) > _MOST
+
+    def keep_body(self, node: int, data: bytes) -> None:
+        """Remember a small file's bytes; the oldest go when there are too many."""
+        if node in self.bodies:
+            return
+        self.bodies[node] = data
+        self.body_bytes += len(data)
+        while self.body_bytes > _BODY_BYTES:
+            self.body_bytes -= len(self.bodies.pop(next(iter(self.bodies))))
 
 
 class CommitHeader:

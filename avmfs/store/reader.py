@@ -33,6 +33,11 @@ with recursive below(id) as (
 """
 _NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
 _FIRST_LINE_BYTES = 400
+# What a file begins with, for a query over node.
+_HEAD = f"""substr(coalesce(
+  (select data from body where body.node = node.id),
+  (select data from extent join block on block.id = extent.block where extent.node = node.id and n = 0)
+), 1, {_FIRST_LINE_BYTES})"""
 
 
 class SqliteReader:
@@ -61,29 +66,34 @@ class SqliteReader:
         return node_of(row) if row is not None and self._shows(row) else None
 
     def children(self, parent: int) -> list[Node]:
+        self.node(parent)
         rows = self._db.execute(f"select {NODE} from node where parent = ? order by name", (parent,))
         return [node_of(row) for row in rows if self._shows(row)]
 
     def subdirectories(self, parent: int) -> int:
+        self.node(parent)
         return int(self._one(
             f"select count(*) from node where parent = :parent and kind = {int(Kind.DIRECTORY)} and {_SEEN}",
             parent=parent,
         ))  # fmt: skip
 
     def path(self, node: int) -> bytes:
+        self.node(node)
         return paths.join(self._parts(node))
 
     def read(self, node: int, offset: int, length: int) -> bytes:
-        row = self._db.execute("select size, extents from node where id = ?", (node,)).fetchone()
-        if row is None:
+        row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+        if row is None or row[2] not in self.visible:
             raise Stale()
         return content.read(self._db, node, row[0], bool(row[1]), offset, length)
 
     def target(self, node: int) -> bytes:
+        self.node(node)
         data = self._db.execute("select data from body where node = ?", (node,)).get
         return bytes(data or b"")
 
     def document(self, node: Node) -> Document:
+        self._require_document(node.document)
         row = self._db.execute(
             "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
             " coalesce(version.author, creator), coalesce(version.at, document.created)"
@@ -106,6 +116,7 @@ class SqliteReader:
         return node_of(row) if row is not None and self._shows(row) else None
 
     def versions(self, document: int) -> list[Version]:
+        self._require_document(document)
         rows = self._db.execute(
             "select document, number, at, author, size, seq from version where document = ? order by number desc",
             (document,),
@@ -114,33 +125,39 @@ class SqliteReader:
 
     def version_bytes(self, document: int, number: int) -> bytes:
         """Walks from the asked version towards the newest until a body stands alone, then back."""
+        self._require_document(document)
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
+        if not self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get:
+            raise Invalid(f"there is no version v{number}")
         rows = self._db.execute(
-            "select number, encoding, body, size from version where document = ? and number >= ? order by number",
+            "select encoding, body, size from version where document = ? and number >= ? order by number",
             (document, number),
         )
-        for found, encoding, body, size in rows:
-            if found == number + len(chain) and encoding == Encoding.HEAD:
+        for encoding, body, size in rows:
+            if encoding == Encoding.HEAD:
                 data = self._head_bytes(document)
             elif encoding == Encoding.MAP:
                 data = content.read_map(self._db, body, size)
             elif encoding == Encoding.ZLIB:
                 data = history.decode(encoding, body, size, b"")
             else:
-                chain.append((encoding, body, size))
+                # The beginning of a beginning is one: a log file's thousand versions are a single step.
+                if not (encoding == Encoding.PREFIX and chain and chain[-1][0] == Encoding.PREFIX):
+                    chain.append((encoding, body, size))
                 continue
             break
-        if data is None:
-            raise Invalid(f"there is no version v{number}")
+        assert data is not None, "the newest version stands alone"
         for encoding, body, size in reversed(chain):
             data = history.decode(encoding, body, size, data)
         return data
 
     def tags(self, document: int) -> list[str]:
+        self._require_document(document)
         return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
 
     def links(self, document: int) -> list[Link]:
+        self._require_document(document)
         found: list[Link] = []
         for outgoing, near, far in ((True, "source", "target"), (False, "target", "source")):
             rows = self._all(
@@ -158,6 +175,7 @@ class SqliteReader:
         return Mark(*row) if row is not None else None
 
     def unindexed(self, document: int) -> str | None:
+        self._require_document(document)
         reason = self._db.execute("select reason from unindexed where document = ?", (document,)).get
         if reason is not None:
             return str(reason)
@@ -168,8 +186,8 @@ class SqliteReader:
         """The newest change that the asker may see: the store's own newest would tell of others' doings."""
         return int(
             self._db.execute(
-                "select seq from log where op <> 'tell' and scope in (select value from json_each(?))"
-                " order by seq desc limit 1",
+                "select max((select seq from log where scope = value and op <> 'tell' order by seq desc limit 1))"
+                " from json_each(?)",
                 (self.visible.json,),
             ).get
             or 0
@@ -179,10 +197,11 @@ class SqliteReader:
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
     ) -> list[Change]:
         prefix = b"" if under == ROOT else self.path(under)
+        # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
         rows = self._all(
             "select seq, at, op, agent, node, document, version, path, other from log"
             " where seq > :after and at >= :since and op not in ('tell', 'attributes')"
-            " and scope in (select value from json_each(:scopes))"
+            " and +scope in (select value from json_each(:scopes))"
             " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
             f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
             after=after_seq, since=since, limit=limit, prefix=prefix + b"/", length=len(prefix) + 1,
@@ -192,30 +211,39 @@ class SqliteReader:
     def listing(
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
     ) -> tuple[list[tuple[Entry, str]], int]:
+        self.node(under)
         whole = query is not None or tag is not None
-        rows = self._all(
-            (_BELOW if whole else "")
-            + f"select {_NODE}, document.handle, substr(coalesce(body.data, block.data, x''), 1, {_FIRST_LINE_BYTES})"
-            + (" from below join node on node.id = below.id" if whole else " from node")
-            + " left join document on document.id = node.document left join body on body.node = node.id"
-            " left join extent on extent.node = node.id and extent.n = 0 left join block on block.id = extent.block"
-            + (" where node.id <> :under" if whole else " where parent = :under")
-            + f" and {_SEEN.replace('scope', 'node.scope', 1)}"
+        below = _BELOW if whole else ""
+        chosen = (
+            (" from below join node on node.id = below.id where node.id <> :under" if whole else " from node where parent = :under")
+            + f" and {_SEEN}"
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
             + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
-            + " order by node.name, node.id",
-            under=under, **({"tag": tag} if tag is not None else {}),
-        )  # fmt: skip
-        found: list[tuple[Entry, str]] = []
-        for *columns, handle, start in rows:
-            node, head = node_of(tuple(columns)), bytes(start or b"")  # SQLite's substr of an empty blob is null
-            line = _first_line(head) if node.kind is Kind.FILE else ""
-            if query is None or _mentions(query, node.name, head):
-                found.append((Entry(node, b"", handle), line))
-        page = found[offset : offset + limit]
-        return [(Entry(entry.node, self.path(entry.node.id), entry.handle), line) for entry, line in page], len(found)
+        )
+        bound = {"under": under, **({"tag": tag} if tag is not None else {})}
+        if query:  # case-folding is Python's: look at all of them here
+            rows = self._all(f"{below} select {_NODE}, {_HEAD} {chosen} order by node.name, node.id", **bound)
+            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            total, rows = len(rows), rows[offset : offset + limit]
+        else:
+            total = self._one(f"{below} select count(*) {chosen}", **bound)
+            rows = self._all(
+                f"{below} select {_NODE} {chosen} order by node.name, node.id limit :limit offset :offset",
+                limit=limit, offset=offset, **bound,
+            )  # fmt: skip
+        return [self._entry(node_of(tuple(row))) for row in rows], total
+
+    def _entry(self, node: Node) -> tuple[Entry, str]:
+        handle, head = self._db.execute(
+            f"select (select handle from document where document.id = node.document), {_HEAD} from node where id = ?",
+            (node.id,),
+        ).fetchone()
+        # SQLite's substr of an empty blob is null.
+        line = _first_line(bytes(head or b"")) if node.kind is Kind.FILE else ""
+        return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
+        self.node(under)
         kinds = dict(self._all(_BELOW + "select kind, count(*) from below join node using(id) group by kind", under=under))
         documents = _BELOW + "select {} from below join node using(id) join {} on {}.document = node.document"
         return Counts(
@@ -236,6 +264,7 @@ class SqliteReader:
         )
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
+        self.node(under)
         return self._all(
             _BELOW + "select tag, count(*) from below join node using(id) join tag on tag.document = node.document"
             " group by tag order by count(*) desc, tag",
@@ -260,6 +289,14 @@ class SqliteReader:
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)
+
+    def _require_document(self, document: int | None) -> None:
+        """Raise NotFound unless the asker may see the document's node."""
+        if not self._all(
+            "select 1 from document join node on node.id = document.node where document.id = :document and " + _SEEN,
+            document=document,
+        ):
+            raise NotFound()
 
     def _parts(self, node: int) -> tuple[bytes, ...]:
         names: list[bytes] = []

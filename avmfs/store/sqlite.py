@@ -33,6 +33,7 @@ from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
 _UNKNOWN: Final = object()
+_SMALL: Final = 64 * 1024
 
 
 class SqliteStore:
@@ -75,6 +76,22 @@ class SqliteStore:
         if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
             return None
         return found if found.expires is None or found.expires > self._clock() else None
+
+    def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
+        kept = self._remembered()
+        data = kept.bodies.get(node)
+        if data is None:
+            found = self.peek_node(who, node)
+            with self._connection() as (db, _):
+                row: Any = db.execute("select size, extents from node where id = ?", (node,)).fetchone()
+                if row is None:
+                    raise Stale()
+                if row[1] or found.size > _SMALL:
+                    return content.read(db, node, row[0], bool(row[1]), offset, length)
+                data = content.read(db, node, row[0], False, 0, row[0])
+            with self._mutex:
+                kept.keep_body(node, data)
+        return data[offset : offset + length]
 
     def peek_subdirectories(self, who: Principal, parent: int) -> int:
         kept = self._remembered()

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import Busy, from_wire
+from avmfs.errors import Busy, TooBig, from_wire
 from avmfs.store import database
 from avmfs.store.lock import StoreLock
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import Applier
+from avmfs.store.writer import REQUEST_LIMIT, Applier
 
 OPERATOR = Principal("avmfs", operator=True)
 
@@ -47,6 +47,8 @@ class Lane:
         """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``."""
         self._number += 1
         message = wire.frame([self._number, *request])
+        if len(message) > REQUEST_LIMIT:  # the writer would hang up, and again at each try
+            raise TooBig(f"{len(message)} bytes at once; {REQUEST_LIMIT} are allowed")
         deadline = time.monotonic() + self._patience
         pause = 0.005
         while True:

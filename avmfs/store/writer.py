@@ -32,7 +32,7 @@ import apsw
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Denied, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.store import commands, database
 from avmfs.store.transaction import IndexRules, Scopes, Tx
 
@@ -44,6 +44,7 @@ IDLE_BEFORE_DRAIN_S = 0.02
 DRAIN_STEP = 16
 CHECKPOINT_PAGES = 1000
 RESTART_PAGES = 8000
+RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
 ANYBODY = "*"
 
 
@@ -59,8 +60,13 @@ class _Connection:
     client: bytes | None = None
     agent: str | None = None
     watching: bool = False
+    waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
     watched: int = 0
+
+    @property
+    def gone(self) -> bool:
+        return self.sock.fileno() < 0
 
 
 class Applier:
@@ -75,19 +81,26 @@ class Applier:
         self._clock = clock
         self._scopes = Scopes()
 
-    def apply(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        """One command in a savepoint of the open transaction. Raises domain errors, rolled back."""
+    def apply(
+        self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
+    ) -> Any:
+        """One command in a savepoint of the open transaction, and ``record(reply)`` with it: both or neither.
+        Raises domain errors, rolled back."""
+        known = self._scopes.interned
         self.db.execute("savepoint request")
         try:
             tx = Tx(self.db, self.policy, self._scopes, who, self._clock(), self._orphans, self.index)
             with database.translated(self.path):
                 reply = commands.run(tx, command, arguments)
+                if record is not None:
+                    record(reply)
         except BaseException:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():
                 self.db.execute("rollback to request")
                 self.db.execute("release request")
-            self._scopes.forget()
+            if self._scopes.interned != known:
+                self._scopes.forget()
             raise
         self.db.execute("release request")
         return reply
@@ -101,15 +114,27 @@ class Applier:
             with database.translated(self.path):
                 self.db.execute("commit")
         except BaseException:
-            if not self.db.get_autocommit():
-                self.db.execute("rollback")
+            self.rollback()
             raise
         return reply
 
+    def rollback(self) -> None:
+        """After a failure: nothing of the transaction stays, scopes that were interned in it are forgotten. Their
+        numbers will be given to others."""
+        if not self.db.get_autocommit():
+            self.db.execute("rollback")
+        self._scopes.forget()
+
     def set_rules(self, policy: Policy, index: IndexRules) -> None:
-        """Other rules from now on: every scope is folded anew before the next request."""
+        """Other rules from now on: every scope is folded anew before the next request. The old ones stay in force
+        when that fails."""
+        before = self.policy, self.index
         self.policy, self.index = policy, index
-        self.alone(Principal("avmfs", operator=True), "settle", {})
+        try:
+            self.alone(Principal("avmfs", operator=True), "settle", {})
+        except BaseException:
+            self.policy, self.index = before
+            raise
 
     def close(self) -> None:
         self.db.close()
@@ -184,8 +209,21 @@ class Writer:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
+        except OSError as e:
+            self._make_room(e)
+            return
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
+
+    def _make_room(self, error: OSError) -> None:
+        """Out of descriptors: whoever has not said who he is has to go."""
+        peers = [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Connection)]
+        strangers = [peer for peer in peers if peer.agent is None]
+        log.error("writer: cannot accept: %s; dropping %d of %d peers", error, len(strangers), len(peers))
+        for peer in strangers:
+            self._drop(peer)
+        if not strangers:
+            time.sleep(0.05)  # the listener stays readable: do not spin
 
     def _woken(self) -> None:
         self._wake.recv(4096)
@@ -206,11 +244,17 @@ class Writer:
         if not data:
             self._drop(peer)
         for item in frames:
+            if peer.gone:
+                return
             if peer.agent is None:
                 self._greet(peer, item)
-            elif peer.watching or not isinstance(item, list) or len(item) != 5:
+            elif peer.watching or not isinstance(item, list) or len(item) != 5 or type(item[0]) is not int:
+                self._drop(peer)
+            elif peer.waiting or peer.out:
+                log.warning("writer: dropping a peer that does not wait for its reply")
                 self._drop(peer)
             else:
+                peer.waiting = True
                 self._queue.append((peer, item))
 
     def _greet(self, peer: _Connection, item: Any) -> None:
@@ -245,11 +289,11 @@ class Writer:
             with database.translated(self._applier.path):
                 db.execute("commit")
         except AvmError as e:
-            if not db.get_autocommit():
-                db.execute("rollback")
+            self._applier.rollback()
             log.error("writer: a transaction failed: %s", e)
             replies = [(peer, _refusal(item[0], e)) for peer, item in batch]
         for peer, reply in replies:
+            peer.waiting = False
             self._send(peer, reply)
         self._may_drain = True
         seq = db.execute("select max(seq) from log").get or 0
@@ -266,14 +310,19 @@ class Writer:
             row = db.execute("select num, reply from applied where client = ?", (peer.client,)).fetchone()
             if row is not None and row[0] == number:
                 return [number, None, wire.unpack(row[1])]
+            if row is not None and row[0] > number:
+                # It lay in a socket that its client had given up, and would undo what the client did since.
+                raise Busy("overtaken by a later request")
             if not isinstance(command, str) or not isinstance(arguments, dict):
                 raise Invalid("malformed request")
-            reply = self._applier.apply(who, command, arguments)
-            db.execute(
-                "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
-                (peer.client, number, wire.pack(reply), time.time_ns()),
-            )
-            return [number, None, reply]
+
+            def record(reply: Any) -> None:
+                db.execute(
+                    "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
+                    (peer.client, number, wire.pack(reply), time.time_ns()),
+                )
+
+            return [number, None, self._applier.apply(who, command, arguments, record)]
         except AvmError as e:
             if db.get_autocommit():
                 raise
@@ -302,8 +351,13 @@ class Writer:
         except AvmError as e:
             log.error("writer: indexing failed: %s", e)
             self._may_drain = False
+        except Exception:  # nor may one document
+            log.exception("writer: indexing failed")
+            self._may_drain = False
 
     def _send(self, peer: _Connection, reply: Any) -> None:
+        if peer.gone:
+            return
         peer.out += wire.frame(reply)
         self._flush(peer)
 
@@ -317,11 +371,8 @@ class Writer:
             self._drop(peer)
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
-        try:
-            if self._selector.get_key(peer.sock).events != wanted:
-                self._selector.modify(peer.sock, wanted, peer)
-        except KeyError:
-            return
+        if self._selector.get_key(peer.sock).events != wanted:
+            self._selector.modify(peer.sock, wanted, peer)
         if peer.watching and not peer.out and peer.watched != self._seq:
             self._notify(peer)
 
@@ -334,11 +385,9 @@ class Writer:
     def _drop(self, peer: _Connection) -> None:
         """Forget a connection. What it had asked is still applied: it may come back for the answer."""
         self._watchers.discard(peer)
-        try:
+        if not peer.gone:
             self._selector.unregister(peer.sock)
-        except KeyError:
-            return
-        peer.sock.close()
+            peer.sock.close()
 
 
 class _Checkpointer(threading.Thread):
@@ -349,7 +398,7 @@ class _Checkpointer(threading.Thread):
         self._path = path
         self._pages = 0
         self._due = threading.Event()
-        self._over = False
+        self._over = threading.Event()
 
     def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
         """SQLite calls this after each commit with the pages now in the WAL."""
@@ -361,21 +410,21 @@ class _Checkpointer(threading.Thread):
     def run(self) -> None:
         db = database.connect(self._path, writable=True, busy_ms=100)
         try:
-            while self._due.wait() and not self._over:
+            while self._due.wait() and not self._over.is_set():
                 self._due.clear()
                 mode = apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
                 try:
                     db.wal_checkpoint(mode=mode)
                 except apsw.BusyError:
                     # A reader is on an old snapshot; the next commits bring us back here.
-                    continue
+                    self._over.wait(RESTART_AGAIN_S)
                 except apsw.Error as e:
                     log.error("checkpoint failed: %s", e)
         finally:
             db.close()
 
     def stop(self) -> None:
-        self._over = True
+        self._over.set()
         self._due.set()
         self.join(5)
 

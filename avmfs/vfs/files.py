@@ -56,8 +56,7 @@ class OpenFile:
 
     def read(self, offset: int, length: int) -> bytes:
         if not self.edits:
-            with self.memory.reading() as reader:
-                return reader.read(self.node, offset, length)
+            return self.memory.store.peek_read(self.memory.who, self.node, offset, length)
         with self.lock, self.memory.reading() as reader:
             size = reader.open_node(self.node).size
             base = reader.read(self.node, offset, length)

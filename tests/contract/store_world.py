@@ -141,6 +141,7 @@ class World:
             self.writer.rules, self.writer.default = self.rules, self.default
             self.writer.start()
         self.store = self._open()
+        self.do(ALICE, "mark_read")  # answered once the rules are settled
 
     def close(self, *, audit: bool = True) -> None:
         self.store.close()
@@ -248,8 +249,7 @@ class World:
         return rows(self.path, sql, *bindings)
 
     def newest_seq(self) -> int:
-        with self.reading(OPERATOR) as reader:
-            return reader.newest_seq()
+        return int(self.rows("select max(seq) from log")[0][0])
 
 
 def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:
@@ -281,7 +281,7 @@ _LEFT_OVER = {
         "select id from document where (select count(*) from version where document = id) <> head"
         " or coalesce((select max(number) from version where document = id), 0) <> head",
     "an older version stated as the node's bytes":
-        "select document, number from version join document on document.id = document"
+        "select document, number from version join document on document.id = version.document"
         " where encoding = 0 and number <> head",
     "version whose seq is not in the log": "select document, number from version where seq not in (select seq from log)",
     "tag of no document": "select tag from tag where document not in (select id from document)",
@@ -296,8 +296,8 @@ _LEFT_OVER = {
     "reason of no document": "select document from unindexed where document not in (select id from document)",
     "passage of no document": "select id from passage where document not in (select id from document)",
     "passage in another scope than its node":
-        "select passage.id from passage join document on document.id = document join node on node.id = document.node"
-        " where passage.scope <> node.scope",
+        "select passage.id from passage join document on document.id = passage.document"
+        " join node on node.id = document.node where passage.scope <> node.scope",
     "vector of no passage": "select id from vector where id not in (select id from passage)",
     "vector in another scope":
         "select vector.id from vector join passage using(id) where vector.scope <> passage.scope",

@@ -546,20 +546,22 @@ def test_a_failing_rename_leaves_nothing_behind(build: Build) -> None:
     ]
 
 
-def test_a_rolled_back_scope_is_not_remembered(world: World) -> None:
-    """The failing command interns a new scope first; whoever gets its number next must not be mixed up with it."""
-    world.write(ALICE, "/memory/f", b"1")
-    with pytest.raises(Exists):
-        world.do(
-            OPERATOR, "write_many",
-            items=[[[b"memory", b"private", b"alice", b"x"], b"1"]] * 0 + [[[b"memory", b"nope:meta"], b""]],
-        ) if False else world.create(BOB, "/memory/f")  # fmt: skip
-    with pytest.raises(NotFound):
-        world.do(BOB, "tell", recipient="nobody", body="x", priority="low", expires=None, body_limit=9, unread_limit=9)
-    world.do(CAROL, "enroll")
-    world.do(Principal("dave"), "enroll")
-    assert world.names(CAROL, "/memory/private") == ["carol"]
-    assert world.names(Principal("dave"), "/memory/private") == ["dave"]
+def test_a_scope_that_was_rolled_back_is_not_remembered(build: Build) -> None:
+    """The failing command interns new scopes first; whoever gets their numbers next must not be mixed up with them."""
+    world = build([("/memory/x/*", "ro", ("dave",)), ("/memory/x/locked", "ro", ("bob",))])
+    world.write(ALICE, "/memory/d/a", b"1")
+    world.write(ALICE, "/memory/d/locked", b"2")
+    world.share(ALICE, "/memory/d/locked", "alice")
+    for _ in range(2):
+        with pytest.raises(NotEmpty):
+            world.rename(BOB, "/memory/d", "/memory/x")
+        with pytest.raises(NotFound):
+            tell(world, BOB, "nobody", "x")
+    for who in (CAROL, Principal("dave"), Principal("erin")):
+        world.do(who, "enroll")
+        world.write(who, f"/memory/private/{who.name}/f", who.name.encode())
+    for who in (CAROL, Principal("dave"), Principal("erin")):
+        assert world.names(who, "/memory/private") == [who.name]
 
 
 # Attributes, ttl -----------------------------------------------------------------------------------------------

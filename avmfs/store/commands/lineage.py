@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from typing import Any
 
 from avmfs.node import Node
 from avmfs.store import content, history
@@ -155,7 +156,7 @@ def continue_document(tx: Tx, target: Node, source: Node) -> int:
 def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
     """The file that an editor has just renamed away from this name to a backup. Never one that the asker may not
     write: he cannot be the one who saves it, and its history is not for him."""
-    rows = tx.db.execute(
+    rows: list[Any] = tx.db.execute(
         "select node.id, node.name from document join node on node.id = document.node"
         " where away_parent = ?1 and away_name = ?2 and away_at > ?3 and parent = ?1 order by away_at desc",
         (parent, name, tx.now - AWAY_WITHIN_NS),

@@ -74,10 +74,9 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
 def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
     """The target's document, which is or was at ``path``, goes on in the source. Returns it."""
     document = lineage.continue_document(tx, target, source)
-    seq = tx.log("write", tx.node(source.id), path, scope=target.scope)
     before = lineage.head(tx, document)
+    seq = tx.log("write", tx.node(source.id), path, version=before + 1, scope=target.scope)
     number = lineage.add_version(tx, document, source.size, seq, None)
-    tx.db.execute("update log set version = ? where seq = ?", (number, seq))
     advance_own_mark(tx, document, before, number, seq)
     lineage.enqueue(tx, document)
     return document
