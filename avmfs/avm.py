@@ -153,7 +153,10 @@ class AgentMemory:
 def located(
     environ: Mapping[str, str], db: str | os.PathLike[str] | None, config: str | os.PathLike[str] | None
 ) -> Paths:
-    """Where everything is, with what a caller names laid over the environment."""
+    """Where everything is, with what a caller names laid over the environment. Raises Invalid for a configuration
+    file that a caller names and that is not there: defaults would be another policy."""
+    if config is not None and not os.path.isfile(config):
+        raise Invalid("no such configuration file", os.fspath(config))
     named = {"AVM_DB": db, "AVM_CONFIG": config}
     given = {key: os.path.abspath(os.fspath(value)) for key, value in named.items() if value is not None}
     return find_paths({**environ, **given})

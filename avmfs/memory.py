@@ -20,7 +20,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
@@ -29,6 +29,7 @@ from avmfs.store.schema import ROOT
 from avmfs_config import Limits, SearchSettings
 
 SYMLINKS_FOLLOWED = 16
+PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -109,12 +110,15 @@ class Memory:
         return node
 
     def real_parts(self, path: bytes) -> tuple[bytes, ...]:
-        """Components with /shared and /private spelled out."""
+        """Components with /shared and /private spelled out. Raises NameTooLong; only the last one, which may be a
+        view with a long question, has no limit here."""
         parts = paths.split(path)
         if parts[:1] == (paths.SHARED,):
-            return (paths.MEMORY, *parts)
-        if parts[:1] == (paths.PRIVATE,):
-            return (paths.MEMORY, paths.PRIVATE, paths.raw(self.who.name), *parts[1:])
+            parts = (paths.MEMORY, *parts)
+        elif parts[:1] == (paths.PRIVATE,):
+            parts = (paths.MEMORY, paths.PRIVATE, paths.raw(self.who.name), *parts[1:])
+        if len(parts) > DEPTH_MAX or sum(len(part) + 1 for part in parts[:-1]) > PATH_MAX:
+            raise NameTooLong(f"a path may have {PATH_MAX} bytes and {DEPTH_MAX} names")
         return parts
 
     # Finding -----------------------------------------------------------------------------------------------

@@ -125,6 +125,9 @@ def main() -> None:
     except AvmError as e:
         _complain(e)
         code = _code(e)
+    except OSError as e:  # of this machine's files, not of the memory: an unwritable directory, a full disk
+        _complain(e)
+        code = REFUSED
     except ValueError as e:  # ConfigError: the message names file, key and reason
         _complain(e)
         code = USAGE

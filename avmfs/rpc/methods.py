@@ -53,6 +53,8 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
 @method
 def read(memory: Memory, path: str, offset: int = 0) -> dict[str, Any]:
     """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of 8 MiB, a view whole."""
+    if offset < 0:
+        raise Invalid(f"offset {offset}: expected 0 or more")
     tree = _tree(memory)
     handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
     try:
@@ -136,6 +138,8 @@ def recall(
     strategy: str = "balanced", under: str = "/", cite: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
+    if min_relevance is not None and not 0 <= min_relevance <= 1:  # also refuses nan
+        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
     found = memory.recall(
         q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=_under(memory, under), cite=cite
     )

@@ -22,6 +22,7 @@ from avmfs.store.schema import ROOT
 from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
+_TEXTS_KEPT = 8
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
 
 
@@ -69,7 +70,8 @@ class SqliteSearchIndex:
             top = _descend(reader, under)
             if top is None:
                 return []
-            found = (_hit(db, reader, passage) for passage in passages)
+            texts: dict[int, str | None] = {}
+            found = (_hit(db, reader, passage, texts) for passage in passages)
             prefix = b"" if top == ROOT else reader.path(top)
             return [hit for hit in found if hit is not None and hit.path.startswith(prefix + b"/")]
 
@@ -92,7 +94,8 @@ class SqliteSearchIndex:
 
     def seq(self) -> int:
         with self._open() as (_, reader):
-            return reader.newest_seq()
+            newest = reader.changes(ROOT, limit=1)  # the store's own newest would tell how busy others are
+            return newest[0].seq if newest else 0
 
 
 def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
@@ -105,7 +108,8 @@ def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
     return node
 
 
-def _hit(db: apsw.Connection, reader: SqliteReader, passage: int) -> Hit | None:
+def _hit(db: apsw.Connection, reader: SqliteReader, passage: int, texts: dict[int, str | None]) -> Hit | None:
+    """``texts`` keeps what was decoded of the last few files: a large one has many passages."""
     row = db.execute(
         "select passage.document, passage.start, passage.stop, node.id, node.extents from passage"
         " join document on document.id = passage.document join node on node.id = document.node where passage.id = ?",
@@ -119,8 +123,11 @@ def _hit(db: apsw.Connection, reader: SqliteReader, passage: int) -> Hit | None:
         path = reader.path(number)
     except NotFound:
         return None
-    text = sniff.decode(content.read(db, node.id, node.size, bool(extents), 0, node.size))
-    if text is None:
+    if number not in texts:
+        while len(texts) >= _TEXTS_KEPT:
+            del texts[next(iter(texts))]
+        texts[number] = sniff.decode(content.read(db, node.id, node.size, bool(extents), 0, node.size))
+    if (text := texts[number]) is None:
         return None
     about = reader.document(node)
     return Hit(

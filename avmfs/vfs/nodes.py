@@ -152,16 +152,18 @@ class MailHandle(VirtualHandle):
         if self.expires is not None:
             mail.parse_duration(self.expires)
         self.sent = 0
+        self.refused = False
 
     def took(self, count: int) -> None:
         limit = self.memory.around.limits.message_bytes
         if len(self.written) - self.sent > limit:
+            self.refused = True  # the rest of it is no message
             raise OverQuota(f"a message may have {limit} bytes")
 
     def flush(self) -> None:
         with self.lock, remembering(self.memory):
             body = bytes(self.written[self.sent :])
-            if body:
+            if body and not self.refused:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
                 self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires)
                 self.sent = len(self.written)

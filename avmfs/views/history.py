@@ -218,10 +218,9 @@ def write_mark(ctx: Context, text: str) -> None:
         return
     if cursor is not None and cursor[0]:
         raise Invalid(f":mark: v{cursor[1]} is a version of a file; a directory's cursor is a plain number")
-    if cursor is None:
-        with ctx.memory.reading() as reader:
-            cursor = ("", _newest_below(reader, ctx.node.id))
-    ctx.memory.submit("mark", node=ctx.node.id, seq=cursor[1])
+    with ctx.memory.reading() as reader:
+        newest = _newest_below(reader, ctx.node.id)
+    ctx.memory.submit("mark", node=ctx.node.id, seq=newest if cursor is None else min(cursor[1], newest))
 
 
 def _check_cursor(text: str) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_world import ALICE, BOB, CAROL, Mode, Rule, World
+from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import (
@@ -40,29 +40,6 @@ pytestmark = pytest.mark.timeout(60)
 
 Build = Callable[..., World]
 EXCHANGE, NOREPLACE = 2, 1
-
-
-@pytest.fixture(params=["direct", "attached"])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def build(tmp_path: Path, mode: Mode) -> Iterator[Build]:
-    made: list[World] = []
-
-    def make(rules: list[Rule] | None = None, default: str = "rw") -> World:
-        made.append(World(tmp_path, mode, rules, default))
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.close()
-
-
-@pytest.fixture
-def world(build: Build) -> World:
-    return build()
 
 
 # What every tree has -------------------------------------------------------------------------------------------
@@ -548,7 +525,7 @@ def test_a_failing_rename_leaves_nothing_behind(build: Build) -> None:
 
 def test_a_scope_that_was_rolled_back_is_not_remembered(build: Build) -> None:
     """The failing command interns new scopes first; whoever gets their numbers next must not be mixed up with them."""
-    world = build([("/memory/x/*", "ro", ("dave",)), ("/memory/x/locked", "ro", ("bob",))])
+    world = build([("/memory/x/*", "ro", ("dave",)), ("/memory/x/locked", "ro", ("alice",))])
     world.write(ALICE, "/memory/d/a", b"1")
     world.write(ALICE, "/memory/d/locked", b"2")
     world.share(ALICE, "/memory/d/locked", "alice")

@@ -74,8 +74,9 @@ class Daemon:
         return done.stdout + done.stderr
 
     def start(self) -> None:
-        self.command("start", "--daemon")
+        said = self.command("start", "--daemon")
         self.family()
+        assert len(said.splitlines()) == 1, (said, self.log())  # no mount has failed
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(self.command("status", "--json"))

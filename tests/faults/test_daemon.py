@@ -292,7 +292,8 @@ def test_connecting_to_a_killed_door_or_writer_never_fails(daemon: Daemon) -> No
 def test_no_acknowledged_write_is_lost_when_the_writer_is_killed_again_and_again(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
-    stop, written = threading.Event(), []
+    stop = threading.Event()
+    written: list[str] = []
 
     def write() -> None:
         while not stop.is_set():
@@ -320,7 +321,7 @@ def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
     wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready", 15)
     wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 5)
     for name in ("writer", "door", "keeper", "alice"):
-        wait(lambda name=name: not alive(before[name]), 3)  # type: ignore[misc]
+        wait(lambda name=name: not alive(before[name]), 3)
 
 
 def test_after_a_killed_supervisor_the_children_go_and_start_just_works(daemon: Daemon) -> None:
@@ -400,7 +401,7 @@ def test_the_bare_directory_refuses_writes_while_nothing_covers_it(daemon: Daemo
     for _ in range(5):
         pid = daemon.mount("alice")["pid"]
         os.kill(pid, signal.SIGKILL)
-        wait(lambda pid=pid: daemon.mount("alice")["pid"] not in (pid, None), 5)  # type: ignore[misc]
+        wait(lambda pid=pid: daemon.mount("alice")["pid"] not in (pid, None), 5)
         wait(lambda: answers(at / "memory/note", "text"), 5)
     stop.set()
     thread.join(10)

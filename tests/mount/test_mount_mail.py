@@ -226,6 +226,7 @@ def test_messages_of_many_senders_at_once_arrive_each_once(alice: Path, bob: Pat
 def test_what_is_urgent_stands_above_prose_and_in_no_file(place: Place, alice: Path, bob: Path) -> None:
     (place.alice / "note.md").write_text("alpha\n")
     (place.alice / "note.md").write_text("alpha beta\n")
+    cat(place.bob / ":search?q=alpha")  # :meta says whether it is indexed
     quiet = {name: cat_bytes(view(place.bob / "note.md", name)) for name in (":data", ":meta", ":history", ":diff", ":tags")}
     delta = cat(view(place.bob / "note.md", ":delta?peek=1"))
     echo("DB schema changed!", alice / "tell/bob?priority=urgent")

@@ -29,24 +29,37 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         raise Invalid("a directory cannot be moved into itself", paths.printable(name))
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
+    replaced: Node | None = None  # whose document goes on in the source
     if target is not None:
         if flags & NOREPLACE or target.scope not in tx.visible:
             raise Exists(path=paths.printable(new_name))
         tx.visible.require(target.scope, paths.printable(new_name))
-        _replace(tx, there, source, target)
+        if _last_backup(here, source, there, target):
+            namespace.remove(tx, there, target)
+        else:
+            _replace(tx, there, source, target)
+            replaced = target
         source = tx.node(source.id)
     else:
         paths.check_name(new_name)
-    away = None
     if target is None and source.kind is Kind.FILE:
         # sed -i.bak: the old file went to a backup, the new one comes by rename.
-        away = lineage.renamed_away(tx, there.id, new_name)
-        if away is not None and away.id != source.id:
-            document = _continue(tx, source, away, paths.join((*tx.parts(there.id), new_name)))
-            lineage.set_apart(tx, away, document)
+        replaced = lineage.renamed_away(tx, there.id, new_name)
+        if replaced is not None and replaced.id != source.id:
+            document = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
+            lineage.set_apart(tx, replaced, document)
             source = tx.node(source.id)
-    _move(tx, source, here, there, new_name, replaced=target or away)
+    _move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
+
+
+def _last_backup(here: Node, source: Node, there: Node, target: Node) -> bool:
+    """Does an editor replace the backup of its last save (emacs, vim with 'backup', sed -i.bak)? Then the old backup
+    ends, and the source keeps its document, which is to come back under the name it now leaves."""
+    return (
+        here.id == there.id and source.kind is Kind.FILE and target.kind is Kind.FILE
+        and lineage.is_backup(source.name, target.name)
+    )  # fmt: skip
 
 
 def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:

@@ -1,0 +1,200 @@
+"""The contract of a store: bytes. Against a bytearray, over hundreds of edits, with every old version.
+
+A file moves between one row and blocks at 64 KiB; its versions are reverse deltas, keyframes, beginnings of the next
+one, or maps of shared blocks. The audit at the end of each test counts the owners of every block.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from store_world import ALICE, BOB, World, rows
+
+from avmfs.errors import TooBig
+from avmfs.store.schema import BLOCK, INLINE_LIMIT
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def random_edit(random_: random.Random, model: bytearray, most: int) -> list[Any]:
+    """A write or truncation, with a liking for the borders; applied to the model too."""
+    size = len(model)
+    borders = [0, size, max(size - 1, 0), INLINE_LIMIT - 1, INLINE_LIMIT, INLINE_LIMIT + 1, 2 * BLOCK, BLOCK + 7]
+    near = min(random_.choice([*borders, random_.randrange(size + 1)]) + random_.choice([0, 0, 0, 1, 100]), most)
+    if random_.random() < 0.3:
+        del model[near:]
+        model.extend(bytes(near - len(model)))
+        return ["t", near]
+    length = random_.choice([1, 10, 300, 5000, random_.randrange(1, 90_000)])
+    data = random_.randbytes(length) if random_.random() < 0.5 else bytes([random_.randrange(256)]) * length
+    data = data[: max(1, most - near)]
+    if near > len(model):
+        model.extend(bytes(near - len(model)))
+    model[near : near + len(data)] = data
+    return ["w", near, data]
+
+
+@pytest.mark.parametrize(("seed", "most"), [(1, 3_000), (2, 70_000), (3, 150_000), (4, 400_000)])
+def test_every_version_is_kept_to_the_byte(world: World, seed: int, most: int) -> None:
+    random_ = random.Random(seed)
+    world.create(ALICE, "/memory/f")
+    node = world.node(ALICE, "/memory/f").id
+    model, versions = bytearray(), []
+    for step in range(130):
+        edits = [random_edit(random_, model, most) for _ in range(random_.choice([1, 1, 1, 2, 4]))]
+        # Some commits continue the version of the one before: the same handle, within a second.
+        handle = step if random_.random() < 0.7 else step - 1
+        if random_.random() < 0.15:
+            data = random_.randbytes(random_.choice([1, 4096]))
+            reply = world.do(ALICE, "append", node=node, handle=handle, data=bytes(data))
+            for edit in edits:  # not sent: take them back
+                del edit
+            model = bytearray(versions[-1]) if versions else bytearray()
+            assert reply["offset"] == len(model)
+            model += data
+        else:
+            reply = world.do(ALICE, "commit", node=node, handle=handle, edits=edits)
+        assert reply["size"] == len(model)
+        assert reply["version"] in (len(versions), len(versions) + 1)
+        if reply["version"] == len(versions):
+            versions[-1] = bytes(model)
+        else:
+            versions.append(bytes(model))
+        if random_.random() < 0.2:
+            world.clock.advance(2)
+        if step % 10 == 0:
+            with world.reading(BOB) as reader:
+                for _ in range(20):
+                    offset, length = random_.randrange(most + 10), random_.randrange(70_000)
+                    assert reader.read(node, offset, length) == model[offset : offset + length]
+    assert len(versions) > 80
+    assert world.bytes(BOB, "/memory/f") == model
+    assert world.history(BOB, "/memory/f") == versions
+    kinds = {row[0] for row in world.rows("select distinct encoding from version")}
+    assert kinds >= ({0, 1, 2, 3} if most < INLINE_LIMIT else {0, 4})
+    world.unlink(ALICE, "/memory/f")
+
+
+def test_many_files_share_and_free_their_blocks(world: World) -> None:
+    """Writes, replacements, exchanges, removals at random; the audit finds a block that is lost or owned twice."""
+    random_ = random.Random(5)
+    names = [f"/memory/{letter}" for letter in "abcde"]
+    models: dict[str, bytes] = {}
+    for step in range(250):
+        path, other = random_.sample(names, 2)
+        match random_.randrange(6):
+            case 0 | 1 | 2:
+                data = random_.randbytes(random_.choice([10, 60_000, 66_000, 200_000]))
+                world.write(ALICE, path, data)
+                models[path] = data
+            case 3 if path in models:
+                size = random_.choice([5, 65_000, 130_000])
+                world.edit(ALICE, path, ["t", size], ["w", 1, b"!"], handle=step)
+                changed = bytearray(models[path][:size].ljust(size, b"\0"))
+                changed[1:2] = b"!"
+                models[path] = bytes(changed)
+            case 4 if path in models:
+                world.rename(ALICE, path, other, 2 if other in models and random_.random() < 0.3 else 0)
+                if world.exists(ALICE, path):
+                    models[path], models[other] = models[other], models[path]
+                else:
+                    models[other] = models.pop(path)
+            case 5 if path in models:
+                world.unlink(ALICE, path)
+                del models[path]
+        world.clock.advance(random_.choice([0, 12]))
+    assert {name: world.bytes(BOB, name) for name in models} == models
+    for path in models:
+        world.unlink(ALICE, path)
+    for node, _ in world.store.orphans():
+        world.do(_operator(), "reap_orphans", nodes=[node])
+    for table in ("block", "extent", "shared", "body", "version", "document", "lexical_queue", "passage"):
+        assert rows(world.path, f"select count(*) from {table}") == [(0,)], table
+
+
+def _operator() -> Any:
+    from avmfs.store.submit import OPERATOR
+
+    return OPERATOR
+
+
+def test_an_append_only_file_stores_each_byte_once(world: World) -> None:
+    node = world.create(ALICE, "/memory/log")["node"]
+    random_ = random.Random(6)
+    lines, sizes = b"", []
+    for _ in range(150):
+        line = random_.randbytes(1000)
+        lines += line
+        world.do(ALICE, "append", node=node, handle=None, data=line)
+        sizes.append(len(lines))
+    kept = world.rows("select coalesce(sum(length(body)), 0), count(distinct encoding) from version")
+    assert kept == [(0, 2)], "each version but the newest is the beginning of the next"
+    assert world.history(ALICE, "/memory/log") == [lines[:size] for size in sizes]
+
+
+def test_small_changes_of_a_small_file_take_little(world: World) -> None:
+    random_ = random.Random(8)
+    words = [bytes(random_.choices(b"abcdefghijklmnopqrstuvwxyz ", k=12)) for _ in range(800)]
+    versions = []
+    for number in range(100):
+        words[random_.randrange(800)] = b"CHANGED %03d " % number
+        versions.append(b"".join(words))
+        world.write(ALICE, "/memory/f", versions[-1])
+    assert world.history(ALICE, "/memory/f") == versions
+    kept = world.rows("select sum(length(body)) from version")[0][0]
+    assert kept < 0.1 * sum(map(len, versions))
+    assert world.rows("select count(*) from version where encoding = 1")[0][0] >= 5, "keyframes bound the chain"
+
+
+def test_a_large_files_versions_share_what_did_not_change(world: World) -> None:
+    data = bytearray(random.Random(9).randbytes(20 * BLOCK + 5))
+    world.write(ALICE, "/memory/f", bytes(data))
+    versions = [bytes(data)]
+    for number in range(10):
+        world.clock.advance(2)
+        world.edit(ALICE, "/memory/f", ["w", number * BLOCK, b"!"], handle=number)
+        data[number * BLOCK : number * BLOCK + 1] = b"!"
+        versions.append(bytes(data))
+    assert world.history(ALICE, "/memory/f") == versions
+    assert world.rows("select count(*) from block") == [(21 + 10,)]
+    world.unlink(ALICE, "/memory/f")
+
+
+def test_holes_are_zeros_and_take_no_room(world: World) -> None:
+    world.create(ALICE, "/memory/sparse")
+    node = world.node(ALICE, "/memory/sparse").id
+    far = 1 << 40
+    world.edit(ALICE, "/memory/sparse", ["w", far, b"end"], handle=1)
+    assert world.node(BOB, "/memory/sparse").size == far + 3
+    with world.reading(BOB) as reader:
+        assert reader.read(node, 0, 10) == bytes(10)
+        assert reader.read(node, far - 5, 100) == bytes(5) + b"end"
+        assert reader.read(node, far + 3, 10) == b"" and reader.read(node, far + 10, 10) == b""
+    assert world.rows("select count(*), sum(length(data)) from block")[0][0] == 1
+    world.edit(ALICE, "/memory/sparse", ["t", 10], handle=1)
+    assert world.bytes(BOB, "/memory/sparse") == bytes(10)
+    world.edit(ALICE, "/memory/sparse", ["t", 100_000], ["w", 99_999, b"x"], ["t", 99_999], ["t", 100_001], handle=1)
+    assert world.bytes(BOB, "/memory/sparse") == bytes(100_001), "what was cut off does not come back"
+    with pytest.raises(TooBig):
+        world.edit(ALICE, "/memory/sparse", ["w", (1 << 46) - 1, b"ab"], handle=1)
+    with pytest.raises(TooBig):
+        world.edit(ALICE, "/memory/sparse", ["t", (1 << 46) + 1], handle=1)
+    assert world.node(BOB, "/memory/sparse").size == 100_001
+
+
+def test_a_commit_of_many_small_edits_is_not_quadratic(world: World) -> None:
+    world.create(ALICE, "/memory/f")
+    edits = [["w", number * 2, b"x"] for number in range(20_000)]
+    started = world.clock()
+    world.edit(ALICE, "/memory/f", *edits, handle=1)
+    assert world.bytes(ALICE, "/memory/f") == b"x\0" * 19_999 + b"x"
+    assert world.clock() - started < 5e9  # 20 s and more when each edit looks at all before it
+
+
+def test_symlinks_and_directories_have_no_bytes_to_write(world: World) -> None:
+    world.do(ALICE, "symlink", **world.at(ALICE, "/memory/l"), target=b"x")
+    for path in ("/memory/l", "/memory/shared"):
+        with pytest.raises((IsADirectoryError, OSError)):
+            world.edit(ALICE, path, ["w", 0, b"x"], handle=1)

@@ -1,0 +1,338 @@
+"""The contract of a store: documents, the lineage of a name (SPEC 2), and when a version begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.errors import Denied, NotFound
+from avmfs.node import Document
+from avmfs.store.schema import MEMORY
+from avmfs.store.submit import OPERATOR
+
+pytestmark = pytest.mark.timeout(60)
+
+Build = Callable[..., World]
+
+
+def known(world: World, path: str, big: bytes = b"") -> Document:
+    """A file with everything that belongs to a document: two versions, tags, a link, :shared, ttl, marks."""
+    world.write(ALICE, path, b"first" + big)
+    world.clock.advance(2)
+    world.write(BOB, path, b"second" + big)
+    world.tag(ALICE, path, "keep")
+    node = world.node(ALICE, path).id
+    world.write(ALICE, "/memory/other.md", b"other")
+    world.do(ALICE, "add_link", node=node, target=world.node(ALICE, "/memory/other.md").id, type="see")
+    world.do(ALICE, "add_link", node=world.node(ALICE, "/memory/other.md").id, target=node, type="back")
+    world.do(ALICE, "set_ttl", node=node, expires=world.clock() + 10**12)
+    world.do(ALICE, "merge_meta", node=node, importance=0.7, user={"k": "v"})
+    world.share(ALICE, path, "bob")
+    world.do(BOB, "mark", node=node, version=1)
+    world.clock.advance(2)
+    return world.document(ALICE, path)
+
+
+def still_known(world: World, path: str, before: Document, versions: list[bytes]) -> None:
+    """The document goes on under ``path``, with these further versions."""
+    after = world.document(ALICE, path)
+    assert (after.id, after.handle, after.creator, after.created) == (
+        before.id, before.handle, before.creator, before.created
+    )  # fmt: skip
+    assert (after.shared, after.importance, after.user) == (before.shared, 0.7, {"k": "v"})
+    assert "keep" in world.tags(ALICE, path)
+    node = world.node(ALICE, path)
+    assert node.expires is not None and node.document == before.id
+    with world.reading(BOB) as reader:
+        mark = reader.mark(before.id)
+        assert mark is not None and mark.version == 1
+        assert [(link.outgoing, link.path) for link in reader.links(before.id)] == [
+            (True, b"/memory/other.md"), (False, b"/memory/other.md")
+        ]  # fmt: skip
+        found = reader.by_handle(before.handle)
+        assert found is not None and found.id == node.id
+    old = world.history(ALICE, path)
+    assert [old[0][:5], old[1][:6]] == [b"first", b"second"] and old[2:] == versions
+    assert not world.exists(OPERATOR.__class__("eve"), path), ":shared still holds"
+
+
+BIG = bytes(range(256)) * 800  # 200 KiB
+
+
+@pytest.mark.parametrize("old", [b"", BIG], ids=["small", "large"])
+@pytest.mark.parametrize("new", [b"third", b"third" + BIG[:90_000]], ids=["by_small", "by_large"])
+def test_replacing_by_rename_continues_the_targets_document(world: World, old: bytes, new: bytes) -> None:
+    before = known(world, "/memory/d/f.md", old)
+    world.write(BOB, "/memory/d/f.md.tmp", new)
+    world.tag(BOB, "/memory/d/f.md.tmp", "joins")
+    gone = world.document(BOB, "/memory/d/f.md.tmp")
+    world.rename(BOB, "/memory/d/f.md.tmp", "/memory/d/f.md")
+    still_known(world, "/memory/d/f.md", before, [new])
+    assert world.tags(ALICE, "/memory/d/f.md") == ["joins", "keep"]
+    assert world.bytes(BOB, "/memory/d/f.md") == new
+    with world.reading(OPERATOR) as reader:
+        assert reader.by_handle(gone.handle) is None
+        assert reader.versions(before.id)[0].author == "bob"
+
+
+def test_replacing_by_an_empty_file_and_of_a_file_never_written(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.create(ALICE, "/memory/new")
+    world.rename(ALICE, "/memory/new", "/memory/f")
+    still_known(world, "/memory/f", before, [b""])
+    world.create(ALICE, "/memory/blank")
+    document = world.document(ALICE, "/memory/blank")
+    world.write(ALICE, "/memory/text", b"text")
+    world.rename(ALICE, "/memory/text", "/memory/blank")
+    assert world.document(ALICE, "/memory/blank").id == document.id
+    assert world.history(ALICE, "/memory/blank") == [b"text"]
+
+
+def test_replacing_from_a_private_space_takes_the_targets_scope(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.write(ALICE, "/memory/private/alice/tmp", b"third")
+    world.drain()
+    world.rename(ALICE, "/memory/private/alice/tmp", "/memory/f")
+    still_known(world, "/memory/f", before, [b"third"])
+    assert world.bytes(BOB, "/memory/f") == b"third"
+
+
+def test_a_link_between_the_two_files_does_not_become_a_loop(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"1")
+    world.write(ALICE, "/memory/b", b"2")
+    a, b = world.node(ALICE, "/memory/a").id, world.node(ALICE, "/memory/b").id
+    world.do(ALICE, "add_link", node=a, target=b, type="x")
+    world.do(ALICE, "add_link", node=b, target=a, type="x")
+    world.rename(ALICE, "/memory/b", "/memory/a")
+    assert world.rows("select * from link") == []
+
+
+@pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
+def test_moving_a_document_keeps_it(world: World, big: bytes) -> None:
+    before = known(world, "/memory/f", big)
+    world.mkdir(ALICE, "/memory/d")
+    world.rename(ALICE, "/memory/f", "/memory/d/g")
+    world.clock.advance(11)
+    still_known(world, "/memory/d/g", before, [])
+    world.write(ALICE, "/memory/f", b"a stranger under the old name")
+    assert world.document(ALICE, "/memory/f").id != before.id
+    still_known(world, "/memory/d/g", before, [])
+
+
+def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.drain()
+    world.rename(ALICE, "/memory/f", "/memory/private/alice/f")
+    after = world.document(ALICE, "/memory/private/alice/f")
+    assert (after.id, after.shared) == (before.id, None)
+    assert not world.exists(BOB, "/memory/private/alice/f")
+    assert not len(world.store.search_index(BOB).postings("second"))
+    world.rename(ALICE, "/memory/private/alice/f", "/memory/f")
+    assert world.bytes(BOB, "/memory/f") == b"second", "back in shared space it is everybody's"
+    with world.reading(BOB) as reader:
+        assert [(c.op, c.path, c.other) for c in reader.changes(MEMORY, limit=1)] == [("create", b"/memory/f", None)]
+
+
+# Editors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
+@pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
+def test_an_editor_that_renames_away_and_creates_continues_the_document(
+    world: World, backup: str, big: bytes
+) -> None:
+    before = known(world, "/memory/d/f.md", big)
+    world.rename(BOB, "/memory/d/f.md", f"/memory/d/{backup}")
+    world.create(BOB, "/memory/d/f.md")
+    assert not world.exists(OPERATOR.__class__("eve"), "/memory/d/f.md"), ":shared holds before the first byte"
+    still_known(world, "/memory/d/f.md", before, [])
+    world.edit(BOB, "/memory/d/f.md", ["w", 0, b"third"], handle=5)
+    still_known(world, "/memory/d/f.md", before, [b"third"])
+    own = world.document(BOB, f"/memory/d/{backup}")
+    assert own.id != before.id and own.shared == before.shared
+    assert world.history(BOB, f"/memory/d/{backup}") == [b"second" + big]
+    assert not world.exists(OPERATOR.__class__("eve"), f"/memory/d/{backup}"), "nor does the backup show it"
+    world.rename(BOB, f"/memory/d/{backup}", "/memory/d/elsewhere")
+    assert not world.exists(OPERATOR.__class__("eve"), "/memory/d/elsewhere")
+    world.unlink(BOB, "/memory/d/elsewhere")
+    still_known(world, "/memory/d/f.md", before, [b"third"])
+    world.drain()
+    assert len(world.store.search_index(ALICE).postings("third")) == 1
+    assert not len(world.store.search_index(OPERATOR.__class__("eve")).postings("third"))
+
+
+def test_an_editor_that_keeps_its_backup_continues_the_document_every_time(world: World) -> None:
+    """vim with 'backup' set and emacs replace last time's backup by rename."""
+    before = known(world, "/memory/f")
+    texts = []
+    for number in range(3):
+        world.clock.advance(60)
+        world.rename(ALICE, "/memory/f", "/memory/f~")
+        world.create(ALICE, "/memory/f")
+        texts.append(b"save %d" % number)
+        world.edit(ALICE, "/memory/f", ["w", 0, texts[-1]], handle=100 + number)
+        still_known(world, "/memory/f", before, texts)
+
+
+def test_sed_with_a_backup_suffix_continues_the_document(world: World) -> None:
+    before = known(world, "/memory/f")
+    texts = []
+    for number in range(3):
+        world.clock.advance(60)
+        texts.append(b"edited %d" % number)
+        world.write(ALICE, "/memory/sedXYZ", texts[-1])
+        world.rename(ALICE, "/memory/f", "/memory/f.bak")
+        world.rename(ALICE, "/memory/sedXYZ", "/memory/f")
+        still_known(world, "/memory/f", before, texts)
+
+
+def test_a_name_used_anew_later_or_by_a_stranger_is_a_new_document(world: World) -> None:
+    before = known(world, "/memory/f")
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.clock.advance(11)
+    world.write(ALICE, "/memory/f", b"new")
+    assert world.document(ALICE, "/memory/f").id != before.id
+    still_known(world, "/memory/f~", before, [])
+    world.write(ALICE, "/memory/g", b"alice's")
+    world.share(ALICE, "/memory/g", "alice")
+    document = world.document(ALICE, "/memory/g")
+    world.rename(ALICE, "/memory/g", "/memory/g~")
+    world.write(BOB, "/memory/g", b"bob's")
+    assert world.document(BOB, "/memory/g").id != document.id, "who may not see it does not get its history"
+    assert world.history(BOB, "/memory/g") == [b"bob's"]
+    assert world.document(ALICE, "/memory/g~").id == document.id
+    world.write(ALICE, "/memory/h", b"1")
+    document = world.document(ALICE, "/memory/h")
+    world.rename(ALICE, "/memory/h", "/memory/h2")
+    world.write(ALICE, "/memory/h", b"2")
+    assert world.document(ALICE, "/memory/h2").id == document.id, "h2 is no backup's name: that was a move"
+
+
+# Versions ------------------------------------------------------------------------------------------------------
+
+
+def test_one_handle_within_a_second_is_one_version(world: World) -> None:
+    world.create(ALICE, "/memory/f")
+    for number in range(5):
+        reply = world.edit(ALICE, "/memory/f", ["w", number * 3, b"abc"], handle=7)
+        assert reply["version"] == 1
+        world.clock.advance(0.6)  # idle less than a second each time
+    world.clock.advance(1.1)
+    assert world.edit(ALICE, "/memory/f", ["w", 0, b"X"], handle=7)["version"] == 2, "sealed by idleness"
+    assert world.edit(ALICE, "/memory/f", ["w", 1, b"Y"], handle=8)["version"] == 3, "another handle"
+    assert world.edit(ALICE, "/memory/f", ["w", 2, b"Z"], handle=7)["version"] == 4, "and the first one again"
+    assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 5, "without a handle: always a new one"
+    assert world.edit(ALICE, "/memory/f", ["w", 3, b"W"])["version"] == 6
+    assert world.history(BOB, "/memory/f")[0] == b"abc" * 5
+    world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"1")
+    assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"2") == {
+        "size": 17, "version": 7, "seq": world.newest_seq(), "offset": 16
+    }  # fmt: skip
+
+
+def test_a_version_that_another_agent_has_read_is_never_amended(world: World) -> None:
+    world.create(ALICE, "/memory/f")
+    node = world.node(ALICE, "/memory/f").id
+    world.edit(ALICE, "/memory/f", ["w", 0, b"one"], handle=7)
+    world.do(ALICE, "mark", node=node)
+    assert world.edit(ALICE, "/memory/f", ["w", 3, b" two"], handle=7)["version"] == 1, "its own mark is no reader"
+    world.do(BOB, "mark", node=node)
+    assert world.edit(ALICE, "/memory/f", ["w", 7, b" three"], handle=7)["version"] == 2
+    assert world.edit(ALICE, "/memory/f", ["w", 0, b"ONE"], handle=7)["version"] == 2
+    assert world.history(BOB, "/memory/f") == [b"one two", b"ONE two three"]
+
+
+@pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
+def test_truncating_and_writing_is_one_version_never_an_empty_one(world: World, big: bytes) -> None:
+    world.write(ALICE, "/memory/f", b"old" + big)
+    world.clock.advance(2)
+    world.edit(ALICE, "/memory/f", ["t", 0], ["w", 0, b"new" + big], handle=7)
+    world.clock.advance(2)
+    world.edit(ALICE, "/memory/f", ["t", 0], handle=8)
+    world.edit(ALICE, "/memory/f", ["w", 0, b"newer" + big], handle=8)
+    assert world.history(ALICE, "/memory/f") == [b"old" + big, b"new" + big, b"newer" + big]
+
+
+def test_amending_restates_the_version_before(world: World) -> None:
+    """Version 1 is kept as the beginning of version 2; then the amended version 2 no longer begins with it."""
+    world.write(ALICE, "/memory/f", b"hello")
+    world.clock.advance(2)
+    world.edit(ALICE, "/memory/f", ["w", 5, b" world"], handle=7)
+    world.edit(ALICE, "/memory/f", ["w", 0, b"J"], handle=7)
+    world.edit(ALICE, "/memory/f", ["t", 2], handle=7)
+    world.edit(ALICE, "/memory/f", ["w", 0, BIG], handle=7)
+    world.edit(ALICE, "/memory/f", ["w", 0, b"K"], ["t", 100_000], handle=7)
+    world.edit(ALICE, "/memory/f", ["t", 3], handle=7)
+    assert world.history(ALICE, "/memory/f") == [b"hello", b"K\x01\x02"]
+
+
+def test_an_own_write_moves_a_current_mark_only(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"1")
+    document = world.document(ALICE, "/memory/f").id
+    for number in (2, 3):
+        world.clock.advance(2)
+        world.write(ALICE, "/memory/f", b"%d" % number)
+    with world.reading(ALICE) as reader:
+        mark = reader.mark(document)
+        assert mark is not None and mark.version == 3
+    world.clock.advance(2)
+    world.write(BOB, "/memory/f", b"4")
+    world.clock.advance(2)
+    world.write(ALICE, "/memory/f", b"5")
+    with world.reading(ALICE) as reader:
+        mark = reader.mark(document)
+        assert mark is not None and mark.version == 3, "she has not seen bob's"
+
+
+# Writing by path -----------------------------------------------------------------------------------------------
+
+
+def test_write_path_modes(world: World) -> None:
+    made = world.write(ALICE, "/memory/a/b/c.md", b"1")
+    assert made["new"] is True and made["version"] == 1
+    assert world.write(BOB, "/memory/a/b/c.md", b"22", mode="append")["size"] == 3
+    assert world.write(BOB, "/memory/a/b/c.md", b"3")["new"] is False
+    with pytest.raises(FileExistsError):
+        world.write(BOB, "/memory/a/b/c.md", b"4", mode="create")
+    with pytest.raises(IsADirectoryError):
+        world.write(BOB, "/memory/a/b", b"4")
+    with pytest.raises(NotADirectoryError):
+        world.write(BOB, "/memory/a/b/c.md/d", b"4")
+    with pytest.raises(NotFound):
+        world.write(BOB, "/memory/x/y", b"4", make_parents=False)
+    with pytest.raises(IsADirectoryError):
+        world.do(BOB, "write_path", path=[], data=b"")
+    assert world.history(BOB, "/memory/a/b/c.md") == [b"1", b"122", b"3"]
+
+
+def test_remember_takes_a_free_name_and_all_that_is_known(world: World) -> None:
+    where = [b"memory", b"private", b"alice", b"note.md"]
+    first = world.do(ALICE, "remember", path=where, data=b"one\n", title="T\xfc", tags=["a", "b"], importance=0.3, created=5)
+    assert first["path"] == b"/memory/private/alice/note.md"
+    for number in range(2, 40):
+        again = world.do(ALICE, "remember", path=where, data=b"x\n")
+        assert again["path"] == b"/memory/private/alice/note-%d.md" % number
+    document = world.document(ALICE, "/memory/private/alice/note.md")
+    assert (document.created, document.importance, document.user) == (5, 0.3, {"title": "T\xfc"})
+    assert world.tags(ALICE, "/memory/private/alice/note.md") == ["a", "b"]
+    assert world.node(ALICE, "/memory/private/alice/note.md").mtime == 5
+    long = world.do(ALICE, "remember", path=[b"memory", "ü".encode() * 127], data=b"x")
+    again = world.do(ALICE, "remember", path=[b"memory", "ü".encode() * 127], data=b"x")
+    assert len(again["path"].rpartition(b"/")[2]) <= 255 and again["path"].decode() and long["path"] != again["path"]
+    for name in (b".hidden", b"noext", b"a.tar.gz"):
+        world.do(ALICE, "remember", path=[b"memory", name], data=b"x")
+        assert world.do(ALICE, "remember", path=[b"memory", name], data=b"x")["path"] != b"/memory/" + name
+
+
+def test_write_many_is_all_or_nothing(world: World) -> None:
+    before = world.newest_seq()
+    with pytest.raises(Denied):
+        world.do(
+            ALICE, "write_many",
+            items=[[[b"memory", b"new", b"%d.md" % number], b"x" * 70_000] for number in range(5)]
+            + [[[b"memory", b"private", b"x"], b""]],
+        )  # fmt: skip
+    assert world.newest_seq() == before and not world.exists(ALICE, "/memory/new")
+    assert world.rows("select count(*) from block") == [(0,)]

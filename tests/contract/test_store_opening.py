@@ -1,0 +1,224 @@
+"""Opening: new stores, foreign files, newer versions, locks; and what a failing disk must not mix up."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+from store_world import ALICE, BOB, CAROL, RULES, World, faults
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig
+from avmfs.store import database, schema
+from avmfs.store.lock import StoreLock
+from avmfs.store.sqlite import open_direct
+from avmfs.store.submit import OPERATOR
+from avmfs.store.writer import Applier
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def header(path: Path) -> tuple[int, int, str]:
+    db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return tuple(db.execute(f"pragma {name}").get for name in ("application_id", "user_version", "journal_mode"))  # type: ignore[return-value]
+    finally:
+        db.close()
+
+
+def test_a_missing_or_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    for path in (tmp_path / "deep" / "er" / "new.db", tmp_path / "empty.db"):
+        if path.name == "empty.db":
+            path.touch(0o600)
+        database.prepare(path)
+        assert header(path) == (schema.APPLICATION_ID, schema.VERSION, "wal")
+        assert path.stat().st_mode & 0o777 == 0o600
+        database.prepare(path)
+        assert database.integrity(path) == []
+    assert (tmp_path / "deep").stat().st_mode & 0o077 == 0 or (tmp_path / "deep" / "er").stat().st_mode & 0o077 == 0
+
+
+def test_an_interrupted_migration_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "half.db"
+    db = apsw.Connection(os.fspath(path))
+    db.execute(f"pragma application_id = {schema.APPLICATION_ID}")
+    db.close()
+    database.prepare(path)
+    assert header(path)[1] == schema.VERSION and database.integrity(path) == []
+
+
+@pytest.mark.parametrize("made_by", ["application_id", "user_version", "a table"])
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path, made_by: str) -> None:
+    path = tmp_path / "theirs.db"
+    db = sqlite3.connect(path)
+    db.execute({"application_id": "pragma application_id = 1234", "user_version": "pragma user_version = 7"}.get(
+        made_by, "create table theirs(x)"
+    ))  # fmt: skip
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    openers = [
+        lambda: database.prepare(path), lambda: open_direct(path, Policy(), RULES),
+        lambda: database.connect(path, writable=True), lambda: database.connect(path, writable=False),
+    ]  # fmt: skip
+    for opener in openers:
+        with pytest.raises(Invalid, match="another program"):
+            opener()
+        assert path.read_bytes() == before
+    assert header(path)[2] == "delete", "not even its journal mode"
+
+
+def test_a_newer_stores_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    database.prepare(path)
+    db = apsw.Connection(os.fspath(path))
+    db.execute(f"pragma user_version = {schema.VERSION + 1}")
+    db.close()
+    for opener in (database.prepare, lambda p: database.connect(p, writable=False)):
+        with pytest.raises(Invalid, match="newer"):
+            opener(path)
+
+
+@pytest.mark.parametrize("content", [b"x", b"hello world\n" * 100, os.urandom(8192)], ids=["byte", "text", "noise"])
+def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(AvmError, match="not a database|another program"):
+        database.prepare(path)
+    assert path.read_bytes() == content
+
+
+def test_a_missing_store_is_not_made_by_readers(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed):
+        database.connect(tmp_path / "none.db", writable=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_direct_mode_refuses_while_a_daemon_runs(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    store = open_direct(path, Policy(), RULES)
+    lock = StoreLock(path)
+    assert lock.holder() is None
+    held = lock.acquire(1, {"pid": os.getpid(), "socket": "/run/x"})
+    try:
+        assert (lock.holder() or {})["pid"] == os.getpid()
+        store._submitter._wait = 0.05  # type: ignore[attr-defined]
+        with pytest.raises(Busy, match=f"the daemon with pid {os.getpid()}"):
+            store.submit(ALICE, "enroll")
+        with store.reading(ALICE) as reader:
+            assert reader.agents() == []
+    finally:
+        lock.release(held)
+    assert store.submit(ALICE, "enroll") == {"new": True}
+    store.close()
+
+
+def test_two_direct_processes_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom avmfs.access import Policy, Principal\n"
+        "from avmfs.store.sqlite import open_direct\nfrom avmfs.store.transaction import IndexRules\n"
+        "store = open_direct(Path(sys.argv[1]), Policy(), IndexRules())\n"
+        "who = Principal(sys.argv[2])\nstore.submit(who, 'enroll')\n"
+        "for n in range(60): store.submit(who, 'write_path', path=[b'memory', b'private', who.name.encode(), b'%d' % n],"
+        " data=b'x')\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", script, os.fspath(path), name]) for name in ("alice", "bob", "carol")]
+    assert [process.wait(40) for process in processes] == [0, 0, 0]
+    store = open_direct(path, Policy(), RULES)
+    for who in (ALICE, BOB, CAROL):
+        with store.reading(who) as reader:
+            assert reader.counts(schema.ROOT).files == 60
+    store.close()
+    assert faults(path, Policy()) == []
+
+
+def test_a_forked_child_opens_its_own_connections(tmp_path: Path) -> None:
+    world = World(tmp_path, "direct")
+    world.write(ALICE, "/memory/f", b"1")
+    assert world.bytes(ALICE, "/memory/f") == b"1"
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if world.bytes(BOB, "/memory/f") == b"1" and world.store.peek_child(BOB, 2, b"f") is not None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    world.write(ALICE, "/memory/f", b"2")
+    assert world.bytes(BOB, "/memory/f") == b"2"
+    world.close()
+
+
+class Full:
+    """Writes past the present sizes of the store's files fail, as on a full disk, until the block ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        sizes = [file.stat().st_size for file in self._path.parent.glob(self._path.name + "*")]
+        self._before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes), self._before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
+
+
+def test_a_failed_commit_forgets_the_scopes_it_interned(tmp_path: Path) -> None:
+    """Else the next scope gets the number of one that never came to be, and two agents share a private space."""
+    path = tmp_path / "avm.db"
+    database.prepare(path)
+    applier = Applier(path, Policy(), RULES, orphans=True, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    applier.db.execute("pragma wal_checkpoint(truncate)").fetchall()
+    with Full(path), pytest.raises(StoreFailed):
+        for number in range(2000):  # the log file's size is what it is: fill it
+            applier.alone(Principal(f"agent{number}"), "enroll", {})
+    known = {name for (name,) in applier.db.execute("select name from agent")}
+    lost = next(f"agent{number}" for number in range(2000) if f"agent{number}" not in known)
+    applier.alone(BOB, "enroll", {})
+    applier.alone(Principal(lost), "enroll", {})
+    applier.alone(Principal(lost), "write_path", {"path": [b"memory", b"private", lost.encode(), b"f"], "data": b"secret"})
+    applier.close()
+    assert faults(path, Policy()) == []
+    store = open_direct(path, Policy(), RULES)
+    with store.reading(BOB) as reader:
+        assert [node.name for node in reader.children(schema.PRIVATE)] == [b"bob"]
+    store.close()
+
+
+def test_rules_that_cannot_be_settled_do_not_come_into_force(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    database.prepare(path)
+    applier = Applier(path, Policy(), RULES, orphans=True, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    applier.alone(ALICE, "write_path", {"path": [b"memory", b"d", b"f"], "data": b"x"})
+    applier.db.execute("pragma wal_checkpoint(truncate)").fetchall()
+    hidden = Policy.from_words([("/memory/d/*", "none", ("bob",))], "rw")
+    with Full(path):
+        with pytest.raises(StoreFailed):
+            for _ in range(2000):
+                applier.alone(ALICE, "write_path", {"path": [b"memory", b"d", b"f"], "data": b"y" * 4000})
+        with pytest.raises(StoreFailed):
+            applier.set_rules(hidden, RULES)
+    applier.alone(ALICE, "write_path", {"path": [b"memory", b"d", b"g"], "data": b"x"})
+    applier.close()
+    assert faults(path, Policy()) == []
+    applier = Applier(path, hidden, RULES, orphans=True, clock=time.time_ns)
+    applier.set_rules(hidden, RULES)
+    applier.close()
+    assert faults(path, hidden) == []
+
+
+def test_a_request_that_is_too_big_is_refused_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, "attached")
+    started = time.monotonic()
+    with pytest.raises(TooBig):
+        world.write(ALICE, "/memory/f", bytes(40 << 20))
+    assert time.monotonic() - started < 5
+    world.write(ALICE, "/memory/f", bytes(20 << 20))
+    world.close()

@@ -1,0 +1,240 @@
+"""The contract of a store: what searching is made of, and that nothing in it tells of what the asker cannot see."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.access import Principal
+from avmfs.embed.hashing import HashingEmbedding
+from avmfs.search.engine import Answer, Engine
+from avmfs.search.indexer import embed_pending
+from avmfs.store.submit import OPERATOR
+from avmfs.text import passages, segment
+from avmfs.text.tokens import TokenCounter
+
+pytestmark = pytest.mark.timeout(60)
+
+EMBEDDER = HashingEmbedding()
+MODEL = EMBEDDER.model_id
+COUNTER = TokenCounter()
+WORDS = "market risk coffee garden plan budget NVDA chips tea lisbon flight dentist vacuum disk backup tabs".split()
+
+
+def text(random_: random.Random, length: int) -> bytes:
+    return " ".join(random_.choices(WORDS, k=length)).encode()
+
+
+def settled(world: World) -> None:
+    embed_pending(world.store, EMBEDDER, MODEL)
+    assert world.store.queue_lengths() == (0, 0)
+
+
+def ask(world: World, who: Principal, q: str, **more: Any) -> Answer:
+    return Engine(world.store.search_index, EMBEDDER, COUNTER).search(who, q, limit=50, **more)
+
+
+def shown(answer: Answer) -> list[object]:
+    return [
+        (s.hit.path, s.hit.passage, s.score, s.relevance, dict(s.parts), s.hit.text, s.hit.version) for s in answer.hits
+    ]
+
+
+def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World) -> None:
+    random_ = random.Random(1)
+    seen: Counter[str] = Counter()
+    count = total = 0
+    for number in range(30):
+        data = text(random_, random_.randrange(1, 400))
+        world.write(ALICE, f"/memory/n/{number}.md", data)
+        terms = segment.terms(data.decode())
+        seen.update(terms)
+        count += len(passages.cut(data.decode()))
+        total += len(terms)
+    for number in range(10):
+        world.write(ALICE, f"/memory/private/alice/{number}.md", text(random_, 100))
+    world.drain()
+    index = world.store.search_index(BOB)
+    for term in set(seen) | {"nowhere"}:
+        assert len(index.postings(term)) == seen[term], term
+    assert index.corpus() == (count, total)
+    every = np.unique(np.concatenate([index.postings(term) for term in seen]))
+    assert len(every) == count and index.lengths(every).sum() == total
+    assert index.below((b"memory", b"n")) == frozenset(every.tolist()) and index.below(()) is None
+    assert index.below((b"memory", b"private", b"alice")) == frozenset() == index.below((b"nowhere",))
+    assert len(world.store.search_index(ALICE).postings("coffee")) > seen["coffee"]
+
+
+@pytest.mark.parametrize("data", [b"", b"  \n ", b"\0\1", b"\xff\xfe", "日本語の文書".encode(), "İıſΣ ÀÉ x_y-z".encode(),
+                                  b"a" * 30_000, bytes(range(1, 256)), "𝔘𝔫𝔦 ﷺ \u0300\u0301 \u200d".encode()])  # fmt: skip
+def test_any_bytes_can_be_drained_and_removed(world: World, data: bytes) -> None:
+    world.write(ALICE, "/memory/f", data)
+    world.drain()
+    index = world.store.search_index(BOB)
+    try:
+        words = segment.terms(data.decode())
+    except UnicodeDecodeError:
+        words = []
+    document = world.document(ALICE, "/memory/f").id
+    with world.reading(ALICE) as reader:
+        if reader.unindexed(document) is None:
+            for word, times in Counter(words).items():
+                assert len(index.postings(word)) == times, word
+    world.write(ALICE, "/memory/f", b"something else")
+    world.drain()
+    assert len(index.postings("els")) + len(index.postings("someth")) >= 1
+    world.unlink(ALICE, "/memory/f")
+    assert index.corpus() == (0, 0)
+
+
+def test_what_is_not_indexed_has_a_reason(world: World) -> None:
+    for name, data in (("a.swp", b"words"), (".git/config", b"words"), ("big", b"words " * 20_000), ("bin", b"\0")):
+        world.write(ALICE, f"/memory/{name}", data)
+    world.do(ALICE, "symlink", **world.at(ALICE, "/memory/l"), target=b"words")
+    world.drain()
+    with world.reading(BOB) as reader:
+        reasons = [reader.unindexed(world.document(BOB, f"/memory/{n}").id) for n in ("a.swp", ".git/config", "big", "bin")]
+    assert all(reasons) and len(world.store.search_index(BOB).postings("word")) == 0
+    world.rename(ALICE, "/memory/bin", "/memory/text")
+    world.write(ALICE, "/memory/text", b"words")
+    world.drain()
+    with world.reading(BOB) as reader:
+        assert reader.unindexed(world.document(BOB, "/memory/text").id) is None
+
+
+def test_draining_goes_in_steps_and_only_once(world: World) -> None:
+    for number in range(10):
+        world.write(ALICE, f"/memory/{number}", b"word %d" % number)
+        world.write(ALICE, f"/memory/{number}", b"word %d again" % number)
+    before = world.store.queue_lengths()[0]
+    assert before <= 10, "a document is queued once"
+    if world.mode == "direct":
+        assert world.do(ALICE, "drain_lexical", limit=4) == {"done": 4, "left": 6}
+    world.drain()
+    assert world.do(ALICE, "drain_lexical") == {"done": 0, "left": 0}
+    assert len(world.store.search_index(BOB).postings("word")) == 10
+
+
+def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
+    """Documents of half a megabyte are indexed a few at a time: others wait for the transaction."""
+    lines = " ".join(WORDS).encode() * 100
+    for number in range(40):
+        world.write(ALICE, f"/memory/{number}.md", lines[:60_000])
+    reply = world.do(ALICE, "drain_lexical", limit=40)
+    assert reply["done"] < 40 or world.mode == "attached"
+    world.drain()
+    assert world.store.search_index(BOB).corpus()[0] == 40 * len(passages.cut(lines[:60_000].decode()))
+
+
+def test_vectors_come_and_go_with_their_passages(world: World) -> None:
+    for name, data in (("a", b"coffee beans"), ("b", b"tea leaves"), ("long", text(random.Random(3), 900))):
+        world.write(ALICE, f"/memory/{name}", data)
+    world.write(ALICE, "/memory/private/alice/p", b"coffee secrets")
+    assert world.store.pending_passages(MODEL, 100) == [] or world.mode == "attached", "words come first"
+    world.drain()
+    waiting = world.store.pending_passages(MODEL, 100)
+    stored = world.rows("select id, document from passage order by id")
+    assert sorted((number, document) for number, document, _ in waiting) == stored
+    assert "coffee beans" in [found for _, _, found in waiting]
+    assert len(world.store.pending_passages(MODEL, 2)) == 2
+    assert b"".join(t.encode() for n, d, t in sorted(waiting) if d == world.document(ALICE, "/memory/long").id) == (
+        world.bytes(ALICE, "/memory/long")
+    )
+    settled(world)
+    ids, matrix = world.store.search_index(BOB).vectors(MODEL)
+    assert len(ids) == len(waiting) - 1 and matrix.shape == (len(ids), EMBEDDER.dimension)
+    assert ids.tolist() == sorted(ids.tolist()) and matrix.dtype == np.float32
+    assert len(world.store.search_index(ALICE).vectors(MODEL)[0]) == len(waiting)
+    assert len(world.store.search_index(BOB).vectors("another model")[0]) == 0
+    world.write(ALICE, "/memory/a", b"cocoa")
+    world.drain()
+    assert world.do(OPERATOR, "put_vectors", model=MODEL, vectors=[[int(ids[0]), matrix[0].tobytes()]])["stored"] in (0, 1)
+    assert len(world.store.pending_passages(MODEL, 100)) == 1
+    assert world.store.idle_documents(MODEL, 10) == []
+    settled(world)
+    found, rows = world.store.search_index(BOB).vectors(MODEL)
+    assert len(found) == len(ids)
+    cocoa = EMBEDDER.embed_batch(["cocoa"]).vectors[0]
+    assert max(float(row @ cocoa) for row in rows) > 0.99
+    world.rename(ALICE, "/memory/b", "/memory/private/alice/b")
+    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == len(ids) - 1
+    settled(world)
+    assert len(world.store.search_index(ALICE).vectors(MODEL)[0]) == len(waiting)
+    world.unlink(ALICE, "/memory/a")
+    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == len(ids) - 2
+
+
+def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"coffee")
+    settled(world)
+    other = HashingEmbedding(32)
+    assert world.do(OPERATOR, "reindex", model=MODEL) == {"queued": 0}
+    assert world.do(OPERATOR, "reindex", model=other.model_id) == {"queued": 1}
+    embed_pending(world.store, other, other.model_id)
+    assert len(world.store.search_index(BOB).vectors(other.model_id)[0]) == 1
+    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == 0
+    world.do(OPERATOR, "reindex")
+    embed_pending(world.store, other, other.model_id)
+    assert len(world.store.search_index(BOB).vectors(other.model_id)[0]) == 1
+    world.write(ALICE, "/memory/blank", b" ")
+    embed_pending(world.store, other, other.model_id)
+    assert world.store.queue_lengths() == (0, 0), "nothing to embed: not queued for ever"
+
+
+def test_nothing_private_moves_a_score(world: World) -> None:
+    random_ = random.Random(2)
+    questions = ["coffee", "market risk", "flight to lisbon", "budget plan garden", "NVDA", "unheard-of word"]
+    for number in range(60):
+        world.write(ALICE, f"/memory/pub/{number}.md", text(random_, random_.randrange(3, 60)))
+    world.write(BOB, "/memory/private/bob/own.md", b"coffee budget of bob")
+    settled(world)
+    bob = {q: [shown(ask(world, BOB, q, mode=mode)) for mode in ("hybrid", "lexical", "semantic")] for q in questions}
+    alice = {q: shown(ask(world, ALICE, q)) for q in questions}
+    index = world.store.search_index(BOB)
+    statistics = index.corpus(), index.vectors(MODEL)[1].tobytes()
+    for number in range(80):
+        world.write(ALICE, f"/memory/private/alice/{number}.md", text(random_, random_.randrange(3, 300)))
+        if number % 7 == 0:
+            world.write(ALICE, f"/memory/pub/limited{number}.md", text(random_, 50))
+            world.share(ALICE, f"/memory/pub/limited{number}.md", "alice")
+    settled(world)
+    for q in questions:
+        for mode, before in zip(("hybrid", "lexical", "semantic"), bob[q], strict=True):
+            assert shown(ask(world, BOB, q, mode=mode)) == before, (q, mode)
+    index = world.store.search_index(BOB)
+    assert (index.corpus(), index.vectors(MODEL)[1].tobytes()) == statistics
+    assert any(shown(ask(world, ALICE, q)) != alice[q] for q in questions), "hers did move"
+    for number in range(80):
+        world.unlink(ALICE, f"/memory/private/alice/{number}.md")
+    for q in questions:
+        assert shown(ask(world, BOB, q)) == bob[q][0]
+
+
+def test_hits_are_below_the_directory_and_say_what_is_known(world: World) -> None:
+    world.write(ALICE, "/memory/a/x.md", b"coffee at nine")
+    world.write(ALICE, "/memory/ab/y.md", b"coffee at ten")
+    world.tag(ALICE, "/memory/a/x.md", "t")
+    world.do(ALICE, "merge_meta", node=world.node(ALICE, "/memory/a/x.md").id, importance=0.9, user={})
+    settled(world)
+    answer = ask(world, BOB, "coffee", under=(b"memory", b"a"))
+    assert [s.hit.path for s in answer.hits] == [b"/memory/a/x.md"]
+    hit, document = answer.hits[0].hit, world.document(ALICE, "/memory/a/x.md")
+    assert (hit.handle, hit.author, hit.importance, hit.tags, hit.version, hit.text, hit.whole) == (
+        document.handle, "alice", 0.9, ("t",), 1, "coffee at nine", True
+    )  # fmt: skip
+    assert hit.created == document.created and hit.document == document.id
+    assert ask(world, BOB, "coffee", under=(b"memory", b"nowhere")).hits == ()
+    assert answer.seq == world.newest_seq()
+
+
+def test_a_snapshots_number_does_not_tell_of_others(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"1")
+    before = world.store.search_index(BOB).seq()
+    world.write(ALICE, "/memory/private/alice/f", b"1")
+    assert world.store.search_index(BOB).seq() == before
+    assert world.store.search_index(ALICE).seq() == world.newest_seq() > before

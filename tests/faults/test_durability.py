@@ -1,0 +1,137 @@
+"""What close() acknowledged survives kill -9, whoever is killed, and the ordinary start repairs the rest.
+
+A short run by default; AVM_CRASH_ROUNDS=100 makes it the long crash soak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from daemons import REPOSITORY, Daemon, alive, wait
+
+from avmfs.store import database
+
+ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
+
+# A client in a process of its own: it writes to the mount and journals intent and acknowledgement outside. Errors end
+# an operation, not the client: the mount may be gone for a moment.
+CLIENT = """
+import os, sys, time
+mount, journal, name = sys.argv[1:]
+log = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def say(*words):
+    os.write(log, (" ".join(words) + "\\n").encode())
+n = 0
+while True:
+    n += 1
+    text = f"{name} {n}"
+    for kind in ("create", "replace", "append"):
+        say("try", kind, str(n))
+        try:
+            if kind == "create":
+                with open(f"{mount}/memory/{name}-{n}", "x") as file:
+                    file.write(text)
+            elif kind == "replace":
+                with open(f"{mount}/memory/{name}.tmp", "w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(f"{mount}/memory/{name}.tmp", f"{mount}/memory/{name}-newest")
+            else:
+                fd = os.open(f"{mount}/memory/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                try:
+                    os.write(fd, (text + "\\n").encode())
+                finally:
+                    os.close(fd)
+            say("done", kind, str(n))
+        except OSError:
+            time.sleep(0.02)
+"""
+
+
+def shell(command: str) -> int:
+    return subprocess.run(["bash", "-c", command], timeout=20).returncode
+
+
+@pytest.mark.parametrize("victims", [["alice"], ["writer"], ["alice", "writer", "door", "keeper"], "everything"])
+def test_what_echo_wrote_is_there_after_kill_9_at_once(daemon: Daemon, victims: list[str] | str) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    family = daemon.family()
+    pids = list(family.values()) if victims == "everything" else [family[name] for name in victims]
+    assert shell(f"echo x > {daemon.at('alice')}/memory/f") == 0
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    if victims == "everything":
+        wait(lambda: not any(alive(pid) for pid in family.values()), 5)
+        daemon.start()
+    wait(lambda: _reads(daemon.at("bob") / "memory/f") == "x\n", 5)
+    wait(lambda: _reads(daemon.at("alice") / "memory/f") == "x\n", 5)
+
+
+def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    chance = random.Random(7)
+    clients = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(daemon.at(agent)), str(tmp_path / name), name], cwd=REPOSITORY
+        )
+        for name, agent in (("a", "alice"), ("b", "bob"), ("c", "alice"))
+    }
+    try:
+        for _ in range(ROUNDS):
+            time.sleep(chance.uniform(0.3, 0.9))
+            family = daemon.family()
+            kind = chance.choice(["alice", "bob", "writer", "everything"])
+            for pid in family.values() if kind == "everything" else [family[kind]]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if kind == "everything":
+                wait(lambda family=family: not any(alive(pid) for pid in family.values()), 5)  # type: ignore[misc]
+                daemon.start()
+            wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"}, 15)
+    finally:
+        for client in clients.values():
+            client.kill()
+            client.wait(10)
+    wait(lambda: _reads(daemon.at("alice") / "memory/log") is not None, 10)
+    for mount in (daemon.at("alice"), daemon.at("bob")):
+        lines = (mount / "memory/log").read_text().splitlines()
+        assert len(lines) == len(set(lines)), "an append was applied twice"
+        for name in clients:
+            tried, done = _journal(tmp_path / name)
+            for number in done["create"]:
+                assert (mount / f"memory/{name}-{number}").read_text() == f"{name} {number}"
+            for number in done["append"]:
+                assert f"{name} {number}" in lines
+            newest = int((mount / f"memory/{name}-newest").read_text().split()[1])
+            assert newest >= max(done["replace"]), "an acknowledged save was lost"
+            assert newest in tried["replace"]
+            assert len(done["create"]) > ROUNDS, "the client hardly got to work"
+    daemon.command("stop")
+    assert database.integrity(daemon.root / "data" / "avm.db") == []
+
+
+def _journal(path: Path) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    tried: dict[str, set[int]] = {"create": set(), "replace": set(), "append": set()}
+    done: dict[str, set[int]] = {"create": set(), "replace": set(), "append": set()}
+    for line in path.read_text().splitlines():
+        what, kind, number = line.split()
+        (tried if what == "try" else done)[kind].add(int(number))
+    return tried, done
+
+
+def _reads(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -1,0 +1,219 @@
+"""fcntl and flock locks, within a mount and across two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Place
+from mount_world import line_from, python, quoted, running, sh, until
+
+pytestmark = pytest.mark.mount
+
+# Prints "held" once it has the lock, lets go when a line comes in, and prints "free". How it lets go is the 4th argument.
+HOLDER = """
+import fcntl, os, sys
+path, kind, how, end = sys.argv[1:]
+file = open(path, "r+b")
+take = {"fcntl": fcntl.lockf, "flock": fcntl.flock}[kind]
+operation = {"ex": fcntl.LOCK_EX, "sh": fcntl.LOCK_SH}[how]
+print("asks", flush=True)
+take(file, operation)
+print("held", flush=True)
+sys.stdin.readline()
+if end == "unlock":
+    take(file, fcntl.LOCK_UN)
+elif end == "close":
+    file.close()
+elif end == "exit":
+    os._exit(0)
+print("free", flush=True)
+sys.stdin.readline()
+"""
+
+TRIES = """
+import fcntl, sys
+path, kind, how = sys.argv[1:]
+file = open(path, "r+b")
+take = {"fcntl": fcntl.lockf, "flock": fcntl.flock}[kind]
+try:
+    take(file, {"ex": fcntl.LOCK_EX, "sh": fcntl.LOCK_SH}[how] | fcntl.LOCK_NB)
+    print("yes")
+except BlockingIOError:
+    print("no")
+"""
+
+
+def _try(path: Path, kind: str, how: str = "ex") -> str:
+    return python(TRIES, path, kind, how).strip()
+
+
+@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+@pytest.mark.parametrize("end", ["unlock", "close", "exit", "kill"])
+def test_a_lock_holds_on_both_mounts_until_it_is_given_back(place: Place, kind: str, end: str) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", kind, "ex", end) as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        assert _try(place.bob / "f", kind) == _try(place.alice / "f", kind) == _try(place.bob / "f", kind, "sh") == "no"
+        with running(HOLDER, place.bob / "f", kind, "ex", "close") as waiter:
+            assert line_from(waiter) == "asks"
+            time.sleep(0.3)
+            assert holder.stdin is not None
+            began = time.monotonic()
+            if end == "kill":
+                holder.kill()
+            else:
+                holder.stdin.write("\n")
+                holder.stdin.flush()
+            assert line_from(waiter, 5) == "held", "the waiter was not woken"
+            assert time.monotonic() - began < 2
+            assert _try(place.alice / "f", kind) == "no"
+    assert until(lambda: _try(place.alice / "f", kind) == "yes", 5)
+
+
+@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+def test_shared_locks_go_together_and_keep_exclusive_ones_out(place: Place, kind: str) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", kind, "sh", "close") as one:
+        assert [line_from(one), line_from(one)] == ["asks", "held"]
+        with running(HOLDER, place.bob / "f", kind, "sh", "close") as two:
+            assert [line_from(two), line_from(two)] == ["asks", "held"]
+            assert _try(place.alice / "f", kind) == "no" and _try(place.bob / "f", kind, "sh") == "yes"
+
+
+def test_the_two_kinds_do_not_meet(place: Place) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", "flock", "ex", "close") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        assert _try(place.bob / "f", "fcntl") == "yes"
+
+
+def test_locks_of_other_files_and_ranges_do_not_meet(place: Place) -> None:
+    for name in ("f", "g"):
+        (place.alice / name).write_text("x" * 100)
+    code = """
+import fcntl, os, sys, struct
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 10, 20)
+print("held", flush=True)
+sys.stdin.readline()
+fcntl.lockf(file, fcntl.LOCK_UN, 4, 23)
+print("split", flush=True)
+sys.stdin.readline()
+"""
+    tries = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+for start in map(int, sys.argv[2:]):
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, start)
+        print("yes", end=" ")
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, start)
+    except BlockingIOError:
+        print("no", end=" ")
+"""
+    with running(code, place.alice / "f") as holder:
+        assert line_from(holder) == "held"
+        assert python(tries, place.bob / "f", 0, 19, 20, 29, 30, 5000).split() == ["yes", "yes", "no", "no", "yes", "yes"]
+        assert python(tries, place.bob / "g", 20).split() == ["yes"]
+        assert holder.stdin is not None
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        assert line_from(holder) == "split"
+        assert python(tries, place.bob / "f", 20, 22, 23, 26, 27, 29).split() == ["no", "no", "yes", "yes", "no", "no"]
+
+
+def test_who_asks_is_told_of_the_lock_in_the_way(place: Place) -> None:
+    (place.alice / "f").write_text("x" * 100)
+    code = """
+import fcntl, os, struct, sys
+layout = "hhqqi4x"
+file = open(sys.argv[1], "r+b")
+answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
+kind, whence, start, length, pid = struct.unpack(layout, answer)
+print({fcntl.F_RDLCK: "read", fcntl.F_WRLCK: "write", fcntl.F_UNLCK: "none"}[kind], start, length)
+"""
+    assert python(code, place.bob / "f").split()[0] == "none"
+    with running(HOLDER, place.alice / "f", "fcntl", "sh", "close") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        assert python(code, place.bob / "f").split() == ["read", "0", "0"]
+
+
+@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_waiter_can_be_ended(place: Place, kind: str, number: signal.Signals) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", kind, "ex", "close") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        for path in (place.bob / "f", place.alice / "f"):
+            with running(HOLDER, path, kind, "ex", "close") as waiter:
+                assert line_from(waiter) == "asks"
+                time.sleep(0.2)
+                began = time.monotonic()
+                waiter.send_signal(number)
+                waiter.wait(5)
+                assert time.monotonic() - began < 2
+    assert until(lambda: _try(place.bob / "f", kind) == "yes", 5), "the ended waiter got the lock"
+
+
+def test_closing_any_descriptor_ends_the_fcntl_locks_of_the_process(place: Place) -> None:
+    """POSIX wants it so; flock locks belong to the open file instead."""
+    (place.alice / "f").write_text("x")
+    code = """
+import fcntl, os, sys
+one, two = os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[1], os.O_RDWR)
+{"fcntl": fcntl.lockf, "flock": fcntl.flock}[sys.argv[2]](one, fcntl.LOCK_EX)
+os.close(two)
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+    for kind, free in (("fcntl", "yes"), ("flock", "no")):
+        with running(code, place.alice / "f", kind) as holder:
+            assert line_from(holder) == "closed"
+            assert _try(place.bob / "f", kind) == free
+
+
+def test_counters_under_a_lock_lose_nothing(place: Place) -> None:
+    (place.alice / "n").write_text("0")
+    code = """
+import fcntl, sys
+for _ in range(25):
+    with open(sys.argv[1], "r+") as file:
+        {"fcntl": fcntl.lockf, "flock": fcntl.flock}[sys.argv[2]](file, fcntl.LOCK_EX)
+        number = int(file.read())
+        file.seek(0)
+        file.write(str(number + 1))
+        file.flush()
+"""
+    for kind in ("fcntl", "flock"):
+        (place.alice / "n").write_text("0")
+        contenders = [running(code, path / "n", kind) for path in (place.alice, place.bob, place.alice, place.bob)]
+        entered = [contender.__enter__() for contender in contenders]
+        try:
+            assert [process.wait(40) for process in entered] == [0, 0, 0, 0]
+        finally:
+            for contender in contenders:
+                contender.__exit__(None, None, None)
+        assert (place.bob / "n").read_text() == "100", kind
+
+
+def test_flock_1_works_from_the_shell(place: Place) -> None:
+    add = "for i in $(seq 20); do (flock 9; n=$(cat n); echo $((n + 1)) > n) 9> lock; done"
+    (place.alice / "n").write_text("0\n")
+    one = f"cd {quoted(place.alice)} && {add}"
+    other = f"cd {quoted(place.bob)} && {add}"
+    sh(f"({one}) & ({other}) & wait")
+    assert (place.alice / "n").read_text() == "40\n"
+    assert sh("flock -n lock true && flock -w 1 lock echo yes", cwd=place.bob).stdout == "yes\n"
+
+
+def test_removing_a_locked_file_frees_its_name(place: Place) -> None:
+    (place.alice / "f").write_text("x")
+    with running(HOLDER, place.alice / "f", "flock", "ex", "close") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        os.unlink(place.bob / "f")
+        (place.bob / "f").write_text("new")
+        assert _try(place.bob / "f", "flock") == "yes"
