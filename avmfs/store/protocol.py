@@ -128,6 +128,10 @@ class Store(Protocol):
         """Documents waiting for words and for vectors."""
         ...
 
+    def anything_expired(self) -> bool:
+        """Is there a node whose ttl has passed and that still takes room?"""
+        ...
+
     def orphans(self) -> list[tuple[int, int]]:
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         ...

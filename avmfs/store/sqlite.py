@@ -161,6 +161,10 @@ class SqliteStore:
                 int(db.execute("select count(*) from semantic_queue").get),
             )
 
+    def anything_expired(self) -> bool:
+        with self._connection() as (db, _):
+            return bool(db.execute("select 1 from node where expires <= ? limit 1", (self._clock(),)).get)
+
     def orphans(self) -> list[tuple[int, int]]:
         with self._connection() as (db, _):
             rows: list[Any] = db.execute(

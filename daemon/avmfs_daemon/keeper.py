@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
+from avmfs.search.indexer import embed_some
 from avmfs.store.protocol import Store
 from avmfs.store.submit import OPERATOR
 
@@ -26,7 +27,6 @@ CHORES_S: Final = 30.0
 ORPHAN_S: Final = 120.0
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
-EMBED: Final = 32
 DRAIN: Final = 64
 
 
@@ -79,7 +79,8 @@ class Keeper:
         more = self._embed(semantic > 0) if self._embedder is not None else False
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
-            self._store.submit(OPERATOR, "reap_expired")
+            if self._store.anything_expired():
+                self._store.submit(OPERATOR, "reap_expired")
             self.reap_orphans()
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
@@ -112,19 +113,7 @@ class Keeper:
                 self._model, waiting = model, True
             if not waiting:
                 return False
-            passages = self._store.pending_passages(model, EMBED)
-            if not passages:
-                idle = self._store.idle_documents(model, DRAIN)
-                if idle:
-                    self._store.submit(OPERATOR, "skip_vectors", documents=idle, model=model)
-                return bool(idle)
-            batch = self._embedder.embed_batch([text for _, _, text in passages])
+            return embed_some(self._store, self._embedder, model)
         except EmbeddingUnavailable:
             self._pause = RETRY_S
             return False
-        vectors = [
-            [number, vector.astype("<f4").tobytes()]
-            for (number, _, _), vector in zip(passages, batch.vectors, strict=True)
-        ]
-        stored = self._store.submit(OPERATOR, "put_vectors", model=batch.model, vectors=vectors)
-        return bool(stored["stored"])

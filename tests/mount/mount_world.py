@@ -124,8 +124,6 @@ def meta(path: Path) -> dict[str, Any]:
     return found
 
 
-
-
 @dataclass
 class World:
     """One daemon; ``mounts[agent]`` is where that agent's mount is. Everything lies below ``root``."""

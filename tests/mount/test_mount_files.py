@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs import AVM
 from conftest import Place
 from mount_world import World, cat, echo, meta, python, quoted, sh, until, view
+
+from avmfs import AVM
 
 pytestmark = pytest.mark.mount
 
 GIT = {
-    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_AUTHOR_NAME": "A", "GIT_COMMITTER_NAME": "A",
-    "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_AUTHOR_NAME": "A",
+    "GIT_COMMITTER_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_EMAIL": "a@example.org",
 }  # fmt: skip
 
 
@@ -168,7 +169,8 @@ NAMES = [
     b"plain", b"with blanks  inside ", "grüße 局势 🦊".encode(), "e\u0301 decomposed".encode(), b"a:b", b":x", b"what?",
     b"100%", b"%41", b"x@y", b"@handle", b"@k7f2", b"a&b=c", b"new\nline", b"tab\there", b"\xff\xfe invalid \x80",
     b"back\\slash", b"'quoted' \"twice\"", b"$HOME `id`", b"-rf", b"*", b".hidden", b"...", b"~", b"note.md:metadata",
-    b"note:meta:x", b"12:30", b"a" * 255, "ä".encode() * 127, b"list", b"tell", b"CON", b"x:y?z=1", b"_", b"a_b", b"%25",
+    b"note:meta:x", b"12:30", b"a" * 255, "ä".encode() * 127, b"list", b"tell", b"CON", b"x:y?z=1", b"_", b"a_b",
+    b"%25",
 ]  # fmt: skip
 
 
@@ -194,7 +196,7 @@ def test_any_name_can_be_used(place: Place) -> None:
         os.mkdir(here + b"/" + name)
         os.symlink(b"nowhere", there + b"/" + name + b"/" + name)
         assert os.listdir(there + b"/" + name) == [name]
-    sh("rm -rf ../copied && find . -mindepth 1 -delete && test -z \"$(ls -A)\"", cwd=place.alice)
+    sh('rm -rf ../copied && find . -mindepth 1 -delete && test -z "$(ls -A)"', cwd=place.alice)
 
 
 def test_a_name_has_at_most_255_bytes(place: Place) -> None:
@@ -568,7 +570,8 @@ def test_a_read_only_mount_reads_everything_and_changes_nothing(world: World, pl
     assert "f" in cat(there / ":list")
     for function, *arguments in (
         ((there / "f").write_text, "no"), ((there / "new").write_text, "no"), ((there / "f").unlink,),
-        ((there / "d").rmdir,), ((there / "e").mkdir,), ((there / "f").rename, there / "g"), ((there / "f").chmod, 0o600),
+        ((there / "d").rmdir,), ((there / "e").mkdir,), ((there / "f").rename, there / "g"),
+        ((there / "f").chmod, 0o600),
         (os.utime, there / "f", (1, 1)), (os.truncate, there / "f", 0), (os.symlink, "x", there / "s"),
         (echo, "tag", view(there / "f", ":tags")), (echo, "hello", world.mounts["carol"] / "tell/alice"),
     ):  # fmt: skip

@@ -13,7 +13,7 @@ from mount_world import line_from, python, quoted, running, sh, until
 
 pytestmark = pytest.mark.mount
 
-# Prints "held" once it has the lock, lets go when a line comes in, and prints "free". How it lets go is the 4th argument.
+# Prints "held" once it has the lock; lets go when a line comes in, in the way that its last argument says.
 HOLDER = """
 import fcntl, os, sys
 path, kind, how, end = sys.argv[1:]
@@ -117,7 +117,14 @@ for start in map(int, sys.argv[2:]):
 """
     with running(code, place.alice / "f") as holder:
         assert line_from(holder) == "held"
-        assert python(tries, place.bob / "f", 0, 19, 20, 29, 30, 5000).split() == ["yes", "yes", "no", "no", "yes", "yes"]
+        assert python(tries, place.bob / "f", 0, 19, 20, 29, 30, 5000).split() == [
+            "yes",
+            "yes",
+            "no",
+            "no",
+            "yes",
+            "yes",
+        ]
         assert python(tries, place.bob / "g", 20).split() == ["yes"]
         assert holder.stdin is not None
         holder.stdin.write("\n")

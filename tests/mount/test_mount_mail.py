@@ -227,7 +227,8 @@ def test_what_is_urgent_stands_above_prose_and_in_no_file(place: Place, alice: P
     (place.alice / "note.md").write_text("alpha\n")
     (place.alice / "note.md").write_text("alpha beta\n")
     cat(place.bob / ":search?q=alpha")  # :meta says whether it is indexed
-    quiet = {name: cat_bytes(view(place.bob / "note.md", name)) for name in (":data", ":meta", ":history", ":diff", ":tags")}
+    still = (":data", ":meta", ":history", ":diff", ":tags")
+    quiet = {name: cat_bytes(view(place.bob / "note.md", name)) for name in still}
     delta = cat(view(place.bob / "note.md", ":delta?peek=1"))
     echo("DB schema changed!", alice / "tell/bob?priority=urgent")
     for _ in range(2):  # it is repeated until it is read

@@ -103,12 +103,25 @@ def test_private_places_cannot_be_named(alice: Path, bob: Path) -> None:
     handle, there = meta(secret)["id"], bob / "memory/private/alice"
     for path in (
         there, there / "secret.md", bob / "memory/private/alice/", bob / "private/../alice/secret.md", bob / handle,
-        bob / "memory/private/alic", bob / "memory/private/ALICE", bob / "memory/private/%", bob / "memory/private/a_ice",
+        bob / "memory/private/alic", bob / "memory/private/ALICE", bob / "memory/private/%",
+        bob / "memory/private/a_ice",
     ):  # fmt: skip
         assert _errno(os.stat, path) == errno.ENOENT, path
         assert _errno(os.listdir, path) == errno.ENOENT, path
         assert _errno(cat_bytes, path) == errno.ENOENT, path
-    for name in (":meta", ":data", ":history", ":tags", ":links", ":delta", ":diff", ":path", ":shared", ":mark", ":ttl"):
+    for name in [
+        ":meta",
+        ":data",
+        ":history",
+        ":tags",
+        ":links",
+        ":delta",
+        ":diff",
+        ":path",
+        ":shared",
+        ":mark",
+        ":ttl",
+    ]:
         assert _errno(cat, there / f"secret.md{name}") == errno.ENOENT, name
         assert _errno(cat, bob / f"{handle}{name}") == errno.ENOENT, name
     for name in (":list", ":search?q=one", ":stats", ":changes", ":recall?q=one", ":delta"):
@@ -131,7 +144,9 @@ def test_private_places_cannot_be_named(alice: Path, bob: Path) -> None:
     assert secret.read_text() == "two\n"
 
 
-def test_a_name_that_is_not_there_and_one_that_is_hidden_are_refused_alike(alice: Path, bob: Path, place: Place) -> None:
+def test_a_name_that_is_not_there_and_one_that_is_hidden_are_refused_alike(
+    alice: Path, bob: Path, place: Place
+) -> None:
     (alice / "private/there.md").write_text("x")
     (place.bob / "f").write_text("x")
     handle = meta(alice / "private/there.md")["id"]

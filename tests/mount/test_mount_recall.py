@@ -154,15 +154,15 @@ def test_a_changed_note_is_found_by_what_it_says_now(place: Place, world: World)
 def test_a_private_note_is_not_found_by_meaning_and_changes_no_score(notes: tuple[Path, Path], world: World) -> None:
     alice, bob = world.mounts["alice"], world.mounts["bob"]
     questions = ("are semiconductor stocks overvalued", "when must we not release software", "orbit and rockets")
-    before = [cat(bob / f"{form}{question}") for question in questions for form in (":search?limit=50&q=", ":recall?q=")]
+    asked = [bob / f"{form}{question}" for question in questions for form in (":search?limit=50&q=", ":recall?q=")]
+    before = [cat(path) for path in asked]
     for number in range(100):
         (alice / f"private/canary{number}.md").write_text(
             f"canary {number}: chip makers are far too expensive, releases are forbidden, rockets in orbit\n"
         )
     _indexed(world)
     assert "canary" in cat(alice / ":search?q=are semiconductor stocks overvalued")
-    after = [cat(bob / f"{form}{question}") for question in questions for form in (":search?limit=50&q=", ":recall?q=")]
-    assert after == before
+    assert [cat(path) for path in asked] == before
 
 
 def test_a_word_is_searchable_at_once_before_its_vector_is_there(place: Place, world: World) -> None:

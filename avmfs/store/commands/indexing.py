@@ -15,14 +15,22 @@ from avmfs.store.transaction import Tx
 from avmfs.text import passages, segment, sniff
 
 
+DRAIN_BYTES = 256 * 1024
+"""A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
+
+
 @command
 def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
-    """Index up to ``limit`` queued documents. {"done", "left"}."""
+    """Index up to ``limit`` queued documents, fewer when they are large. {"done", "left"}."""
     queued = tx.db.execute("select document from lexical_queue limit ?", (limit,)).fetchall()
+    done = size = 0
     for (document,) in queued:
-        _index(tx, document)
+        if size >= DRAIN_BYTES:
+            break
+        size += _index(tx, document)
         tx.db.execute("delete from lexical_queue where document = ?", (document,))
-    return {"done": len(queued), "left": tx.db.execute("select count(*) from lexical_queue").get}
+        done += 1
+    return {"done": done, "left": tx.db.execute("select count(*) from lexical_queue").get}
 
 
 @command
@@ -82,19 +90,20 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
     )
 
 
-def _index(tx: Tx, document: int) -> None:
+def _index(tx: Tx, document: int) -> int:
+    """Make a document's index rows anew. Returns how many characters were read."""
     row = tx.db.execute(
         "select node.id from document join node on node.id = document.node where document.id = ?", (document,)
     ).fetchone()
     if row is None:
-        return
+        return 0
     lineage.drop_index(tx, document)
     tx.db.execute("delete from unindexed where document = ?", (document,))
     node = tx.node(row[0])
     text, reason = _words(tx, node)
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
-        return
+        return 0
     for part, (start, stop) in enumerate(passages.cut(text)):
         found = segment.terms(text[start:stop])
         tx.db.execute(
@@ -111,6 +120,7 @@ def _index(tx: Tx, document: int) -> None:
             " do update set passages = passages + 1, terms = terms + excluded.terms",
             (node.scope, len(found)),
         )
+    return len(text)
 
 
 def _words(tx: Tx, node: Node) -> tuple[str | None, str]:
