@@ -30,6 +30,7 @@ from avmfs_config import Limits, SearchSettings
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root
+QUESTION_MAX = 1024 * 1024  # bytes; folding and cutting a longer one would keep others waiting
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -125,6 +126,7 @@ class Memory:
 
     def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid") -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
+        _check_question(q)
         self.make_searchable()
         return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)
 
@@ -133,6 +135,7 @@ class Memory:
         strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
     ) -> Recall:  # fmt: skip
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``."""
+        _check_question(q)
         self.make_searchable()
         settings = self.around.search
         return recall(
@@ -303,6 +306,11 @@ class Memory:
     def local(self, at: int) -> datetime:
         """Nanoseconds since the epoch in the zone for showing."""
         return datetime.fromtimestamp(at / 1e9, UTC).astimezone(self.zone)
+
+
+def _check_question(q: str) -> None:
+    if len(q) > QUESTION_MAX or len(q.encode("utf-8", "surrogateescape")) > QUESTION_MAX:
+        raise Invalid(f"a question may have {QUESTION_MAX} bytes")
 
 
 def check_tag(tag: str) -> str:

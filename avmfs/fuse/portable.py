@@ -18,6 +18,7 @@ import fcntl
 import itertools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -338,6 +339,9 @@ def mount(
     tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, ready: Callable[[], None], runtime_dir: Path
 ) -> None:
     """Mount and serve until unmounted. Raises RuntimeError when libfuse cannot mount."""
+    # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
+    # the signal would end the process. Waits look at fuse_interrupted() instead.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
     try:
         PortableMount(tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready)

@@ -6,14 +6,19 @@ wire and the errors, and no store, numpy or model.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
 from avmfs import wire
 from avmfs.errors import Busy, from_wire
+
+
+CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 
 class Door(Protocol):
@@ -35,8 +40,9 @@ class RemoteDoor:
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.settimeout(timeout_s)
         try:
-            self._sock.connect(os.fspath(address))
-            wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator})
+            _connect(self._sock, os.fspath(address))
+            with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
+                wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator})
             reply = wire.receive(self._sock)
         except (OSError, EOFError) as e:
             self._sock.close()
@@ -61,3 +67,15 @@ class RemoteDoor:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def _connect(sock: socket.socket, address: str) -> None:
+    """connect(2), again while it says EAGAIN: more clients at once than fit in the listener's queue."""
+    deadline = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return sock.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

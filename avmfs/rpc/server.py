@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 GREETING_LIMIT, GREETING_S = 4096, 5.0
 REQUEST_LIMIT, IDLE_S = 16 * 1024 * 1024, 600.0
 CLIENTS, CLIENTS_PER_UID = 256, 128
-STRANGERS_PER_UID = 16
+STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
 
 
 def serve_door(
@@ -74,6 +74,9 @@ class _Door:
             full = self._clients.total() >= CLIENTS or self._clients[uid] >= (
                 CLIENTS_PER_UID if own else STRANGERS_PER_UID
             )
+            if not own:
+                strangers = sum(count for each, count in self._clients.items() if each not in (os.geteuid(), 0))
+                full = full or strangers >= STRANGERS
             if not full:
                 self._clients[uid] += 1
         if full:

@@ -23,7 +23,8 @@ from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
-# All nodes below a directory that the asker may see, through directories that it may see.
+# All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
+# "cross", which is an order to SQLite: from these outwards, however many others there are.
 _BELOW = f"""
 with recursive below(id) as (
   select id from node where id = :under
@@ -215,7 +216,7 @@ class SqliteReader:
         whole = query is not None or tag is not None
         below = _BELOW if whole else ""
         chosen = (
-            (" from below join node on node.id = below.id where node.id <> :under" if whole else " from node where parent = :under")
+            (" from below cross join node on node.id = below.id where node.id <> :under" if whole else " from node where parent = :under")
             + f" and {_SEEN}"
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
             + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
@@ -244,19 +245,21 @@ class SqliteReader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        kinds = dict(self._all(_BELOW + "select kind, count(*) from below join node using(id) group by kind", under=under))
-        documents = _BELOW + "select {} from below join node using(id) join {} on {}.document = node.document"
+        kinds = dict(
+            self._all(_BELOW + "select kind, count(*) from below cross join node using(id) group by kind", under=under)
+        )
+        documents = _BELOW + "select {} from below cross join node using(id) cross join {} on {}.document = node.document"
         return Counts(
             files=kinds.get(int(Kind.FILE), 0),
             directories=max(0, kinds.get(int(Kind.DIRECTORY), 0) - 1),  # not the directory itself
             symlinks=kinds.get(int(Kind.SYMLINK), 0),
-            bytes=self._one(_BELOW + "select coalesce(sum(size), 0) from below join node using(id)", under=under),
+            bytes=self._one(_BELOW + "select coalesce(sum(size), 0) from below cross join node using(id)", under=under),
             versions=self._one(documents.format("count(*)", "version", "version"), under=under),
             tags=self._one(documents.format("count(distinct tag)", "tag", "tag"), under=under),
             links=self._one(
-                _BELOW + "select count(*) from link"
-                " join document source on source.id = link.source join below a on a.id = source.node"
-                " join document target on target.id = link.target join below b on b.id = target.node",
+                _BELOW + "select count(*) from below cross join node using(id)"
+                " cross join link on link.source = node.document cross join document on document.id = link.target"
+                " where document.node in (select id from below)",
                 under=under,
             ),
             waiting_lexical=self._one(documents.format("count(*)", "lexical_queue", "lexical_queue"), under=under),
@@ -266,7 +269,8 @@ class SqliteReader:
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)
         return self._all(
-            _BELOW + "select tag, count(*) from below join node using(id) join tag on tag.document = node.document"
+            _BELOW + "select tag, count(*) from below cross join node using(id)"
+            " cross join tag on tag.document = node.document"
             " group by tag order by count(*) desc, tag",
             under=under,
         )
@@ -277,7 +281,7 @@ class SqliteReader:
     def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
         rows = self._all(
             "select id, sender, recipient, priority, body, at, message.expires, read_at"
-            " from delivery join message on message.id = delivery.message"
+            f" from delivery{' indexed by unread' if unread_only else ''} join message on message.id = delivery.message"
             " where delivery.agent = :agent and (message.expires is null or message.expires > :now)"
             + (" and read_at is null" if unread_only else "")
             + (" and priority = :priority" if priority else "")

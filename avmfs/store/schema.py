@@ -97,7 +97,7 @@ create table link(source int, target int, type text, agent text not null, at int
 create index linked on link(target);
 
 -- Where an agent stopped reading. node: a document's id for a file, a directory's node id otherwise.
-create table mark(subject int, agent text, version int not null, seq int not null,
+create table mark(agent text, subject int, version int not null, seq int not null,
                   primary key(subject, agent)) without rowid;
 
 -- The one log (DESIGN 3.1): a row per change, in the transaction of the change. at is commit time. path is where

@@ -87,7 +87,7 @@ class SqliteSearchIndex:
                 " select id, document from node where id = ?1 union all"
                 " select node.id, node.document from node join below on node.parent = below.id"
                 " where scope in (select value from json_each(?2)))"
-                " select passage.id from below join passage on passage.document = below.document",
+                " select passage.id from below cross join passage on passage.document = below.document",
                 (top, reader.visible.json),
             )
             return frozenset(row[0] for row in rows)

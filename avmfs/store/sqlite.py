@@ -131,7 +131,8 @@ class SqliteStore:
         with self._connection() as (db, _):
             rows: list[Any] = db.execute(
                 "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents"
-                " from semantic_queue join passage on passage.document = semantic_queue.document"
+                # cross: from the queue outwards; the planner would walk all passages of the store instead
+                " from semantic_queue cross join passage on passage.document = semantic_queue.document"
                 " join document on document.id = passage.document join node on node.id = document.node"
                 " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null"
                 " and passage.document not in (select document from lexical_queue) limit ?",

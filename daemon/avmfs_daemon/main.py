@@ -163,6 +163,7 @@ def _start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
 def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) -> NoReturn:
     from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
+    os.umask(0o077)  # the directories above the log are made here, before DaemonContext sets it
     path = _log_path(paths)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_LIMIT:

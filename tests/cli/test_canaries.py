@@ -51,7 +51,7 @@ def settings() -> str:
     return """
 embedding: {enabled: false}
 permissions:
-  - {pattern: "/memory/vault/*", access: none, agents: [bob, carol]}
+  - {pattern: "/memory/vault/*", access: none, agents: [bob, carol, ali, alice2]}
   - {pattern: "/memory/fixed/*", access: ro, agents: [bob]}
   - {pattern: "/memory/*", access: rw}
 default_access: ro
@@ -365,6 +365,7 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
         return said
 
     before = measured()
+    assert "seq=" in before["recall"] and len(before) > 200
     with planted.avm("alice") as alice:
         memory = alice.agent_memory()
         for number in range(100):
@@ -374,33 +375,10 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
             )  # fmt: skip
         path = memory.remember("market report", namespace="/memory/vault")
         alice.write(f"{path}:links", "/shared/team/open0.md cites")
-        alice.write("/shared/team/open1.md:links", f"{path} cites")
         alice.write(f"/shared/team/{NAMED['limname']}.md", "market report " * 300)
         alice.tell("carol", NAMED["message"])
     after = measured()
-    changed = {where: (before[where], after[where]) for where in before if before[where] != after[where]}
-    # Alice has changed a file that bob sees: its links, and so its time of change.
-    changed = {where: pair for where, pair in changed.items() if "/open1.md" not in where}
-    for where, (was, now) in changed.items():
-        if ":changes" in where or ":delta" in where or ":mark" in where or "seq=" in was:
-            strip = re.compile(r"seq=\d+|cursor: \d+|current: \d+|.*open1\.md.*\n|# \d+ changed paths?\n")
-            assert strip.sub("", was) == strip.sub("", now), where
-        else:
-            raise AssertionError((where, was, now))
-
-
-def test_private_notes_alone_do_not_move_the_sequence_that_bob_is_told(planted: Planted) -> None:
-    def told() -> list[str]:
-        with planted.avm("bob") as bob:
-            recall = bob.agent_memory().recall("market")
-        return [*re.findall(r"seq=\d+", recall), cat(planted.bob / "shared/team/:mark"), cat(planted.bob / ":mark")]
-
-    before = told()
-    assert before[0].startswith("seq=")
-    with planted.avm("alice") as alice:
-        alice.agent_memory().remember("market")
-        alice.tell("carol", "hi")
-    assert told() == before
+    assert {where: (before[where], after[where]) for where in before if before[where] != after[where]} == {}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------
@@ -589,7 +567,6 @@ def test_python_tells_no_more_than_the_mount(planted: Planted, agent: str) -> No
         if agent == "bob":
             assert sweep(avm, planted, agent) > 500
             return
-        # Nothing keeps these from the vault but they are not alice.
         clean([avm.read("/:list?q="), avm.read("/private/:list"), avm.list("/memory/private")], agent)
         assert [entry["name"] for entry in avm.list("/memory/private")] == [agent]
         for path in ("/memory/private/alice/note.md", f"/{planted.handles[0]}", "/private/note.md"):

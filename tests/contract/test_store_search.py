@@ -71,7 +71,7 @@ def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World)
     assert len(every) == count and index.lengths(every).sum() == total
     assert index.below((b"memory", b"n")) == frozenset(every.tolist()) and index.below(()) is None
     assert index.below((b"memory", b"private", b"alice")) == frozenset() == index.below((b"nowhere",))
-    assert len(world.store.search_index(ALICE).postings("coffee")) > seen["coffee"]
+    assert len(world.store.search_index(ALICE).postings("tea")) > seen["tea"] > 0
 
 
 @pytest.mark.parametrize("data", [b"", b"  \n ", b"\0\1", b"\xff\xfe", "日本語の文書".encode(), "İıſΣ ÀÉ x_y-z".encode(),

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World
+from mount_world import Place, World
 
 HANGS_AFTER_S = 90.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """A directory of one test's own, as both agents see it. ``path`` is its path in the mounts."""
-
-    path: str
-    alice: Path
-    bob: Path
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,15 @@ def meta(path: Path) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Place:
+    """A directory of one test's own, as both agents see it. ``path`` is its path in the mounts."""
+
+    path: str
+    alice: Path
+    bob: Path
+
+
 @dataclass
 class World:
     """One daemon; ``mounts[agent]`` is where that agent's mount is. Everything lies below ``root``."""

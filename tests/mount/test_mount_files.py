@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
-from mount_world import World, cat, echo, meta, python, quoted, sh, until, view
+from mount_world import Place, World, cat, echo, meta, python, quoted, sh, until, view
 
 from avmfs import AVM
 

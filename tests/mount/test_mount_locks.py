@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import Place
-from mount_world import line_from, python, quoted, running, sh, until
+from mount_world import Place, line_from, python, quoted, running, sh, until
 
 pytestmark = pytest.mark.mount
 
@@ -197,13 +197,10 @@ for _ in range(25):
 """
     for kind in ("fcntl", "flock"):
         (place.alice / "n").write_text("0")
-        contenders = [running(code, path / "n", kind) for path in (place.alice, place.bob, place.alice, place.bob)]
-        entered = [contender.__enter__() for contender in contenders]
-        try:
-            assert [process.wait(40) for process in entered] == [0, 0, 0, 0]
-        finally:
-            for contender in contenders:
-                contender.__exit__(None, None, None)
+        with ExitStack() as stack:
+            paths = (place.alice, place.bob, place.alice, place.bob)
+            contenders = [stack.enter_context(running(code, path / "n", kind)) for path in paths]
+            assert [process.wait(40) for process in contenders] == [0, 0, 0, 0]
         assert (place.bob / "n").read_text() == "100", kind
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
-from mount_world import World, cat, cat_bytes, echo, line_from, quoted, running, sh, until, view
+from mount_world import Place, World, cat, cat_bytes, echo, line_from, quoted, running, sh, until, view
 
 pytestmark = pytest.mark.mount
 
@@ -202,6 +201,10 @@ def test_waiting_wakes_up_with_the_message_and_not_before(alice: Path, bob: Path
     assert 0.9 < time.monotonic() - began < 3
 
 
+@pytest.mark.xfail(
+    os.environ.get("AVM_FRONT_END") == "portable", run=False,
+    reason="libfuse's high-level interface does not tell a rendering view that its reader is gone",
+)  # fmt: skip
 def test_a_killed_waiter_is_gone_at_once(alice: Path, bob: Path) -> None:
     code = "import sys; print('begins', flush=True); open(sys.argv[1]).read()"
     with running(code, bob / ":inbox?wait=600") as waiting:

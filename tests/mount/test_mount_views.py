@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Place
-from mount_world import World, cat, cat_bytes, echo, meta, quoted, sh, until, view
+from mount_world import Place, World, cat, cat_bytes, echo, meta, quoted, sh, until, view
 
 from avmfs import paths, views
 

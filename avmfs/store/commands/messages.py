@@ -58,7 +58,7 @@ def tell(
     message = tx.db.last_insert_rowid()
     for receiver in receivers:
         waiting = tx.db.execute(
-            "select count(*) from delivery join message on message.id = delivery.message"
+            "select count(*) from delivery indexed by unread join message on message.id = delivery.message"
             " where agent = ? and read_at is null and (expires is null or expires > ?)",
             (receiver, tx.now),
         ).get
@@ -75,6 +75,7 @@ def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
     """The asker has read these messages, or all. {"count"} of those that were unread."""
     chosen = "" if messages is None else f" and message in ({','.join(str(int(m)) for m in messages)})"
     tx.db.execute(
-        f"update delivery set read_at = ? where agent = ? and read_at is null{chosen}", (tx.now, tx.who.name)
+        f"update delivery indexed by unread set read_at = ? where agent = ? and read_at is null{chosen}",
+        (tx.now, tx.who.name),
     )
     return {"count": tx.db.changes()}

@@ -173,7 +173,7 @@ def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
     scope = tx.scope_at(parts, shared)
     if scope != node.scope:
         if not tx.visible.writable(node.scope):
-            raise NotEmpty(path=paths.printable(node.name))
+            raise NotEmpty("something below is not yours to move")  # its name is not for the asker
         set_scope(tx, node, scope)
 
 

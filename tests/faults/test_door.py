@@ -1,0 +1,468 @@
+"""The daemon's socket: who may speak for whom, hostile peers, and any value at all.
+
+The door answers its own user within two seconds, whatever else is going on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import QUIET, Daemon, wait
+
+from avmfs import wire
+from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
+from avmfs.rpc import methods
+from avmfs.rpc.client import RemoteDoor
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+KNOWN, STRANGER = 12345, 54321
+PROMPT_S = 2.0
+MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Daemon]:
+    """alice's and bob's daemon; another user may speak for alice and helper. Started with no umask at all."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("no /dev/fuse")
+    with tempfile.TemporaryDirectory(prefix="avm-", dir="/tmp") as name:
+        root = Path(name)
+        root.chmod(0o711)  # others reach what is below by name
+        daemon = Daemon(root)
+        daemon.mounts("alice", "bob")
+        daemon.settings(QUIET + f"uids: {{{KNOWN}: [alice, helper]}}\n")
+        before = os.umask(0)
+        try:
+            daemon.start()
+        finally:
+            os.umask(before)
+        try:
+            (daemon.at("alice") / "private/secret.md").write_text("hers alone")
+            (daemon.at("alice") / "shared/note.md").write_text("hello world")
+            yield daemon
+            assert "Traceback" not in daemon.log(), daemon.log()[-6000:]
+        finally:
+            with contextlib.suppress(AssertionError):
+                daemon.command("stop")
+            daemon.clean_up()
+
+
+def door(daemon: Daemon, agent: str = "bob", **more: Any) -> RemoteDoor:
+    return RemoteDoor(daemon.run / "avm.sock", agent, timeout_s=20, **more)
+
+
+def answers(daemon: Daemon) -> None:
+    """A new client of the daemon's own user is served promptly."""
+    started = time.monotonic()
+    client = door(daemon)
+    try:
+        assert client.call("read", path="/shared/note.md")["data"] == b"hello world"
+    finally:
+        client.close()
+    assert time.monotonic() - started < PROMPT_S
+
+
+def raw(daemon: Daemon) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(10)
+    sock.connect(str(daemon.run / "avm.sock"))
+    return sock
+
+
+_AS = """
+import json, os, socket, sys, time
+from avmfs import wire
+from avmfs.errors import AvmError
+from avmfs.rpc.client import RemoteDoor
+sock, uid = sys.argv[1], int(sys.argv[2])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+def said(do):
+    try:
+        return do()
+    except OSError as e:
+        return e.errno
+"""
+
+
+def as_user(daemon: Daemon, uid: int, code: str) -> Any:
+    """What a program of another user prints, from JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", _AS + code, str(daemon.run / "avm.sock"), str(uid)],
+        env=daemon.environ, capture_output=True, text=True, timeout=30, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# --- who
+
+
+_SPEAK = """
+def speak(agent, operator):
+    door = RemoteDoor(sock, agent, operator=operator)
+    read = lambda path: door.call("read", path=path)["data"].decode()
+    door.call("write", path="/private/mine.md", data=b"x")
+    return [said(lambda: read("/private/secret.md")), said(lambda: read("/memory/private/alice/secret.md")),
+            read("/private/mine.md")]
+print(json.dumps({f"{agent} {operator}": said(lambda: speak(agent, operator))
+    for agent in ("alice", "helper", "bob", "operator", "avmfs", "alice2") for operator in (False, True)}))
+"""
+
+
+@as_root
+def test_another_user_speaks_for_the_agents_it_was_given_and_is_never_the_operator(served: Daemon) -> None:
+    said = as_user(served, KNOWN, _SPEAK)
+    assert said.pop("alice False") == ["hers alone", "hers alone", "x"]
+    assert said.pop("helper False") == [2, 2, "x"]
+    assert set(said.values()) == {13}, said
+
+
+@as_root
+def test_a_user_without_agents_is_refused_for_all(served: Daemon) -> None:
+    assert set(as_user(served, STRANGER, _SPEAK).values()) == {13}
+    said = as_user(
+        served, STRANGER,
+        "s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(sock)\n"
+        "wire.send(s, {'v': 1, 'agent': 'alice', 'operator': False, 'uid': 0})\n"
+        "error = wire.receive(s)['error']\n"
+        "request = {'id': 1, 'method': 'read', 'arguments': {'path': '/private/secret.md'}}\n"
+        "print(json.dumps([error, said(lambda: wire.send(s, request)), said(lambda: len(s.recv(100)))]))",
+    )  # fmt: skip
+    assert said[0][0] == 13 and "secret" not in str(said) and said[2] in (0, 32, 104)
+
+
+@as_root
+def test_another_user_gets_at_no_other_socket_and_no_file(served: Daemon) -> None:
+    found = [path for top in (served.run, served.root / "data") for path in (top, *top.rglob("*"))]
+    names = {path.name for path in found}
+    assert {"avm.db", "avm.db-wal", "avm.db.lock", "writer.sock", "control.sock", "avm.sock", "logs"} <= names
+    for path in found:
+        if path.name not in ("avm.sock", "run"):
+            assert not path.lstat().st_mode & 0o077, path
+    tried = as_user(
+        served, KNOWN,
+        f"found = {[str(path) for path in found]!r}\n"
+        "def connect(path):\n"
+        "    s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(path); return 'connected'\n"
+        "def look(path):\n"
+        "    return os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(1).hex()\n"
+        "print(json.dumps({path: said(lambda: (connect if path.endswith('.sock') else look)(path)) for path in found}))",
+    )  # fmt: skip
+    assert tried.pop(str(served.run / "avm.sock")) == "connected"
+    assert set(tried.values()) == {13}, tried
+    mounts = as_user(served, KNOWN, f"print(json.dumps(said(lambda: os.listdir({str(served.at('alice'))!r}))))")
+    assert mounts == 13
+
+
+def test_a_bad_greeting_is_refused_with_a_reason(served: Daemon) -> None:
+    for greeting in (
+        {"v": 1}, {"v": 1, "agent": 7}, {"v": 1, "agent": "BAD NAME"}, {"v": 1, "agent": "../alice"}, {"v": 99, "agent": "bob"},
+        {"v": 1, "agent": "bob", "operator": 1}, {"v": 1, "agent": "all"}, {"agent": "bob"}, [1, 2], "bob", None, 3,
+        {"v": 1, "agent": "\udcff"}, {"v": [], "agent": "bob"}, {"v": 1, "agent": "bob", "operator": "yes"},
+    ):  # fmt: skip
+        with raw(served) as sock:
+            wire.send(sock, greeting)
+            reply = wire.receive(sock)
+            assert set(reply) == {"error"} and reply["error"][0] == 22 and reply["error"][1], greeting
+            assert sock.recv(1) == b""
+    answers(served)
+
+
+# --- hostile peers
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /tmp/avm-pickled",)
+
+
+GREETING = wire.frame({"v": wire.PROTOCOL, "agent": "bob", "operator": False})
+JUNK = {
+    "garbage": os.urandom(64), "newlines": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20, "nothing": struct.pack(">I", 0),
+    "pickle": pickle.dumps(Evil()), "framed pickle": struct.pack(">I", len(pickle.dumps(Evil()))) + pickle.dumps(Evil()),
+    "oversize": struct.pack(">I", 0xFFFFFFFF) + b"x" * 4096, "no msgpack": struct.pack(">I", 1) + b"\xc1",
+    "huge array": struct.pack(">I", 5) + b"\xdd\xff\xff\xff\xff", "huge map": struct.pack(">I", 5) + b"\xdf\xff\xff\xff\xff",
+    "deep": struct.pack(">I", 4000) + b"\x91" * 4000, "list as key": struct.pack(">I", 4) + b"\x81\x91\x01\x01",
+    "extension": struct.pack(">I", 3) + b"\xd4\x01\x00", "two values": struct.pack(">I", 2) + b"\x01\x01",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+@pytest.mark.parametrize("kind", JUNK)
+def test_what_is_no_frame_ends_that_connection_only(served: Daemon, kind: str, greeted: bool) -> None:
+    with raw(served) as sock:
+        if greeted:
+            sock.sendall(GREETING)
+            assert wire.receive(sock) == {"ok": {"agent": "bob", "operator": False}}
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(JUNK[kind])
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
+    answers(served)
+    assert not os.path.exists("/tmp/avm-pickled")
+
+
+def test_requests_that_are_none_end_the_connection_or_are_refused(served: Daemon) -> None:
+    for request in (1, [], {}, {"id": "1"}, {"id": None, "method": "read"}, "read"):
+        with raw(served) as sock:
+            sock.sendall(GREETING + wire.frame(request))
+            wire.receive(sock)
+            assert sock.recv(1) == b"", request
+    for request in (
+        {"id": 1}, {"id": 1, "method": 3}, {"id": 1, "method": "read", "arguments": [1]},
+        {"id": 1, "method": "read", "arguments": {b"path": "/"}}, {"id": 1, "method": "__class__", "arguments": {}},
+        {"id": 1, "method": "submit", "arguments": {}}, {"id": 1, "method": "read", "arguments": {"memory": 1}},
+        {"id": 1, "method": "read", "arguments": {"path": "/", "self": 1}}, {"id": 1, "method": "", "arguments": {}},
+    ):  # fmt: skip
+        with raw(served) as sock:
+            sock.sendall(GREETING + wire.frame(request))
+            wire.receive(sock)
+            reply = wire.receive(sock)
+            assert reply["id"] == 1 and reply["error"][0] == 22 and reply["result"] is None, request
+    answers(served)
+
+
+def test_half_frames_hold_nobody_up_and_are_dropped(served: Daemon) -> None:
+    slow = [raw(served) for _ in range(60)]
+    try:
+        started = time.monotonic()
+        for number, sock in enumerate(slow):
+            sock.sendall((GREETING if number % 2 else b"")[: number % 20] + b"\0")
+        answers(served)
+        for sock in slow:
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+        assert time.monotonic() - started < 9
+    finally:
+        for sock in slow:
+            sock.close()
+    answers(served)
+
+
+def test_three_hundred_clients_of_its_own_user(served: Daemon) -> None:
+    clients: list[socket.socket] = []
+    refused = 0
+    try:
+        for _ in range(300):
+            sock = raw(served)
+            clients.append(sock)
+            with contextlib.suppress(BrokenPipeError):
+                sock.sendall(GREETING)
+            reply = wire.receive(sock)
+            if "error" in reply:
+                refused += 1
+                assert reply["error"][0] == Busy.code
+        assert 100 < refused < 299
+        started = time.monotonic()
+        with pytest.raises(Busy, match="too many clients"):
+            door(served)
+        assert time.monotonic() - started < PROMPT_S
+        # Those who are in are served, and so are the mounts.
+        wire.send(clients[0], {"id": 1, "method": "read", "arguments": {"path": "/shared/note.md"}})
+        assert wire.receive(clients[0])["result"]["data"] == b"hello world"
+        assert (served.at("bob") / "shared/note.md").read_text() == "hello world"
+    finally:
+        for sock in clients:
+            sock.close()
+    wait(lambda: _admitted(served), 5)
+    answers(served)
+
+
+def _admitted(daemon: Daemon) -> bool:
+    with contextlib.suppress(Busy):
+        door(daemon).close()
+        return True
+    return False
+
+
+_CROWD = """
+import contextlib
+held = []
+for _ in range(300):
+    s = socket.socket(socket.AF_UNIX); s.settimeout(5)
+    try:
+        s.connect(sock)
+    except OSError:
+        continue
+    held.append(s)
+print("holding", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+@pytest.mark.parametrize("uids", [[KNOWN], [STRANGER], [*range(20001, 20021)]], ids=["known", "stranger", "many"])
+def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: list[int]) -> None:
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", _AS + _CROWD.replace("300", str(300 // len(uids) + 5)), str(served.run / "avm.sock"), str(uid)],
+            env=served.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        )
+        for uid in uids
+    ]  # fmt: skip
+    try:
+        for process in crowd:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "holding\n"
+        answers(served)
+    finally:
+        for process in crowd:
+            process.kill()
+            process.communicate(timeout=10)
+    wait(lambda: _admitted(served), 8)
+
+
+# --- any value at all
+
+
+QUERIES = [
+    "", " ", '"', '""', "'", "*", "a*", "^a", "NEAR(a b)", "NEAR(", "body:x", "t : x", "{t}: x", "AND", "OR", "NOT",
+    "AND OR NOT", "a AND b OR NOT c", "(", "((((", ")", "-", "--", "-a", "+", "a + b", "\0", "a\0b", "\n", "\\", ";",
+    "; drop table node;--", "%", "_", "%00", "%zz", "😀", "👩‍👩‍👧", "芯片估值过高", "株式会社", "반도체", "é", "e\u0301", "\u202eabc",
+    "\udcff", "\x1b[2J", "hello\udc80world", "1", "1e999", "NaN", "x" * 300, "<script>", "${HOME}", "`id`", "0x1F",
+]  # fmt: skip
+
+
+def prompt(client: RemoteDoor, method: str, **arguments: Any) -> AvmError | None:
+    """The method answers or refuses within two seconds, and never fails."""
+    started = time.monotonic()
+    refused = None
+    try:
+        client.call(method, **arguments)
+    except AvmError as e:
+        refused = e
+    took = time.monotonic() - started
+    about = f"{method} {str(arguments)[:200]}: {refused!r} after {took:.1f} s"
+    assert not isinstance(refused, (StoreFailed, Busy)), about
+    assert took < PROMPT_S, about
+    return refused
+
+
+@pytest.mark.parametrize("size", [1, MEGABYTE], ids=["short", "megabyte"])
+def test_any_question_is_answered_or_refused(served: Daemon, size: int) -> None:
+    client = door(served)
+    questions = QUERIES if size == 1 else [
+        (query * (size // len(query.encode()) + 1))[: size * len(query) // len(query.encode())]
+        for query in ("hello ", "x", '"AND" OR NOT ', "😀", "芯片估值", "\0")
+    ]  # fmt: skip
+    try:
+        for query in questions:
+            for refused in (
+                prompt(client, "search", q=query), prompt(client, "search", q=query, mode="semantic"),
+                prompt(client, "recall", q=query), prompt(client, "read", path=f"/:recall?q={query}"),
+                prompt(client, "read", path=f"/:search:q={query}"), prompt(client, "read", path=f"/shared/:list?q={query}"),
+                prompt(client, "read", path=f"/:list?tag={query}"),
+            ):  # fmt: skip
+                assert refused is None or isinstance(refused, Invalid), (query[:40], refused)
+    finally:
+        client.close()
+    answers(served)
+
+
+def test_a_large_file_of_one_word_does_not_make_searching_slow(served: Daemon) -> None:
+    client = door(served)
+    try:
+        for number in range(3):
+            client.call("write", path=f"/shared/flood{number}.md", data=b"flood" * (MEGABYTE // 5))
+            client.call("write", path=f"/shared/words{number}.md", data=b"flood " * (MEGABYTE // 6))
+        client.call("search", q="warm")  # indexes them
+        assert prompt(client, "search", q="flood") is None
+        assert prompt(client, "recall", q="flood") is None
+        assert prompt(client, "read", path="/:recall?q=flood&max_tokens=200000") is None
+    finally:
+        for number in range(3):
+            for name in ("flood", "words"):
+                client.call("remove", path=f"/shared/{name}{number}.md")
+        client.close()
+
+
+VALUES: list[Any] = [
+    None, True, -1, 0, 10**9, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1.5, float("nan"), float("inf"), "", "/", ".", "..",
+    "\udcff", "a\0b", "é", "/private/y.md", "/shared", "/tell/alice", "/:inbox", "/:ask/x", "/@aaaa", b"x", b"", [],
+    ["\udcff"], ["a\0b"], [1], [[]], {}, {"a": 1}, "x" * MEGABYTE, b"x" * MEGABYTE, "/:recall?q=" + "y" * MEGABYTE,
+    "/shared/:list?q=\udcff", "/shared/" + "a/" * 5000, "/shared/" + "b" * 300, "../" * 1000, "😀",
+]  # fmt: skip
+GOOD: dict[str, dict[str, Any]] = {
+    "read": {"path": "/private/y.md"}, "write": {"path": "/private/y.md", "data": b"z"}, "entries": {},
+    "remove": {"path": "/private/none"}, "move": {"source": "/private/none", "target": "/private/none2"},
+    "make_directory": {"path": "/private/dir"}, "search": {"q": "hello"}, "recall": {"q": "hello"},
+    "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {}, "urgent": {},
+}  # fmt: skip
+
+
+def test_the_values_below_are_of_all_methods() -> None:
+    assert set(GOOD) == set(methods.names())
+
+
+@pytest.mark.parametrize("method", sorted(set(GOOD) - {"warmup"}))
+def test_any_value_of_any_argument_is_taken_or_refused(served: Daemon, method: str) -> None:
+    client = door(served, "fuzz")
+    names = [*inspect.signature(methods._METHODS[method]).parameters][1:]
+    try:
+        client.call("write", path="/private/y.md", data=b"z")
+        for name in names:
+            for value in VALUES:
+                prompt(client, method, **{**GOOD[method], name: value})
+        refused = prompt(client, method, **{**GOOD[method], "nobody": 1})
+        assert isinstance(refused, Invalid)
+    finally:
+        client.close()
+    answers(served)
+
+
+@pytest.mark.parametrize("limit", [10**9, -1, 0, 2**63, -(2**63)])
+def test_limits_out_of_range_are_refused(served: Daemon, limit: int) -> None:
+    client = door(served)
+    try:
+        assert isinstance(prompt(client, "search", q="hello", limit=limit), Invalid)
+        assert isinstance(prompt(client, "read", path=f"/:list?limit={limit}"), Invalid)
+        assert isinstance(prompt(client, "read", path=f"/:changes?limit={limit}"), Invalid)
+        assert isinstance(prompt(client, "read", path=f"/:recall?q=hello&max_tokens={limit}"), Invalid)
+        if limit < 0:
+            assert isinstance(prompt(client, "read", path="/shared/note.md", offset=limit), Invalid)
+    finally:
+        client.close()
+
+
+def test_relevance_is_a_number_from_0_to_1(served: Daemon) -> None:
+    client = door(served)
+    try:
+        for value in (float("nan"), float("inf"), -0.1, 1.1):
+            assert isinstance(prompt(client, "recall", q="hello", min_relevance=value), Invalid)
+    finally:
+        client.close()
+
+
+def test_a_path_may_not_be_deeper_than_anybody_needs(served: Daemon) -> None:
+    client = door(served)
+    try:
+        for path in ("/private/" + "d/" * 5000 + "f", "/private/" + f"{'d' * 200}/" * 30 + "f"):
+            for refused in (
+                prompt(client, "write", path=path, data=b"x"), prompt(client, "make_directory", path=path),
+                prompt(client, "remember", content="x", path=path), prompt(client, "move", source="/shared/note.md", target=path),
+                prompt(client, "read", path=path), prompt(client, "entries", path=path),
+            ):  # fmt: skip
+                assert refused is not None and refused.errno == 36, refused
+        deep = "/private/" + "d/" * 200 + "f"
+        assert prompt(client, "write", path=deep, data=b"x") is None
+        assert client.call("read", path=deep)["data"] == b"x"
+        assert prompt(client, "remove", path="/private/d", recursive=True) is None
+    finally:
+        client.close()
