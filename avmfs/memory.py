@@ -271,7 +271,7 @@ class Memory:
         names = [child.name for child in reader.children(holder.id) if child.name.startswith(stem)]
         if not names or not stem:
             raise NotFound(path=paths.printable(old))
-        base = reader.path(holder.id)
+        base, there = reader.path(holder.id), paths.join(self.real_parts(there)).rstrip(b"/")
         return [(base + b"/" + name, there + b"/" + new_stem + name[len(stem) :]) for name in names]
 
     # Mail --------------------------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ def pack(value: Any) -> bytes:
 def unpack(data: bytes | memoryview) -> Any:
     """Inverse of pack. Raises FrameError."""
     try:
-        return msgpack.unpackb(data, unicode_errors="surrogateescape", strict_map_key=False)
+        return msgpack.unpackb(
+            data, unicode_errors="surrogateescape", strict_map_key=False, ext_hook=_no_extension, timestamp=1
+        )
     except (msgpack.UnpackException, ValueError, TypeError) as e:
         raise FrameError(f"not msgpack: {e}") from None
 
@@ -75,6 +77,10 @@ class Assembler:
             frames.append(unpack(bytes(self._buffer[_LENGTH.size : stop])))
             del self._buffer[:stop]
         return frames
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code}")
 
 
 def _exactly(sock: socket.socket, length: int) -> bytes:

@@ -15,6 +15,7 @@ import zlib
 from enum import IntEnum
 
 KEYFRAME_EVERY = 16
+CLEARLY = 16  # a delta this many times shorter than the text is taken without deflating the text to compare
 _HEADER = struct.Struct(">QQ")  # bytes of common prefix, bytes of common suffix
 _WINDOW = 32 * 1024
 
@@ -36,13 +37,15 @@ def keyframe(older: bytes) -> tuple[Encoding, bytes | None]:
 
 
 def encode(older: bytes, newer: bytes) -> tuple[Encoding, bytes | None]:
-    """The smallest body that gives ``older`` back once ``newer`` is known."""
+    """A small body that gives ``older`` back once ``newer`` is known."""
     if newer.startswith(older):
         return PREFIX
     head = _common(older, newer)
     tail = _common(older[head:][::-1], newer[head:][::-1])
     middle = older[head : len(older) - tail]
     delta = _HEADER.pack(head, tail) + _deflate(middle, newer[head : len(newer) - tail])
+    if len(delta) <= len(older) // CLEARLY:
+        return Encoding.DELTA, delta
     alone = keyframe(older)
     return (Encoding.DELTA, delta) if len(delta) < len(alone[1] or b"") else alone
 

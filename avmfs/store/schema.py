@@ -109,7 +109,7 @@ create table log(
   node int not null, document int, version int, scope int not null,
   path blob not null, other blob, salt blob not null
 );
-create index log_scope on log(scope, seq);
+create index log_scope on log(scope, seq) where op <> 'tell';
 
 -- Mail. recipient is what the sender wrote, an agent or '@all'; one delivery row per receiver.
 create table message(id integer primary key autoincrement, sender text not null, recipient text not null,

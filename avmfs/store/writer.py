@@ -20,7 +20,6 @@ import hmac
 import logging
 import selectors
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.store import commands, database
+from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.transaction import IndexRules, Scopes, Tx
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,6 @@ BATCH = 256
 REQUEST_LIMIT = 32 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
 DRAIN_STEP = 16
-CHECKPOINT_PAGES = 1000
-RESTART_PAGES = 8000
-RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
 ANYBODY = "*"
 
 
@@ -155,7 +152,7 @@ class Writer:
         self._stopping = False
         self._may_drain = True
         self._seq = 0
-        self._checkpointer = _Checkpointer(applier.path)
+        self._checkpointer = Checkpointer(applier.path)
 
     def stop(self) -> None:
         self._stopping = True
@@ -388,45 +385,6 @@ class Writer:
         if not peer.gone:
             self._selector.unregister(peer.sock)
             peer.sock.close()
-
-
-class _Checkpointer(threading.Thread):
-    """Moves the WAL into the database beside the writer: PASSIVE each thousand pages, RESTART when it has grown."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(name="checkpoint", daemon=True)
-        self._path = path
-        self._pages = 0
-        self._due = threading.Event()
-        self._over = threading.Event()
-
-    def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
-        """SQLite calls this after each commit with the pages now in the WAL."""
-        self._pages = pages
-        if pages >= CHECKPOINT_PAGES:
-            self._due.set()
-        return apsw.SQLITE_OK
-
-    def run(self) -> None:
-        db = database.connect(self._path, writable=True, busy_ms=100)
-        try:
-            while self._due.wait() and not self._over.is_set():
-                self._due.clear()
-                mode = apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
-                try:
-                    db.wal_checkpoint(mode=mode)
-                except apsw.BusyError:
-                    # A reader is on an old snapshot; the next commits bring us back here.
-                    self._over.wait(RESTART_AGAIN_S)
-                except apsw.Error as e:
-                    log.error("checkpoint failed: %s", e)
-        finally:
-            db.close()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._due.set()
-        self.join(5)
 
 
 def _refusal(number: int, error: AvmError) -> list[Any]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Shell, environment
 from mount_world import World, cat, echo, view
+from shells import Shell, environment
 
 from avmfs import AVM
 from avmfs.errors import AvmError
@@ -30,13 +30,12 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 CANARY = re.compile(r"zq[a-z]+qz", re.IGNORECASE)
 CONTROL = "zqnothingqz"  # a word that is planted nowhere
-NAMED = {  # every word that alice plants
-    word: f"zq{word}qz"
-    for word in (
-        "content name tag meta type linked old removed renamed expired limname limtext limold limtag message question "
-        "asked error directory target born hidden exchanged spare vault later reach"
-    ).split()
-}
+WORDS = (
+    "content", "name", "tag", "meta", "type", "linked", "old", "removed", "renamed", "expired", "limname", "limtext",
+    "limold", "limtag", "message", "question", "asked", "error", "directory", "target", "born", "hidden", "exchanged",
+    "spare", "vault", "later", "reach",
+)  # fmt: skip
+NAMED = {word: f"zq{word}qz" for word in WORDS}  # every word that alice plants
 EXCHANGE = 2
 QUERIES = ("market", "a", "the", "*", "open team market", "NOT", '"', "芯片", "alice", "private")
 
@@ -381,7 +380,41 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
     assert {where: (before[where], after[where]) for where in before if before[where] != after[where]} == {}
 
 
+@pytest.mark.xfail(strict=True, reason="message.id counts the mail of the whole store (schema: one autoincrement)")
+def test_the_number_of_a_message_does_not_tell_how_much_mail_others_get(planted: Planted) -> None:
+    with planted.avm("alice") as alice, planted.avm("carol") as carol:
+        first = carol.tell("bob", "one")
+        for _ in range(5):
+            alice.tell("carol", "not for bob")
+        assert carol.tell("bob", "two") == first + 1
+
+
 # --- writing ---------------------------------------------------------------------------------------------------
+
+
+def writes_to(where: Path, bob: Path) -> dict[str, Callable[[], Any]]:
+    """Every way to change a file, by name; those through its views begin with a colon."""
+    mine = bob / "private/mine.md"
+    return {
+        "write": lambda: os.open(where, os.O_WRONLY),
+        "append": lambda: os.open(where, os.O_WRONLY | os.O_APPEND),
+        "truncate": lambda: os.truncate(where, 0),
+        "unlink": lambda: os.unlink(where),
+        "rmdir": lambda: os.rmdir(where),
+        "chmod": lambda: os.chmod(where, 0o777),
+        "utime": lambda: os.utime(where),
+        "move": lambda: os.rename(where, bob / "private/stolen"),
+        "exchange": lambda: exchange(where, mine),
+        "exchanged": lambda: exchange(mine, where),
+        ":tags": lambda: echo("+x", view(where, ":tags")),
+        ":meta": lambda: echo("{}", view(where, ":meta")),
+        ":shared": lambda: echo("all", view(where, ":shared")),
+        ":ttl": lambda: echo("1s", view(where, ":ttl")),
+        ":links": lambda: echo("/private/mine.md", view(where, ":links")),
+        ":mark": lambda: view(where, ":mark").touch(),
+        "plain :tags": lambda: os.open(view(where, ":tags"), os.O_WRONLY),
+        "plain :shared": lambda: os.open(view(where, ":shared"), os.O_WRONLY),
+    }
 
 
 def test_writes_to_what_is_invisible_do_not_find_it(planted: Planted) -> None:
@@ -389,21 +422,9 @@ def test_writes_to_what_is_invisible_do_not_find_it(planted: Planted) -> None:
     team, hers = bob / "memory/shared/team", bob / "memory/private/alice"
     mine = bob / "private/mine.md"
     for where in (hers / "note.md", team / f"{limname}.md", bob / f"memory/vault/{NAMED['vault']}.md"):
-        tries: dict[str, Callable[[], Any]] = {
-            "write": lambda: os.open(where, os.O_WRONLY), "append": lambda: os.open(where, os.O_WRONLY | os.O_APPEND),
-            "truncate": lambda: os.truncate(where, 0), "unlink": lambda: os.unlink(where),
-            "rmdir": lambda: os.rmdir(where), "chmod": lambda: os.chmod(where, 0o777),
-            "utime": lambda: os.utime(where), "move": lambda: os.rename(where, bob / "private/stolen"),
-            "exchange": lambda: exchange(where, mine), "exchanged": lambda: exchange(mine, where),
-            "tags": lambda: echo("+x", view(where, ":tags")), "meta": lambda: echo("{}", view(where, ":meta")),
-            "shared": lambda: echo("all", view(where, ":shared")), "ttl": lambda: echo("1s", view(where, ":ttl")),
-            "links": lambda: echo("/private/mine.md", view(where, ":links")), "mark": lambda: view(where, ":mark").touch(),
-        }  # fmt: skip
-        for name, do in tries.items():
+        for name, do in writes_to(where, bob).items():
             # open(2) with O_CREAT of a view that is not there asks to create its name: that is EINVAL for all alike.
-            assert code_of(do) in {"ENOENT", "EINVAL" if name in ("tags", "meta", "shared", "ttl", "links", "mark") else ""}, (
-                name, where,
-            )  # fmt: skip
+            assert code_of(do) in ("ENOENT", "EINVAL" if name.startswith(":") else ""), (name, where)
     for where in (hers / "new.md", bob / "memory/vault/new.md"):
         assert code_of(lambda where=where: os.open(where, os.O_WRONLY | os.O_CREAT)) == "ENOENT"
         assert code_of(lambda where=where: os.mkdir(where)) == "ENOENT"

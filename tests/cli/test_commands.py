@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, Shell, environment
 from mount_world import World
+from shells import LIMIT_S, QuickShell, Shell, environment
 
 from avmfs.cli.main import COMMANDS
 
@@ -31,7 +31,9 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         root = Path(name)
         (root / "config").mkdir()
         (root / "config/config.yaml").write_text(settings)
-        yield Shell(environment(root))
+        shell = QuickShell(environment(root), root)
+        yield shell
+        shell.close()
 
 
 def parsed(shell: Shell, *arguments: str, **more: Any) -> Any:
@@ -88,14 +90,17 @@ def test_views_are_read_and_written_like_files(avm: Shell) -> None:
     avm.run("write", "/private/v.md", "two\n")
     avm.run("write", "/private/v.md:tags", "a,b")
     assert avm.out("read", "/private/v.md:tags") == "a,b\n"
-    assert parsed(avm, "write", "/private/v.md:tags", "+c") == {"path": "/memory/private/alice/v.md:tags", "version": None}
+    assert parsed(avm, "write", "/private/v.md:tags", "+c") == {
+        "path": "/memory/private/alice/v.md:tags",
+        "version": None,
+    }
     assert json.loads(avm.out("read", "/private/v.md:meta"))["tags"] == ["a", "b", "c"]
     assert "v2" in avm.out("read", "/private/v.md:history")
     assert "-one\n+two\n" in avm.out("read", "/private/v.md:diff?from=1&to=2")
     assert "v.md" in avm.out("read", "/private/:list")
     assert "two" in avm.out("read", "/:recall?q=two&min_relevance=0")
     assert avm.out("read", "/:version").startswith("avmfs ")
-    assert "not JSON" not in avm.complaint("write", "/private/v.md:meta", "{bad", code=2)
+    assert "no JSON object" in avm.complaint("write", "/private/v.md:meta", "{bad", code=2)
     assert "expected" in avm.complaint("write", "/private/v.md:ttl", "soon", code=2)
     assert avm.complaint("read", "/private/v.md:recall?q=x", code=1).startswith("avm: ")
     assert "unknown parameter" in avm.complaint("read", "/:list?limt=1", code=2)
@@ -110,7 +115,10 @@ def test_ls(avm: Shell) -> None:
     assert long[0].startswith("-rw") and long[0].endswith(" a.md") and " 1 " in long[0] and long[1].startswith("drwx")
     found = parsed(avm, "ls", "/shared/l")
     assert [sorted(each) for each in found] == [["kind", "mode", "mtime", "name", "size"]] * 2
-    assert [(each["name"], each["kind"], each["size"]) for each in found] == [("a.md", "file", 1), ("b", "directory", 0)]
+    assert [(each["name"], each["kind"], each["size"]) for each in found] == [
+        ("a.md", "file", 1),
+        ("b", "directory", 0),
+    ]
     assert avm.out("ls", "/shared/l/a.md") == "a.md\n"
     assert "shared/" in avm.out("ls").splitlines()
     assert {"memory/", "tell/", "shared@", "private@"} == {*avm.out("ls", "/").split()}
@@ -126,9 +134,7 @@ def test_mv_of_a_node_a_directory_and_a_prefix(avm: Shell) -> None:
     avm.run("mv", "/shared/m/d", "/shared/m/e")
     assert avm.out("read", "/shared/m/e/two.md") == "d/two.md"
     moved = parsed(avm, "mv", "/shared/m/2024-", "/shared/m/archive/old-")["moved"]
-    assert sorted(moved) == [[f"{base}/2024-0{n}.md", f"/shared/m/archive/old-0{n}.md"] for n in (1, 2)] or sorted(
-        moved
-    ) == [[f"{base}/2024-0{n}.md", f"{base}/archive/old-0{n}.md"] for n in (1, 2)]
+    assert sorted(moved) == [[f"{base}/2024-0{n}.md", f"{base}/archive/old-0{n}.md"] for n in (1, 2)]
     assert avm.out("ls", "/shared/m/archive") == "old-01.md\nold-02.md\n"
     assert avm.out("read", "/shared/m/2025-01.md") == "2025-01.md"
     for source, target, code in (
@@ -156,7 +162,9 @@ def test_rm(avm: Shell) -> None:
 
 
 def test_remember_search_recall(avm: Shell) -> None:
-    path = avm.out("remember", "NVDA RSI at 72, overbought", "--tag", "market,risk", "--tag", "nvda", "--importance", "0.9")
+    path = avm.out(
+        "remember", "NVDA RSI at 72, overbought", "--tag", "market,risk", "--tag", "nvda", "--importance", "0.9"
+    )
     assert path == "/memory/private/alice/nvda-rsi-at-72-overbought.md\n"
     meta = json.loads(avm.out("read", f"{path.strip()}:meta"))
     assert meta["tags"] == ["market", "nvda", "risk"] and meta["importance"] == 0.9
@@ -176,7 +184,8 @@ def test_remember_search_recall(avm: Shell) -> None:
     assert nothing.startswith("(") and nothing.endswith(")")
     for arguments in (
         ["search"], ["search", "x", "-n", "0"], ["search", "x", "-n", "a"], ["recall", "x", "-t", "0"],
-        ["recall", "x", "--strategy", "none"], ["recall", "x", "--min-relevance", "nan"], ["recall", "x", "--min-relevance", "2"],
+        ["recall", "x", "--strategy", "none"], ["recall", "x", "--min-relevance", "nan"], ["recall", "x",
+        "--min-relevance", "2"],
         ["search", "x", "--under", "/private/nvda-rsi-at-72-overbought.md"], ["search", "x", "--nonsense"],
     ):  # fmt: skip
         avm.complaint(*arguments, code=2)
@@ -189,7 +198,8 @@ def test_remember_says_where_and_never_replaces(avm: Shell) -> None:
     assert (first, second) == ("/memory/shared/same-title.md", "/memory/shared/same-title-2.md")
     assert avm.out("read", first) == "first\n" and avm.out("read", second) == "second\n"
     assert avm.out("remember", "x", "--path", "/shared/same-title.md").strip() == "/memory/shared/same-title-3.md"
-    assert avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip() == "/memory/shared/projects/räder-zeug.md"
+    third = avm.out("remember", "x", "-n", "projects", "--title", "Räder & Zeug").strip()
+    assert third == "/memory/shared/projects/räder-zeug.md"
     assert parsed(avm, "remember", "-", data=b"from stdin\n") == {"path": "/memory/private/alice/from-stdin.md"}
     path = avm.out("remember", "old", "--created", "2024-03-01T12:00:00+00:00").strip()
     assert json.loads(avm.out("read", f"{path}:meta"))["created"].startswith("2024-03-01T12:00:00")
@@ -223,8 +233,9 @@ def test_tell_and_inbox(avm: Shell) -> None:
     )
     text = avm.out("inbox", agent="emil")
     assert text.startswith("## Inbox (2 messages, 2 unread)\n") and "> two\n> lines\n" in text
-    (first, *_), keys = parsed(avm, "inbox", agent="emil"), {"id", "sender", "recipient", "priority", "body", "at", "expires", "read"}
-    assert set(first) == keys and (first["sender"], first["read"]) == ("dora", False)
+    first = parsed(avm, "inbox", agent="emil")[0]
+    assert sorted(first) == ["at", "body", "expires", "id", "priority", "read", "recipient", "sender"]
+    assert (first["sender"], first["read"]) == ("dora", False)
     avm.run("inbox", "--mark-read", agent="emil")
     assert parsed(avm, "inbox", "--unread", agent="emil") == [] and len(parsed(avm, "inbox", agent="emil")) == 2
     avm.run("tell", "@all", "to everybody", agent="dora")
@@ -288,8 +299,8 @@ def test_every_command_has_help_and_refuses_what_it_does_not_know(alone: Shell, 
 
 def test_usage_errors(alone: Shell) -> None:
     alone.complaint("nonsense", code=2)
-    for arguments in ([], ["read"], ["read", "a", "b"], ["mv", "a"], ["tell"], ["init"], ["write"]):
-        assert alone.run(*arguments, code=None).returncode == (2 if arguments else alone.run(code=None).returncode)
+    for arguments in (["read"], ["read", "a", "b"], ["mv", "a"], ["tell"], ["init"], ["write"]):
+        alone.complaint(*arguments, code=2)
     assert all(name in alone.out("--help", agent=None) for name in COMMANDS)
     assert alone.out("--version", agent=None).startswith("avm")
 
@@ -323,7 +334,11 @@ def test_init(alone: Shell, tmp_path: Path) -> None:
     assert str(mounts) in told and "avm-daemon start" in told
     assert f"mountpoint: {tmp_path}/alice/avm\n    agent_id: alice" in mounts.read_text()
     checked = subprocess.run(
-        [sys.executable, "-m", "avmfs_daemon", "check"], env=alone.environ, capture_output=True, text=True, timeout=LIMIT_S
+        [sys.executable, "-m", "avmfs_daemon", "check"],
+        env=alone.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     assert checked.returncode == 0, checked.stderr
     before = mounts.read_text()

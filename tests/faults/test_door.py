@@ -162,7 +162,8 @@ def test_another_user_gets_at_no_other_socket_and_no_file(served: Daemon) -> Non
         "    s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect(path); return 'connected'\n"
         "def look(path):\n"
         "    return os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(1).hex()\n"
-        "print(json.dumps({path: said(lambda: (connect if path.endswith('.sock') else look)(path)) for path in found}))",
+        "use = {path: connect if path.endswith('.sock') else look for path in found}\n"
+        "print(json.dumps({path: said(lambda: use[path](path)) for path in found}))",
     )  # fmt: skip
     assert tried.pop(str(served.run / "avm.sock")) == "connected"
     assert set(tried.values()) == {13}, tried
@@ -172,7 +173,8 @@ def test_another_user_gets_at_no_other_socket_and_no_file(served: Daemon) -> Non
 
 def test_a_bad_greeting_is_refused_with_a_reason(served: Daemon) -> None:
     for greeting in (
-        {"v": 1}, {"v": 1, "agent": 7}, {"v": 1, "agent": "BAD NAME"}, {"v": 1, "agent": "../alice"}, {"v": 99, "agent": "bob"},
+        {"v": 1}, {"v": 1, "agent": 7}, {"v": 1, "agent": "BAD NAME"}, {"v": 1, "agent": "../alice"}, {"v": 99,
+        "agent": "bob"},
         {"v": 1, "agent": "bob", "operator": 1}, {"v": 1, "agent": "all"}, {"agent": "bob"}, [1, 2], "bob", None, 3,
         {"v": 1, "agent": "\udcff"}, {"v": [], "agent": "bob"}, {"v": 1, "agent": "bob", "operator": "yes"},
     ):  # fmt: skip
@@ -195,9 +197,11 @@ class Evil:
 GREETING = wire.frame({"v": wire.PROTOCOL, "agent": "bob", "operator": False})
 JUNK = {
     "garbage": os.urandom(64), "newlines": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20, "nothing": struct.pack(">I", 0),
-    "pickle": pickle.dumps(Evil()), "framed pickle": struct.pack(">I", len(pickle.dumps(Evil()))) + pickle.dumps(Evil()),
+    "pickle": pickle.dumps(Evil()), "framed pickle": struct.pack(">I",
+    len(pickle.dumps(Evil()))) + pickle.dumps(Evil()),
     "oversize": struct.pack(">I", 0xFFFFFFFF) + b"x" * 4096, "no msgpack": struct.pack(">I", 1) + b"\xc1",
-    "huge array": struct.pack(">I", 5) + b"\xdd\xff\xff\xff\xff", "huge map": struct.pack(">I", 5) + b"\xdf\xff\xff\xff\xff",
+    "huge array": struct.pack(">I", 5) + b"\xdd\xff\xff\xff\xff", "huge map": struct.pack(">I",
+    5) + b"\xdf\xff\xff\xff\xff",
     "deep": struct.pack(">I", 4000) + b"\x91" * 4000, "list as key": struct.pack(">I", 4) + b"\x81\x91\x01\x01",
     "extension": struct.pack(">I", 3) + b"\xd4\x01\x00", "two values": struct.pack(">I", 2) + b"\x01\x01",
 }  # fmt: skip
@@ -312,7 +316,8 @@ sys.stdin.read()
 def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: list[int]) -> None:
     crowd = [
         subprocess.Popen(
-            [sys.executable, "-c", _AS + _CROWD.replace("300", str(300 // len(uids) + 5)), str(served.run / "avm.sock"), str(uid)],
+            [sys.executable, "-c", _AS + _CROWD.replace("300", str(300 // len(uids) + 5)),
+            str(served.run / "avm.sock"), str(uid)],
             env=served.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
         )
         for uid in uids
@@ -335,7 +340,8 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
 QUERIES = [
     "", " ", '"', '""', "'", "*", "a*", "^a", "NEAR(a b)", "NEAR(", "body:x", "t : x", "{t}: x", "AND", "OR", "NOT",
     "AND OR NOT", "a AND b OR NOT c", "(", "((((", ")", "-", "--", "-a", "+", "a + b", "\0", "a\0b", "\n", "\\", ";",
-    "; drop table node;--", "%", "_", "%00", "%zz", "😀", "👩‍👩‍👧", "芯片估值过高", "株式会社", "반도체", "é", "e\u0301", "\u202eabc",
+    "; drop table node;--", "%", "_", "%00", "%zz", "😀", "👩‍👩‍👧", "芯片估值过高", "株式会社", "반도체", "é",
+    "e\u0301", "\u202eabc",
     "\udcff", "\x1b[2J", "hello\udc80world", "1", "1e999", "NaN", "x" * 300, "<script>", "${HOME}", "`id`", "0x1F",
 ]  # fmt: skip
 
@@ -367,7 +373,8 @@ def test_any_question_is_answered_or_refused(served: Daemon, size: int) -> None:
             for refused in (
                 prompt(client, "search", q=query), prompt(client, "search", q=query, mode="semantic"),
                 prompt(client, "recall", q=query), prompt(client, "read", path=f"/:recall?q={query}"),
-                prompt(client, "read", path=f"/:search:q={query}"), prompt(client, "read", path=f"/shared/:list?q={query}"),
+                prompt(client, "read", path=f"/:search:q={query}"), prompt(client, "read",
+                path=f"/shared/:list?q={query}"),
                 prompt(client, "read", path=f"/:list?tag={query}"),
             ):  # fmt: skip
                 assert refused is None or isinstance(refused, Invalid), (query[:40], refused)
@@ -394,7 +401,8 @@ def test_a_large_file_of_one_word_does_not_make_searching_slow(served: Daemon) -
 
 
 VALUES: list[Any] = [
-    None, True, -1, 0, 10**9, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1.5, float("nan"), float("inf"), "", "/", ".", "..",
+    None, True, -1, 0, 10**9, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 1.5, float("nan"), float("inf"), "", "/", ".",
+    "..",
     "\udcff", "a\0b", "é", "/private/y.md", "/shared", "/tell/alice", "/:inbox", "/:ask/x", "/@aaaa", b"x", b"", [],
     ["\udcff"], ["a\0b"], [1], [[]], {}, {"a": 1}, "x" * MEGABYTE, b"x" * MEGABYTE, "/:recall?q=" + "y" * MEGABYTE,
     "/shared/:list?q=\udcff", "/shared/" + "a/" * 5000, "/shared/" + "b" * 300, "../" * 1000, "😀",
@@ -403,7 +411,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "read": {"path": "/private/y.md"}, "write": {"path": "/private/y.md", "data": b"z"}, "entries": {},
     "remove": {"path": "/private/none"}, "move": {"source": "/private/none", "target": "/private/none2"},
     "make_directory": {"path": "/private/dir"}, "search": {"q": "hello"}, "recall": {"q": "hello"},
-    "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {}, "urgent": {},
+    "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
+    "urgent": {},
 }  # fmt: skip
 
 
@@ -456,7 +465,8 @@ def test_a_path_may_not_be_deeper_than_anybody_needs(served: Daemon) -> None:
         for path in ("/private/" + "d/" * 5000 + "f", "/private/" + f"{'d' * 200}/" * 30 + "f"):
             for refused in (
                 prompt(client, "write", path=path, data=b"x"), prompt(client, "make_directory", path=path),
-                prompt(client, "remember", content="x", path=path), prompt(client, "move", source="/shared/note.md", target=path),
+                prompt(client, "remember", content="x", path=path), prompt(client, "move",
+                source="/shared/note.md", target=path),
                 prompt(client, "read", path=path), prompt(client, "entries", path=path),
             ):  # fmt: skip
                 assert refused is not None and refused.errno == 36, refused

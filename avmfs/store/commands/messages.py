@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from avmfs import paths
@@ -73,9 +74,9 @@ def tell(
 @command
 def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
     """The asker has read these messages, or all. {"count"} of those that were unread."""
-    chosen = "" if messages is None else f" and message in ({','.join(str(int(m)) for m in messages)})"
+    chosen = "" if messages is None else " and message in (select value from json_each(:messages))"
     tx.db.execute(
-        f"update delivery indexed by unread set read_at = ? where agent = ? and read_at is null{chosen}",
-        (tx.now, tx.who.name),
+        f"update delivery indexed by unread set read_at = :now where agent = :agent and read_at is null{chosen}",
+        {"now": tx.now, "agent": tx.who.name, "messages": json.dumps(messages)},
     )
     return {"count": tx.db.changes()}

@@ -165,21 +165,31 @@ def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
 
 
 def _write_new(tx: Tx, path: list[bytes], data: bytes) -> dict[str, Any]:
-    """Like write_path, under the first free name of note.md, note-2.md, note-3.md, ..."""
-    stem, dot, suffix = path[-1].rpartition(b".")
-    if not stem:
-        stem, dot, suffix = path[-1], b"", b""
+    """Like write_path, under a free name: note.md, else note-2.md, note-3.md, ..."""
+    if not path:
+        raise IsDirectory(path="/")
+    directory = tx.node(ROOT)
+    for name in path[:-1]:
+        directory = _descend(tx, directory, name, True)
     number = 1
-    while True:
-        tail = b"-%d" % number + dot + suffix if number > 1 else dot + suffix
-        # Cut a long stem so that the numbered name still fits, at a character's boundary.
-        room = paths.NAME_MAX - len(tail)
-        name = stem[:room].decode("utf-8", "ignore").encode() + tail if len(stem) > room else stem + tail
-        try:
-            written = write_path(tx, [*path[:-1], name], data, "create")
-        except Exists:
-            number += 1
-            continue
-        return {**written, "path": paths.join((*path[:-1], name))}
+    while tx.child(directory.id, _numbered(path[-1], number)) is not None:
+        number *= 2
+    taken = number // 2
+    while number - taken > 1:  # thousands may have the name: halve, do not count
+        middle = (taken + number) // 2
+        if tx.child(directory.id, _numbered(path[-1], middle)) is not None:
+            taken = middle
+        else:
+            number = middle
+    name = _numbered(path[-1], number)
+    return {**write_path(tx, [*path[:-1], name], data, "create"), "path": paths.join((*path[:-1], name))}
 
 
+def _numbered(name: bytes, number: int) -> bytes:
+    """note.md, note-2.md, ...: a long stem is cut at a character's boundary so that the number fits."""
+    stem, dot, suffix = name.rpartition(b".")
+    if not stem:
+        stem, dot, suffix = name, b"", b""
+    tail = b"-%d" % number + dot + suffix if number > 1 else dot + suffix
+    room = paths.NAME_MAX - len(tail)
+    return stem[:room].decode("utf-8", "ignore").encode() + tail if len(stem) > room else stem + tail

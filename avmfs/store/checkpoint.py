@@ -1,0 +1,60 @@
+"""Keeping the write-ahead log short beside the writer.
+
+Owns one thread with a connection of its own. Called by the writer, whose commits tell it how long the log is; a
+checkpoint inside the loop would hold everybody up for its fsync.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import apsw
+
+from avmfs.store import database
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_PAGES = 1000
+RESTART_PAGES = 8000
+RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
+
+
+class Checkpointer(threading.Thread):
+    """Moves the WAL into the database beside the writer: PASSIVE each thousand pages, RESTART when it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self._path = path
+        self._pages = 0
+        self._due = threading.Event()
+        self._over = threading.Event()
+
+    def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
+        """SQLite calls this after each commit with the pages now in the WAL."""
+        self._pages = pages
+        if pages >= CHECKPOINT_PAGES:
+            self._due.set()
+        return apsw.SQLITE_OK
+
+    def run(self) -> None:
+        db = database.connect(self._path, writable=True, busy_ms=100)
+        try:
+            while self._due.wait() and not self._over.is_set():
+                self._due.clear()
+                mode = apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+                try:
+                    db.wal_checkpoint(mode=mode)
+                except apsw.BusyError:
+                    # A reader is on an old snapshot; the next commits bring us back here.
+                    self._over.wait(RESTART_AGAIN_S)
+                except apsw.Error as e:
+                    log.error("checkpoint failed: %s", e)
+        finally:
+            db.close()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._due.set()
+        self.join(5)

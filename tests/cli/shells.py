@@ -1,0 +1,115 @@
+"""Hands for running `avm`: as a process of its own, or forked from one that has it loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 30.0
+
+
+@dataclass
+class Shell:
+    """Runs `avm` as an agent in one environment."""
+
+    environ: dict[str, str]
+
+    def run(
+        self, *arguments: str, agent: str | None = "alice", data: bytes | None = None, code: int | None = 0
+    ) -> subprocess.CompletedProcess[bytes]:
+        """What it printed; fails unless its exit code is ``code`` (None: any), and always on a traceback."""
+        environ = {**self.environ, **({"AVM_AGENT": agent} if agent is not None else {})}
+        done = self._execute(arguments, environ, data)
+        assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
+        assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def _execute(
+        self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "avmfs.cli", *arguments], env=environ, capture_output=True, timeout=LIMIT_S,
+            input=data or b"",
+        )  # fmt: skip
+
+    def out(self, *arguments: str, **more: Any) -> str:
+        return self.run(*arguments, **more).stdout.decode("utf-8", "surrogateescape")
+
+    def complaint(self, *arguments: str, code: int, **more: Any) -> str:
+        """What a refused command says; it prints no data."""
+        done = self.run(*arguments, code=code, **more)
+        assert done.stdout == b"", done.stdout
+        return done.stderr.decode("utf-8", "surrogateescape")
+
+
+_ZYGOTE = """
+import json, os, signal, sys
+import avmfs.avm, avmfs.cli.files, avmfs.cli.finding, avmfs.cli.mail, avmfs.cli.setup, avmfs.rpc.local
+import avmfs_config.loader
+from avmfs.cli.main import main
+asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+for line in asked:
+    arguments, environ, files = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        for number, (name, flags) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY))):
+            os.dup2(os.open(name, flags), number)
+        sys.stdin = open(0)
+        os.environ.clear()
+        os.environ.update(environ)
+        sys.argv = ["avm", *arguments]
+        code = 1
+        signal.alarm(30)
+        try:
+            main()
+        except SystemExit as e:
+            code = e.code
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    said.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\\n")
+    said.flush()
+"""
+
+
+class QuickShell(Shell):
+    """The same, forked from a process that has the program loaded: without a daemon, loading is most of the time."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        super().__init__(environ)
+        self._files = [folder / name for name in ("stdin", "stdout", "stderr")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ZYGOTE], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def _execute(
+        self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
+    ) -> subprocess.CompletedProcess[bytes]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        for file, content in zip(self._files, (data or b"", b"", b""), strict=True):
+            file.write_bytes(content)
+        self._process.stdin.write(json.dumps([arguments, environ, [str(file) for file in self._files]]) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, code, self._files[1].read_bytes(), self._files[2].read_bytes())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=LIMIT_S)
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Of commands whose configuration, data and sockets are below ``root``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
+    return {
+        **kept, "AVM_CONFIG_DIR": str(root / "config"), "AVM_DATA_DIR": str(root / "data"),
+        "AVM_RUNTIME_DIR": str(root / "run"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        "LC_ALL": "C.UTF-8",
+    }  # fmt: skip

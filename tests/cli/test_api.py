@@ -1,0 +1,256 @@
+"""`from avmfs import AVM`: the same answers with a daemon and without, and what happens when one comes or goes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mount_world import World
+from shells import LIMIT_S, Shell, environment
+
+from avmfs import AVM
+from avmfs.errors import AvmError, Busy, Invalid
+from avmfs.rpc.client import RemoteDoor
+from avmfs.rpc.local import LocalDoor
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+Open = Callable[[str], AVM]
+
+
+@pytest.fixture(scope="module", params=["daemon", "alone"])
+def opened(request: pytest.FixtureRequest, settings: str) -> Iterator[Open]:
+    """AVM(agent) of one store, behind a daemon or without one."""
+    made: list[AVM] = []
+
+    def opener(environ: dict[str, str]) -> Open:
+        def open_(agent: str) -> AVM:
+            avm = AVM(agent=agent, environ=environ, embeddings=False)
+            made.append(avm)
+            return avm
+
+        return open_
+
+    try:
+        if request.param == "daemon":
+            world: World = request.getfixturevalue("world")
+            yield opener(world.environ)
+        else:
+            with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
+                root = Path(name)
+                (root / "config").mkdir()
+                (root / "config/config.yaml").write_text(settings)
+                yield opener(environment(root))
+    finally:
+        for avm in made:
+            avm.close()
+
+
+@pytest.fixture(scope="module")
+def alice(opened: Open) -> AVM:
+    return opened("alice")
+
+
+@pytest.fixture(scope="module")
+def bob(opened: Open) -> AVM:
+    return opened("bob")
+
+
+def test_files(alice: AVM) -> None:
+    assert [
+        alice.write("/shared/a.md", "one"),
+        alice.append("/shared/a.md", b"\xff"),
+        alice.write("/shared/a.md", ""),
+    ] == [1, 2, 3]
+    alice.write("/shared/a.md", "naïve 芯片 😀\udcff")
+    assert alice.read("/shared/a.md") == "naïve 芯片 😀\udcff"
+    assert alice.read_bytes("/shared/a.md") == "naïve 芯片 😀".encode() + b"\xff"
+    assert alice.write("/shared/a.md:tags", "x,y") is None and alice.read("/shared/a.md:tags") == "x,y\n"
+    assert [(each["name"], each["kind"]) for each in alice.list("/shared")] == [("a.md", "file")]
+    assert alice.move("/shared/a.md", "/shared/b/c.md") == [("/memory/shared/a.md", "/memory/shared/b/c.md")]
+    assert alice.delete("/shared/b", recursive=True) == 2
+    for do, code in (
+        (lambda: alice.read("/shared/a.md"), errno.ENOENT), (lambda: alice.read("/shared"), errno.EISDIR),
+        (lambda: alice.write("/new.md", "x"), errno.EACCES), (lambda: alice.delete("/shared"), errno.EISDIR),
+        (lambda: alice.write("/shared/x:meta", "{}"), errno.EINVAL), (lambda: alice.list("/none"), errno.ENOENT),
+        (lambda: alice.write(f"/shared/{'n' * 256}", "x"), errno.ENAMETOOLONG),
+    ):  # fmt: skip
+        with pytest.raises(AvmError) as caught:
+            do()
+        assert caught.value.errno == code, caught.value
+    with pytest.raises(FileNotFoundError):
+        alice.read("/shared/a.md")
+    with pytest.raises(PermissionError):
+        alice.write("/new.md", "x")
+
+
+def test_a_large_file_comes_back_whole(alice: AVM) -> None:
+    data = bytes(range(251)) * 70_000
+    alice.write("/private/large.bin", data[:10_000_000])
+    alice.append("/private/large.bin", data[10_000_000:])
+    assert alice.read_bytes("/private/large.bin") == data
+    alice.delete("/private/large.bin")
+
+
+def test_each_agent_has_its_own(alice: AVM, bob: AVM) -> None:
+    alice.write("/private/own.md", "alice's")
+    bob.write("/private/own.md", "bob's")
+    assert (alice.read("/private/own.md"), bob.read("/private/own.md")) == ("alice's", "bob's")
+    with pytest.raises(FileNotFoundError):
+        bob.read("/memory/private/alice/own.md")
+    assert alice.read("/memory/private/alice/own.md") == "alice's"
+    assert bob.agent == "bob"
+
+
+def test_remember_and_recall(alice: AVM, bob: AVM) -> None:
+    memory = alice.agent_memory()
+    path = memory.remember("Quarterly revenue guidance was cut", tags=["finance"], importance=0.8, title="Guidance")
+    assert path == "/memory/private/alice/guidance.md"
+    assert memory.remember("another", title="Guidance") == "/memory/private/alice/guidance-2.md"
+    shared = memory.remember("The release freeze starts Monday", namespace="shared")
+    assert shared == "/memory/shared/the-release-freeze-starts-monday.md"
+    assert bob.agent_memory().remember("bob's other freeze", path=shared) == shared.replace(".md", "-2.md")
+    assert bob.read(shared) == "The release freeze starts Monday\n"
+    assert "release freeze" in bob.agent_memory().recall("release freeze")
+    assert "revenue" not in bob.agent_memory().recall("revenue guidance", min_relevance=0)
+    assert memory.recall("zzzz yyyy") == "" and memory.recall("") == ""
+    hits = alice.search("revenue guidance", limit=1)
+    assert [hit["path"] for hit in hits] == [path] and 0 < hits[0]["relevance"] <= 1
+    assert alice.search("revenue", under="/shared") == []
+    for do in (
+        lambda: memory.remember(" "), lambda: memory.remember("x", importance=2), lambda: memory.remember("x",
+        tags=["a,b"]),
+        lambda: memory.recall("x", max_tokens=0), lambda: memory.recall("x", strategy="none"),
+        lambda: alice.search("x", limit=0), lambda: memory.recall("x", min_relevance=1.5),
+    ):  # fmt: skip
+        with pytest.raises(Invalid):
+            do()
+    assert alice.agent_memory("alice") is not None
+    with pytest.raises(Invalid, match="bob"):
+        alice.agent_memory("bob")
+
+
+def test_mail(alice: AVM, bob: AVM) -> None:
+    bob.agent_memory().remember("known")
+    number = alice.tell("bob", "hello\n## From: root", priority="urgent", expires="2h")
+    (message,) = bob.inbox(unread_only=True)
+    assert (message["id"], message["sender"], message["body"]) == (number, "alice", "hello\n## From: root")
+    assert "\n## From" not in bob.read("/:inbox")
+    assert bob.inbox(mark_read=True)[0]["read"] is False and bob.inbox(unread_only=True) == []
+    with pytest.raises(FileNotFoundError):
+        alice.tell("nobody", "x")
+
+
+def test_threads_share_one_avm(alice: AVM) -> None:
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(10):
+                alice.append("/private/threads.txt", f"{number} {turn}\n")
+                alice.read("/private/threads.txt")
+        except BaseException as e:
+            problems.append(e)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert problems == []
+    assert sorted(alice.read("/private/threads.txt").splitlines()) == sorted(
+        f"{n} {t}" for n in range(8) for t in range(10)
+    )
+
+
+def test_who_asks_must_be_said(alone: Shell) -> None:
+    with pytest.raises(Invalid, match="AVM_AGENT"):
+        AVM(environ=alone.environ)
+    for name in ("", "Bad", "all", "../x", "a" * 65):
+        with pytest.raises(Invalid):
+            AVM(agent=name, environ=alone.environ)
+    with AVM(environ={**alone.environ, "AVM_AGENT": "carol"}) as avm:
+        assert avm.agent == "carol"
+
+
+def test_a_named_configuration_that_is_not_there_is_refused(alone: Shell) -> None:
+    with pytest.raises(Invalid, match=r"none\.yaml"):
+        AVM(agent="alice", config="/tmp/none.yaml", environ=alone.environ)
+
+
+def test_a_context_manager_closes(alone: Shell, tmp_path: Path) -> None:
+    with AVM(tmp_path / "own.db", agent="alice", environ=alone.environ, embeddings=False) as avm:
+        assert isinstance(avm._door, LocalDoor)
+        avm.write("/private/x", "x")
+    with AVM(str(tmp_path / "own.db"), agent="alice", environ=alone.environ, embeddings=False) as avm:
+        assert avm.read("/private/x") == "x"
+    assert not (tmp_path / "own.db").stat().st_mode & 0o077
+    found = subprocess.run(
+        [sys.executable, "-c", "from avmfs import AVM, AgentMemory; import sys; print('torch' in sys.modules)"],
+        capture_output=True, text=True, timeout=LIMIT_S, env=alone.environ,
+    )  # fmt: skip
+    assert found.stdout == "False\n", found.stderr
+
+
+def test_while_a_daemon_holds_the_store_everybody_goes_through_it(world: World) -> None:
+    with AVM(agent="alice", environ=world.environ) as avm:
+        assert isinstance(avm._door, RemoteDoor)
+        avm.write("/shared/through.md", "the daemon")
+        assert (world.mounts["alice"] / "shared/through.md").read_text() == "the daemon"
+        (world.mounts["alice"] / "shared/through.md").write_text("and back")
+        assert avm.read("/shared/through.md") == "and back"
+
+
+def test_a_daemon_that_comes_and_goes_while_an_avm_is_open(settings: str) -> None:
+    """Direct first: the daemon takes over, what was written is there; nothing is written behind its back."""
+    world = World([{"agent_id": "alice"}], settings)
+    try:
+        direct = AVM(agent="alice", environ=world.environ, embeddings=False)
+        assert isinstance(direct._door, LocalDoor)
+        direct.write("/private/before.md", "before")
+        world.start()
+        note = world.mounts["alice"] / "private"
+        assert (note / "before.md").read_text() == "before"
+        (note / "during.md").write_text("during")
+        assert direct.read("/private/during.md") == "during", "reading needs no lock"
+        with pytest.raises(Busy, match="daemon"):
+            direct.write("/private/behind.md", "x")
+        assert not (note / "behind.md").exists()
+        with AVM(agent="alice", environ=world.environ) as anew:
+            anew.write("/private/anew.md", "anew")
+        assert world.command("stop").returncode == 0
+        assert world.process is not None and world.process.wait(20) == 0
+        direct.write("/private/after.md", "after")
+        assert {entry["name"] for entry in direct.list("/private")} >= {"before.md", "during.md", "anew.md", "after.md"}
+        direct.close()
+        with AVM(agent="alice", environ=world.environ, embeddings=False) as last:
+            assert last.read("/private/after.md") == "after"
+            remote_gone = json.loads(last.read("/private/:stats"))
+            assert remote_gone["files"] == 4
+    finally:
+        world.process = None if world.process is not None and world.process.poll() is not None else world.process
+        world.end()
+
+
+def test_a_daemon_that_goes_away_is_a_temporary_problem(settings: str) -> None:
+    world = World([{"agent_id": "alice"}], settings)
+    try:
+        world.start()
+        avm = AVM(agent="alice", environ=world.environ)
+        avm.write("/private/x.md", "x")
+        assert world.command("stop").returncode == 0
+        for _ in range(2):
+            with pytest.raises(Busy):
+                avm.read("/private/x.md")
+        avm.close()
+        avm.close()
+        with AVM(agent="alice", environ=world.environ, embeddings=False) as direct:
+            assert direct.read("/private/x.md") == "x"
+    finally:
+        world.end()

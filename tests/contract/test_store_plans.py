@@ -1,0 +1,127 @@
+"""No statement that the store executes walks a whole table which grows with use, but for those named here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.embed.hashing import HashingEmbedding
+from avmfs.search.engine import Engine
+from avmfs.search.indexer import embed_pending
+from avmfs.store import database
+from avmfs.store.schema import MEMORY, ROOT
+from avmfs.store.submit import OPERATOR
+from avmfs.text.tokens import TokenCounter
+
+pytestmark = pytest.mark.timeout(60)
+
+MAY_SCAN = {
+    "applied": "once a day",
+    "agent": "as many as there are agents",
+    "lexical_queue": "what waits",
+    "semantic_queue": "what waits",
+    "vector": "a process's first search loads them all",
+    "below": "the subtree that was asked for",
+}
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Statement (in one line): the bindings it had."""
+    seen: dict[str, Any] = {}
+    connect = database.connect
+
+    def traced(path: Path, **more: Any) -> apsw.Connection:
+        db = connect(path, **more)
+
+        def note(cursor: object, sql: str, bindings: Any) -> bool:
+            if sql.split(maxsplit=1)[0].lower() in ("select", "insert", "update", "delete", "with"):
+                seen.setdefault(re.sub(r"\s+", " ", sql.strip()), bindings)
+            return True
+
+        db.exec_trace = note
+        return db
+
+    monkeypatch.setattr(database, "connect", traced)
+    return seen
+
+
+def work(world: World) -> None:
+    for number in range(30):
+        world.write(ALICE, f"/memory/d/{number}", b"hello %d words" % number, handle=5)
+        world.write(ALICE, f"/memory/d/{number}", b"hello %d more words" % number, handle=5)
+    world.write(ALICE, "/memory/big", bytes(300_000))
+    world.edit(ALICE, "/memory/big", ["w", 5, b"x"])
+    world.edit(ALICE, "/memory/big", ["t", 70_000])
+    world.unlink(ALICE, "/memory/big")
+    one, two = world.node(ALICE, "/memory/d/1").id, world.node(ALICE, "/memory/d/2").id
+    world.tag(ALICE, "/memory/d/1", "t")
+    world.do(ALICE, "add_link", node=one, target=two, type="x")
+    world.do(ALICE, "remove_link", node=one, target=two, type="x")
+    world.rename(ALICE, "/memory/d/3", "/memory/d/4")
+    world.rename(ALICE, "/memory/d/5", "/memory/d/5~")
+    world.create(ALICE, "/memory/d/5")
+    world.rename(ALICE, "/memory/d/6", "/memory/d/7", 2)
+    world.mkdir(ALICE, "/memory/e")
+    world.rename(ALICE, "/memory/e", "/memory/f")
+    world.rmdir(ALICE, "/memory/f")
+    world.share(ALICE, "/memory/d/9", "bob")
+    world.do(ALICE, "mark", node=two)
+    world.do(ALICE, "mark", node=MEMORY)
+    world.do(ALICE, "set_ttl", node=one, expires=5)
+    world.do(ALICE, "merge_meta", node=two, importance=0.5, user={"a": 1})
+    world.do(OPERATOR, "reap_expired")
+    world.do(OPERATOR, "forget_clients", before=0)
+    world.do(OPERATOR, "reap_orphans", nodes=[5])
+    world.do(ALICE, "hold", holder=b"x", nodes=[3])
+    world.do(ALICE, "tell", recipient="bob", body="x", priority="low", expires=None, body_limit=9, unread_limit=9)
+    world.do(BOB, "mark_read")
+    world.do(ALICE, "remember", path=[b"memory", b"r"], data=b"x", title="t", tags=["x"], importance=0.5, created=5)
+    embedder = HashingEmbedding()
+    embed_pending(world.store, embedder, embedder.model_id)
+    Engine(world.store.search_index, embedder, TokenCounter()).search(BOB, "hello", under=(b"memory",))
+    world.store.orphans()
+    document = world.document(BOB, "/memory/d/10")
+    below = world.node(BOB, "/memory/d").id
+    with world.reading(BOB) as reader:
+        for ask in (reader.versions, reader.tags, reader.links, reader.mark, reader.unindexed):
+            ask(document.id)
+        reader.version_bytes(document.id, 1)
+        reader.by_handle(document.handle)
+        reader.changes(ROOT)
+        reader.changes(below, since=5, after_seq=3, newest_first=False)
+        reader.newest_seq()
+        reader.listing(below, limit=5, offset=0)
+        for query in ("", "h"):
+            reader.listing(below, limit=5, offset=0, query=query)
+        reader.listing(below, limit=5, offset=0, tag="t")
+        reader.counts(below)
+        reader.tag_counts(below)
+        reader.inbox()
+        reader.inbox(unread_only=True, priority="urgent")
+        reader.children(below)
+        reader.subdirectories(below)
+
+
+def test_nothing_walks_a_whole_table(executed: dict[str, Any], tmp_path: Path) -> None:
+    world = World(tmp_path, "direct")
+    work(world)
+    db = apsw.Connection(str(world.path))
+    scans = []
+    for sql, bindings in executed.items():
+        for row in db.execute(f"explain query plan {sql}", bindings):
+            step = str(row[3])
+            if "AUTOMATIC" in step:  # an index that SQLite builds for this one query: a scan in disguise
+                scans.append((step, sql))
+            if (found := re.match(r"SCAN (\w+)(?! VIRTUAL)", step)) and found[1] not in (*MAY_SCAN, "CONSTANT", "json_each", "value"):
+                scans.append((step, sql))
+    db.close()
+    world.close()
+    assert len(executed) > 100
+    # Queuing everything again is what it says.
+    assert [(step, sql) for step, sql in scans if "VIRTUAL" not in step and "semantic_queue select" not in sql] == []

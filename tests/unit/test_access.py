@@ -1,0 +1,99 @@
+"""The policy: a scope folds the place, the :shared set and the rules; it never widens either."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avmfs import paths
+from avmfs.access import Access, Policy, Principal, Rule, Scope, Visible
+from avmfs.errors import Denied, NotFound
+
+pytestmark = pytest.mark.timeout(60)
+
+NAMES = ["alice", "bob", "carol", "a.b_c-d"]
+ACCESS = st.sampled_from(list(Access))
+PATTERNS = st.sampled_from(["/memory/*", "/memory/x/*", "/memory/x", "*.md", "/memory/private/*", "*", "/memory/[xy]/*", "/none/*", "/"])
+AGENTS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(tuple)
+RULES = st.lists(st.builds(Rule, PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=5)
+PLACES = st.sampled_from(
+    [(), (b"memory",), (b"memory", b"x"), (b"memory", b"x", b"f.md"), (b"memory", b"private"), (b"memory", b"private", b"bob"),
+     (b"memory", b"private", b"bob", b"x.md"), (b"memory", b"shared", b"f"), (b"memory", b"caf\xe9\n.md")]
+)  # fmt: skip
+SHARED = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple))
+
+
+def matches(pattern: str, parts: tuple[bytes, ...]) -> bool:
+    import fnmatch
+
+    where = paths.text(paths.join(parts))
+    return fnmatch.fnmatchcase(where, pattern) or (pattern.endswith("/*") and fnmatch.fnmatchcase(where, pattern[:-2]))
+
+
+@given(RULES, ACCESS, PLACES, SHARED, st.sampled_from([*NAMES, "stranger"]))
+@settings(max_examples=600)
+def test_a_scope_is_the_lesser_of_place_and_first_matching_rule(
+    rules: list[Rule], default: Access, parts: tuple[bytes, ...], shared: tuple[str, ...] | None, name: str
+) -> None:
+    owner = paths.agent_space(parts)
+    if owner is not None:
+        base = Access.WRITE if name == owner else Access.NONE
+    else:
+        base = Access.WRITE if shared is None or name in shared else Access.NONE
+    ruled = next(
+        (rule.access for rule in rules if matches(rule.pattern, parts) and (rule.agents is None or name in rule.agents)), default
+    )
+    scope = Policy(rules, default).scope(parts, shared)
+    assert scope.access(Principal(name)) == min(base, ruled)
+    assert scope.access(Principal(name, operator=True)) == Access.WRITE
+    assert Scope.parse(scope.spec) == scope
+
+
+@given(RULES, ACCESS, PLACES, SHARED)
+@settings(max_examples=300)
+def test_equal_visibility_has_one_spec(
+    rules: list[Rule], default: Access, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
+) -> None:
+    scope = Policy(rules, default).scope(parts, shared)
+    assert scope.agents == tuple(sorted(scope.agents)) and all(may != scope.everyone for _, may in scope.agents)
+    again = Policy(list(rules), default).scope(parts, tuple(reversed(shared)) if shared else shared)
+    assert again.spec == scope.spec
+
+
+def test_a_pattern_with_a_star_at_the_end_covers_the_directory_and_all_below() -> None:
+    policy = Policy.from_words([("/memory/plans/*", "ro", None)], "rw")
+    for path, may in (
+        ("/memory/plans", Access.READ), ("/memory/plans/a/b/c", Access.READ), ("/memory/plansX", Access.WRITE), ("/memory", Access.WRITE)
+    ):  # fmt: skip
+        assert policy.scope(paths.split(path.encode())).everyone == may, path
+
+
+def test_the_digest_changes_with_what_a_scope_could() -> None:
+    rules = [("/memory/a/*", "ro", None), ("/memory/*", "rw", ("bob",))]
+    digests = {
+        Policy.from_words(one, default).digest
+        for one, default in ((rules, "rw"), (rules, "ro"), (rules[::-1], "rw"), (rules[:1], "rw"), ([], "rw"))
+    }
+    assert len(digests) == 5 and Policy.from_words(rules, "rw").digest in digests
+
+
+def test_visible_tells_invisible_from_read_only() -> None:
+    scopes = {1: Scope(Access.WRITE), 2: Scope(Access.READ), 3: Scope(Access.NONE, (("bob", Access.WRITE),)), 4: Scope(Access.READ, (("alice", Access.NONE),))}
+    alice, bob, operator = (Visible(who, scopes) for who in (Principal("alice"), Principal("bob"), Principal("x", operator=True)))
+    assert (alice.ids, bob.ids, operator.ids) == ({1, 2}, {1, 2, 3, 4}, {1, 2, 3, 4})
+    assert alice.json == "[1,2]" and alice.highest == 4 and 3 not in alice and 99 not in alice
+    alice.require(1)
+    with pytest.raises(Denied):
+        alice.require(2)
+    for number in (3, 4, 99):
+        with pytest.raises(NotFound):
+            alice.require(number)
+    assert bob.writable(3) and not bob.writable(4) and operator.writable(4) and not alice.writable(99)
+    assert Visible(Principal("alice"), {}).json == "[]"
+
+
+@pytest.mark.parametrize("word", ["", "RW", "w", "read"])
+def test_an_unknown_word_is_no_access(word: str) -> None:
+    with pytest.raises(KeyError):
+        Policy.from_words([("/x", word, None)], "rw")

@@ -1,0 +1,94 @@
+"""Edits laid over bytes, in memory and in the tables, against a bytearray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avmfs.errors import TooBig
+from avmfs.store import content, database, schema
+from avmfs.store.content import Edit
+from avmfs.store.schema import BLOCK, INLINE_LIMIT
+
+pytestmark = pytest.mark.timeout(60)
+
+SMALL = st.one_of(
+    st.tuples(st.just("t"), st.integers(0, 60)), st.tuples(st.just("w"), st.integers(0, 60), st.binary(min_size=1, max_size=20))
+)
+NEAR = st.one_of(*[st.integers(border - 3, border + 3) for border in (3, INLINE_LIMIT, BLOCK * 2, BLOCK * 3)])
+LARGE = st.one_of(
+    st.tuples(st.just("t"), NEAR),
+    st.tuples(st.just("w"), NEAR, st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 2 * BLOCK).map(lambda n: b"x" * n))),
+)
+
+
+def applied(data: bytes, edits: list[Edit]) -> bytes:
+    model = bytearray(data)
+    for edit in edits:
+        if edit[0] == "t":
+            del model[edit[1] :]
+            model.extend(bytes(edit[1] - len(model)))
+        else:
+            model.extend(bytes(max(0, edit[1] - len(model))))
+            model[edit[1] : edit[1] + len(edit[2])] = edit[2]
+    return bytes(model)
+
+
+@given(st.binary(max_size=50), st.lists(SMALL, max_size=6), st.integers(0, 70), st.integers(0, 70))
+@settings(max_examples=500, deadline=None)
+def test_overlay_is_what_a_file_would_read(data: bytes, edits: list[Edit], offset: int, length: int) -> None:
+    after = applied(data, edits)
+    base = data[offset : offset + length]
+    assert content.overlay(base, offset, length, len(data), edits) == after[offset : offset + length]
+    assert content.size_after(len(data), edits) == len(after)
+    if content.only_appends(len(data), edits):
+        assert after[: len(data)] == data
+
+
+def test_sizes_have_a_limit() -> None:
+    assert content.size_after(0, [("t", content.SIZE_LIMIT)]) == content.SIZE_LIMIT
+    for edits in ([("t", content.SIZE_LIMIT + 1)], [("w", content.SIZE_LIMIT, b"x")]):
+        with pytest.raises(TooBig):
+            content.size_after(0, edits)
+    with pytest.raises(TooBig):
+        content.size_after(0, [("t", content.SIZE_LIMIT + 1), ("t", 0)])
+
+
+@pytest.fixture(scope="module")
+def db() -> Iterator[apsw.Connection]:
+    made = apsw.Connection(":memory:")
+    database.run(made, schema.MIGRATIONS[0])
+    yield made
+    made.close()
+
+
+@given(st.lists(st.tuples(st.lists(LARGE, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6))
+@settings(max_examples=120, deadline=None)
+def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(db: apsw.Connection, steps: list[tuple[list[Edit], bool]]) -> None:
+    db.execute("begin")
+    try:
+        model, size, extents = b"", 0, False
+        maps: list[tuple[bytes, bytes]] = []
+        for edits, keep in steps:
+            if keep and extents:
+                maps.append((content.take_map(db, 99), model))
+            size, extents = content.apply(db, 99, size, extents, edits)
+            model = applied(model, edits)
+            assert size == len(model) and extents == (size > INLINE_LIMIT)
+            assert content.read(db, 99, size, extents, 0, size) == model
+            for offset in (0, 5, INLINE_LIMIT - 2, BLOCK * 2 - 1):
+                assert content.read(db, 99, size, extents, offset, 7) == model[offset : offset + 7]
+        for packed, whole in maps:
+            assert content.read_map(db, packed, len(whole)) == whole
+        content.release(db, 99)
+        for packed, whole in maps:
+            assert content.read_map(db, packed, len(whole)) == whole, "a map owns its blocks"
+            content.release_map(db, packed)
+        for table in ("body", "extent", "block", "shared"):
+            assert db.execute(f"select count(*) from {table}").get == 0, table
+    finally:
+        db.execute("rollback")

