@@ -1,8 +1,11 @@
 """The Linux front end: the kernel's FUSE protocol, spoken on /dev/fuse.
 
 Owns what each request means, as calls of ``vfs.Tree``; the loop is ``session``, node numbers are ``numbers``. What
-commits, renders or may block runs in the session's pool, so a slow view or a held lock delays nobody else. All cache
-timeouts are 0: every lookup asks, so one agent's change is another's next result.
+commits, renders or may block runs in the session's pool, so a slow view or a held lock delays nobody else.
+
+Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it of
+every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44 all timeouts
+are 0. Bytes are asked for anew at every open. Virtual nodes are never cached.
 
 Compared with libfuse's high-level interface this knows which inode a request is about: fstat(2) of an unlinked file
 works, a rename over an open file is one atomic step, a waiting open can be interrupted.
@@ -14,22 +17,25 @@ import fcntl
 import itertools
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from avmfs.errors import Invalid, NameTooLong, NotPermitted
+from avmfs.errors import Invalid, NameTooLong, NotFound, NotPermitted
 from avmfs.fuse import device
 from avmfs.fuse import protocol as p
-from avmfs.fuse.numbers import Numbers, is_real
+from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Handler, Later, Request, Session
 from avmfs.paths import NAME_MAX, parse_view
+from avmfs.store.schema import ROOT
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.nodes import VirtualHandle
 from avmfs.vfs.tree import Attributes, Handle, Tree
 
+CACHED_S = 60  # a safety net: notices end what is cached long before
 _NS = 1_000_000_000
 _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
@@ -60,16 +66,52 @@ class LinuxMount:
         self._session = Session(descriptor, handlers, pooled, self._numbers.forget)
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted)
 
-    def serve(self, ready: Callable[[], None]) -> None:
-        """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
+    def serve(self, ready: Callable[[], None], *, cached: bool) -> None:
+        """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted. ``cached``:
+        let the kernel keep names and attributes while the writer tells it of every change."""
+        over = threading.Event()
+
+        def greeted() -> None:
+            if cached and self._session.minor >= p.EPOCH_MINOR:
+                threading.Thread(target=self._feed_cache, args=(over,), name="cache", daemon=True).start()
+            ready()
+
         try:
-            self._session.serve(ready)
+            self._session.serve(greeted)
         finally:
+            over.set()
             self.tree.commit_all()
             self._locks.close()
 
+    def _feed_cache(self, over: threading.Event) -> None:
+        self.tree.memory.store.feed_cache(
+            self._session.descriptor, p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._session.switch_caching,
+            over,
+        )  # fmt: skip
+
+    def _validity(self, found: Address) -> int:
+        """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
+        if not self._session.caching or not isinstance(found, Real):
+            return 0
+        if found.node.expires is None:
+            return CACHED_S
+        return max(0, min(CACHED_S, (found.node.expires - self.tree.memory.now()) // _NS))
+
     def _entry(self, found: Address, attributes: Attributes) -> bytes:
-        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, 0, 0, 0, 0) + _attr(attributes)
+        valid = self._validity(found)
+        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, valid, 0, 0) + _attr(attributes)
+
+    def _absent(self, where: Address, name: bytes) -> bytes:
+        """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
+        not for views, whose coming and going is in no log."""
+        if not isinstance(where, Real) or where.node.id == ROOT or not self._session.caching or b":" in name:
+            raise NotFound()
+        return p.ENTRY_OUT.pack(0, 0, CACHED_S, 0, 0, 0) + bytes(p.ATTR.size)
+
+    def _attributes(self, number: int) -> bytes:
+        """The reply to GETATTR and SETATTR."""
+        found = self._numbers.address(number)
+        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + _attr(self.tree.attributes(found))
 
     # Looking -------------------------------------------------------------------------------------------
 
@@ -78,13 +120,14 @@ class LinuxMount:
         where = self._numbers.address(request.node)
         if len(name) > NAME_MAX and isinstance(where, Real) and parse_view(name) is None:
             raise NameTooLong()  # the kernel allows FUSE longer ones, for queries
-        return self._entry(*self.tree.lookup(where, name))
+        try:
+            return self._entry(*self.tree.lookup(where, name))
+        except NotFound:
+            return self._absent(where, name)
 
     def _getattr(self, request: Request) -> bytes:
         self._not_contended(request.node)
-        if is_real(request.node):
-            return p.ATTR_OUT.pack(0, 0, 0) + _attr(self.tree.attributes_of(request.node))
-        return p.ATTR_OUT.pack(0, 0, 0) + _attr(self.tree.attributes(self._numbers.address(request.node)))
+        return self._attributes(request.node)
 
     def _setattr(self, request: Request) -> bytes:
         (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
@@ -107,7 +150,7 @@ class LinuxMount:
         }
         if any(value is not None for value in changes.values()):
             self.tree.set_attributes(found, handle, **changes)
-        return p.ATTR_OUT.pack(0, 0, 0) + _attr(self.tree.attributes(found))
+        return self._attributes(request.node)
 
     def _readlink(self, request: Request) -> bytes:
         return self.tree.readlink(self._numbers.address(request.node))
@@ -309,12 +352,13 @@ class LinuxMount:
 
 
 def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, ready: Callable[[], None], runtime_dir: Path
-) -> None:
+    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
+    runtime_dir: Path,
+) -> None:  # fmt: skip
     """Mount and serve until unmounted."""
     options = ["fsname=avmfs", "subtype=avmfs", "nosuid", "nodev", "default_permissions", "ro" if read_only else "rw"]
     descriptor = device.mount(mountpoint, [*options, "allow_other"] if allow_other else options)
-    LinuxMount(tree, descriptor, runtime_dir).serve(ready)
+    LinuxMount(tree, descriptor, runtime_dir).serve(ready, cached=cached)
 
 
 def _attr(found: Attributes) -> bytes:

@@ -116,6 +116,16 @@ FALLOCATE_IN = struct.Struct("=QQQII")  # fh offset length mode padding
 DIRENT = struct.Struct("=QQII")  # ino off namelen type; then the name, padded to 8 bytes
 
 
+NOTIFY_INVAL_INODE = 2
+NOTIFY_INC_EPOCH = 8  # protocol >= 7.44: every cached name is looked up again; takes no lock, waits for nobody
+EPOCH_MINOR = 44
+
+INC_EPOCH = OUT_HEADER.pack(OUT_HEADER.size, NOTIFY_INC_EPOCH, 0)
+# A negative offset: attributes only. Pages are dropped at open, or when a read finds other attributes.
+INVAL_ATTRIBUTES = struct.pack("=IiQQqq", OUT_HEADER.size + 24, NOTIFY_INVAL_INODE, 0, 0, -1, 0)
+INVAL_NODE_AT = OUT_HEADER.size
+
+
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:
     """One entry of a READDIR reply. ``kind`` is st_mode's type bits."""
     return DIRENT.pack(ino, offset, len(name), kind >> 12) + name + bytes(-len(name) % 8)

@@ -61,7 +61,7 @@ def serve(
     try:
         mount_it(
             tree, mount.mountpoint, read_only=mount.read_only, allow_other=mount.allow_other or mount.uid is not None,
-            ready=ready, runtime_dir=runtime_dir,
+            cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir,
         )  # fmt: skip
     finally:
         over.set()

@@ -7,6 +7,7 @@ mean: handlers are given by opcode.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -78,6 +79,8 @@ class Session:
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
         self._current = threading.local()
+        self.minor = 0  # of the kernel's protocol, once it has greeted
+        self.caching = False  # may replies say that names and attributes stay valid?
 
     def serve(self, ready: Callable[[], None]) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
@@ -163,6 +166,7 @@ class Session:
             offered |= int.from_bytes(request.body[16:20], sys.byteorder) << 32
         if major != p.MAJOR:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
+        self.minor = minor
         wanted = int(_WANTED) & offered
         self._reply(
             request, 0,
@@ -171,6 +175,17 @@ class Session:
                 MAX_WRITE // 4096, 0, wanted >> 32, 0, 0,
             ),
         )  # fmt: skip
+
+    def switch_caching(self, on: bool) -> None:
+        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
+        self.caching = on
+        if not on:
+            with contextlib.suppress(OSError):  # unmounted: there is no cache any more
+                os.write(self._fd, p.INC_EPOCH)
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     def _interrupt(self, unique: int) -> None:
         """The client gave up. A waiting open is answered at once; what it renders is thrown away."""

@@ -9,6 +9,7 @@ contract suite (tests/contract) runs over every implementation.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -138,6 +139,13 @@ class Store(Protocol):
 
     def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
         """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call."""
+        ...
+
+    def feed_cache(
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
+    ) -> None:
+        """Keep a kernel cache told of changes (see sinks), until ``over``; blocks. Returns at once where no daemon
+        runs: nothing may be cached then."""
         ...
 
     def capacity(self) -> os.statvfs_result:

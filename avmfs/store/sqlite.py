@@ -180,6 +180,12 @@ class SqliteStore:
             raise NotSupported("changes can be watched while a daemon runs")
         return self._submitter.watch(notify)
 
+    def feed_cache(
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
+    ) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.feed_cache(descriptor, names, node, at, switch, over)
+
     def capacity(self) -> os.statvfs_result:
         return os.statvfs(self.path.parent)
 

@@ -36,9 +36,11 @@ class Submitter(Protocol):
 class Lane:
     """One connection to the writer, one request at a time. Reconnects and resends; the writer applies once."""
 
-    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float) -> None:
+    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float, origin: bytes) -> None:
         self._address = address
-        self._greeting = {"v": wire.PROTOCOL, "client": secrets.token_bytes(16), "agent": agent, "proof": proof}
+        self._greeting = {
+            "v": wire.PROTOCOL, "client": secrets.token_bytes(16), "agent": agent, "proof": proof, "origin": origin,
+        }  # fmt: skip
         self._patience = patience_s
         self._number = 0
         self._sock: socket.socket | None = None
@@ -90,12 +92,13 @@ class WriterClient:
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._lanes: deque[Lane] = deque()
+        self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         try:
             lane = self._lanes.pop()
         except IndexError:
-            lane = Lane(self._address, self._agent, self._proof, self._patience)
+            lane = Lane(self._address, self._agent, self._proof, self._patience, self._origin)
         try:
             return lane.call([who.name, who.operator, command, arguments])
         finally:
@@ -112,6 +115,25 @@ class WriterClient:
         finally:
             over.set()
             thread.join(2)
+
+    def feed_cache(
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
+    ) -> None:
+        """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
+        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True."""
+        sink = {"origin": self._origin, "names": names, "node": node, "at": at}
+        greeting = wire.frame({"v": wire.PROTOCOL, "agent": self._agent, "proof": self._proof, "sink": sink})
+        while not over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(os.fspath(self._address))
+                socket.send_fds(sock, [greeting], [descriptor])
+                wire.receive(sock)
+                switch(True)
+                try:
+                    sock.recv(1)  # nothing comes but the end
+                finally:
+                    switch(False)
+            over.wait(0.02)
 
     def _watch(self, notify: Callable[[int], None], over: threading.Event) -> None:
         greeting = {"v": wire.PROTOCOL, "watch": True, "agent": self._agent, "proof": self._proof}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
@@ -20,6 +20,7 @@ from avmfs.access import Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
+from avmfs.store.sinks import TOUCHED
 from avmfs_config.agent_id import check_agent_id
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
@@ -107,6 +108,7 @@ class Tx:
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
     index: IndexRules = IndexRules()
+    events: list[tuple[str, int]] = field(default_factory=list)  # (op, node): what caches have to hear of
 
     @property
     def visible(self) -> Visible:
@@ -201,8 +203,10 @@ class Tx:
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
              path, other, os.urandom(8)),
         )  # fmt: skip
+        self.events.append((op, node.id))
         return self.db.last_insert_rowid()
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""
+        self.events.append((TOUCHED, directory))
         self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))

@@ -10,7 +10,8 @@ names one in each request. Request: [number, agent | None, operator, command, ar
 client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
 answered before gets the stored reply, recorded in the transaction of the change: resending after a
 crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
-"client": the peer receives [seq] after commits, several as one.
+"client": the peer receives [seq] after commits, several as one. Greeting with "sink" and a descriptor: its kernel is
+told of changes before their replies leave (``sinks``); the answer is [True].
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import os
 import selectors
 import socket
 import time
@@ -34,6 +36,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.store import commands, database
 from avmfs.store.checkpoint import Checkpointer
+from avmfs.store.sinks import NATIVE, Event, Sink, parse
 from avmfs.store.transaction import IndexRules, Scopes, Tx
 
 log = logging.getLogger(__name__)
@@ -57,9 +60,16 @@ class _Connection:
     client: bytes | None = None
     agent: str | None = None
     watching: bool = False
+    origin: bytes = b""
+    descriptor: int = -1  # what a sink sent along
     waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
     watched: int = 0
+
+    def forget_descriptor(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     @property
     def gone(self) -> bool:
@@ -77,6 +87,8 @@ class Applier:
         self._orphans = orphans
         self._clock = clock
         self._scopes = Scopes()
+        self.origin = b""  # of the command that is applied next
+        self.events: list[Event] = []  # of the commands applied since somebody took them
 
     def apply(
         self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
@@ -91,6 +103,7 @@ class Applier:
                 reply = commands.run(tx, command, arguments)
                 if record is not None:
                     record(reply)
+            self.events += [Event(self.origin, op, node) for op, node in tx.events]
         except BaseException:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():
@@ -148,6 +161,7 @@ class Writer:
         self._wake, self._waker = socket.socketpair()
         self._queue: deque[tuple[_Connection, list[Any]]] = deque()
         self._watchers: set[_Connection] = set()
+        self._sinks: dict[_Connection, Sink] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._may_drain = True
@@ -179,6 +193,7 @@ class Writer:
             self._checkpointer.stop()
             for registered in list(self._selector.get_map().values()):
                 if isinstance(registered.data, _Connection):
+                    registered.data.forget_descriptor()
                     registered.data.sock.close()
             self._selector.close()
             self._applier.close()
@@ -196,6 +211,7 @@ class Writer:
                 registered.data()
         while self._calls:
             self._calls.popleft()()
+            self._tell_sinks()
         if self._queue:
             self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
         elif not events and self._may_drain:
@@ -227,7 +243,13 @@ class Writer:
 
     def _read(self, peer: _Connection) -> None:
         try:
-            data = peer.sock.recv(1 << 20)
+            if peer.agent is None:
+                data, descriptors, _, _ = socket.recv_fds(peer.sock, 1 << 20, 1)
+                for descriptor in descriptors:
+                    peer.forget_descriptor()
+                    peer.descriptor = descriptor
+            else:
+                data = peer.sock.recv(1 << 20)
             frames = peer.frames.feed(data)
         except BlockingIOError:
             return
@@ -265,13 +287,16 @@ class Writer:
             self._drop(peer)
             return
         peer.agent = agent
-        if item.get("watch"):
+        if "sink" in item:
+            self._add_sink(peer, item["sink"])
+        elif item.get("watch"):
             peer.watching = True
             self._watchers.add(peer)
             self._notify(peer)
         elif isinstance(item.get("client"), bytes) and len(item["client"]) == 16:
             # The id is bound to the agent: nobody can fetch or burn another's replies by guessing an id.
             peer.client = hashlib.sha256(agent.encode() + b"\0" + item["client"]).digest()[:16]
+            peer.origin = item["origin"] if isinstance(item.get("origin"), bytes) else b""
         else:
             self._drop(peer)
 
@@ -287,8 +312,10 @@ class Writer:
                 db.execute("commit")
         except AvmError as e:
             self._applier.rollback()
+            self._applier.events.clear()
             log.error("writer: a transaction failed: %s", e)
             replies = [(peer, _refusal(item[0], e)) for peer, item in batch]
+        self._tell_sinks()
         for peer, reply in replies:
             peer.waiting = False
             self._send(peer, reply)
@@ -319,6 +346,7 @@ class Writer:
                     (peer.client, number, wire.pack(reply), time.time_ns()),
                 )
 
+            self._applier.origin = peer.origin if command in NATIVE else b""
             return [number, None, self._applier.apply(who, command, arguments, record)]
         except AvmError as e:
             if db.get_autocommit():
@@ -339,6 +367,28 @@ class Writer:
         if not isinstance(name, str):
             raise Invalid("a request needs the agent it is for")
         return Principal(name, operator=bool(operator))
+
+    def _add_sink(self, peer: _Connection, said: Any) -> None:
+        """A mount lets its kernel cache: from now on it hears of every change, until its connection ends."""
+        sink = parse(said, peer.descriptor) if peer.descriptor >= 0 else None
+        if sink is None:
+            self._drop(peer)
+            return
+        peer.watching = True  # it has nothing more to ask
+        self._sinks[peer] = sink
+        self._send(peer, [True])
+
+    def _tell_sinks(self) -> None:
+        """After a commit, before its replies."""
+        events, self._applier.events = self._applier.events, []
+        if not events:
+            return
+        for peer, sink in list(self._sinks.items()):
+            try:
+                sink.tell(events)
+            except OSError as e:
+                log.info("writer: a mount's cache is gone: %s", e)
+                self._drop(peer)
 
     def _drain(self) -> None:
         """Idle: make the words of a few queued documents searchable."""
@@ -370,7 +420,7 @@ class Writer:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         if self._selector.get_key(peer.sock).events != wanted:
             self._selector.modify(peer.sock, wanted, peer)
-        if peer.watching and not peer.out and peer.watched != self._seq:
+        if peer in self._watchers and not peer.out and peer.watched != self._seq:
             self._notify(peer)
 
     def _notify(self, peer: _Connection) -> None:
@@ -382,6 +432,8 @@ class Writer:
     def _drop(self, peer: _Connection) -> None:
         """Forget a connection. What it had asked is still applied: it may come back for the answer."""
         self._watchers.discard(peer)
+        self._sinks.pop(peer, None)
+        peer.forget_descriptor()  # the kernel ends a mount when its last descriptor is closed
         if not peer.gone:
             self._selector.unregister(peer.sock)
             peer.sock.close()

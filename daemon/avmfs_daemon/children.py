@@ -20,6 +20,7 @@ from avmfs_daemon.spec import ChildSpec, Kind, rules_from, rules_message
 
 INDEXING_TIMEOUT_S: Final = 120.0
 LAST_COMMIT_S: Final = 1.0
+CACHES_DROPPED_S: Final = 0.1
 
 Entry = Callable[[ChildSpec], None]
 
@@ -36,6 +37,10 @@ def run_writer(spec: ChildSpec) -> None:
         applier.alone(OPERATOR, "settle", {})
         if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
             applier.alone(OPERATOR, "reap_all_orphans", {})
+        else:
+            # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
+            # before they all have had the time may a change be acknowledged that they were not told of.
+            time.sleep(CACHES_DROPPED_S)
         writer = Writer(spec.listener, spec.key, applier)
         ended = threading.Event()
 

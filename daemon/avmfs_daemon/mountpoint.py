@@ -221,7 +221,8 @@ def _opened_despite_mode_0(path: Path, mode: int | None, refusal: PermissionErro
 
 def _answers(path: Path) -> bool:
     """Whether the mount there has a server. Asked in a process of its own: a hanging mount would keep us."""
-    ask = "import os, sys\ntry: os.stat(sys.argv[1])\nexcept OSError as e: sys.exit(e.errno)"
+    # statvfs(2) always asks; stat(2) may be answered by the kernel from what a mount that is dead by now told it.
+    ask = "import os, sys\ntry: os.statvfs(sys.argv[1])\nexcept OSError as e: sys.exit(e.errno)"
     try:
         code = subprocess.run(
             [sys.executable, "-ISc", ask, os.fspath(path)], timeout=STAT_TIMEOUT_S, capture_output=True

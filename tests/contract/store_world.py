@@ -364,7 +364,9 @@ def _sizes(db: apsw.Connection) -> list[str]:
     found = []
     for node, size, extents in db.execute("select id, size, extents from node where kind <> 2"):
         if extents:
-            last = db.execute("select max(n * 65536 + length(data)) from extent join block on id = block where node = ?", (node,)).get
+            last = db.execute(
+                "select max(n * 65536 + length(data)) from extent join block on id = block where node = ?", (node,)
+            ).get
             if size <= 65536 or (last or 0) > size:
                 found.append(f"node {node}: size {size}, blocks reach {last}")
         elif (db.execute("select length(data) from body where node = ?", (node,)).get or 0) != size:

@@ -141,7 +141,9 @@ def test_many_threads_creating_one_name_make_one_file(world: World) -> None:
 
 
 def test_files_directories_and_symlinks_have_what_stat_needs(world: World) -> None:
-    made = world.do(ALICE, "create", **world.at(ALICE, "/memory/f"), mode=0o100640, exclusive=True, uid=7, gid=8)["node"]
+    made = world.do(ALICE, "create", **world.at(ALICE, "/memory/f"), mode=0o100640, exclusive=True, uid=7, gid=8)[
+        "node"
+    ]
     world.mkdir(ALICE, "/memory/d")
     link = world.do(ALICE, "symlink", **world.at(ALICE, "/memory/l"), target=b"/memory/f\xff")["node"]
     file, directory = world.node(BOB, "/memory/f"), world.node(BOB, "/memory/d")
@@ -159,7 +161,9 @@ def test_files_directories_and_symlinks_have_what_stat_needs(world: World) -> No
     assert world.node(BOB, "/memory/d").mtime > before.mtime, "a name came: the directory's time changes"
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", b"a\nb", b" ", b"-rf", b"@x", b"a:b", b"100%", "日本".encode(), b"x" * 255])
+@pytest.mark.parametrize(
+    "name", [b"caf\xe9", b"a\nb", b" ", b"-rf", b"@x", b"a:b", b"100%", "日本".encode(), b"x" * 255]
+)
 def test_any_bytes_are_a_name(world: World, name: bytes) -> None:
     node = world.do(ALICE, "create", parent=MEMORY, name=name, mode=0o644, exclusive=True)["node"]
     with world.reading(BOB) as reader:
@@ -721,7 +725,9 @@ def test_marks_of_files_and_directories(world: World) -> None:
 # Mail ----------------------------------------------------------------------------------------------------------
 
 
-def tell(world: World, who: Principal, to: str, body: str, priority: str = "normal", **more: object) -> dict[str, object]:
+def tell(
+    world: World, who: Principal, to: str, body: str, priority: str = "normal", **more: object
+) -> dict[str, object]:
     limits = {"expires": None, "body_limit": 100, "unread_limit": 5, **more}
     return dict(world.do(who, "tell", recipient=to, body=body, priority=priority, **limits))
 
@@ -863,7 +869,9 @@ def test_listings_have_first_lines_pages_and_filters(world: World) -> None:
         assert reader.listing(under, limit=9, offset=0, query="large", tag="t") == ([], 0)
         counts = reader.counts(under)
         assert (counts.files, counts.directories, counts.symlinks, counts.tags) == (5, 1, 0, 1)
-        assert counts.bytes == sum(len(world.bytes(BOB, f"/memory/l/{n}")) for n in ("a.md", "b.bin", "c.md", "big.md", "sub/d.md"))
+        assert counts.bytes == sum(
+            len(world.bytes(BOB, f"/memory/l/{n}")) for n in ("a.md", "b.bin", "c.md", "big.md", "sub/d.md")
+        )
         assert counts.versions == 5 and reader.tag_counts(under) == [("t", 1)]
     world.drain()
     with world.reading(BOB) as reader:
@@ -950,7 +958,17 @@ def test_unknown_commands_and_wrong_arguments_are_invalid(world: World) -> None:
             print(command, arguments, world.do(ALICE, command, **arguments))
     world.write(ALICE, "/memory/f", b"1")
     node = world.node(ALICE, "/memory/f").id
-    for edit in (["w", -1, b"x"], ["w", 0, "text"], ["w", 0], ["t", -1], ["t", 1.5], ["t", True], ["x", 1], [], ["w", "0", b""]):
+    for edit in (
+        ["w", -1, b"x"],
+        ["w", 0, "text"],
+        ["w", 0],
+        ["t", -1],
+        ["t", 1.5],
+        ["t", True],
+        ["x", 1],
+        [],
+        ["w", "0", b""],
+    ):
         with pytest.raises(Invalid):
             print(edit, world.do(ALICE, "commit", node=node, handle=None, edits=[edit]))
     for expires in ("never", 1.5, b"1"):

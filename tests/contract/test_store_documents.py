@@ -140,9 +140,7 @@ def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
 
 @pytest.mark.parametrize("backup", ["f.md~", "f.md.bak", "f.md.orig", ".f.md.swp", "#f.md#", "f.mz~"])
 @pytest.mark.parametrize("big", [b"", BIG], ids=["small", "large"])
-def test_an_editor_that_renames_away_and_creates_continues_the_document(
-    world: World, backup: str, big: bytes
-) -> None:
+def test_an_editor_that_renames_away_and_creates_continues_the_document(world: World, backup: str, big: bytes) -> None:
     before = known(world, "/memory/d/f.md", big)
     world.rename(BOB, "/memory/d/f.md", f"/memory/d/{backup}")
     world.create(BOB, "/memory/d/f.md")
@@ -309,7 +307,9 @@ def test_write_path_modes(world: World) -> None:
 
 def test_remember_takes_a_free_name_and_all_that_is_known(world: World) -> None:
     where = [b"memory", b"private", b"alice", b"note.md"]
-    first = world.do(ALICE, "remember", path=where, data=b"one\n", title="T\xfc", tags=["a", "b"], importance=0.3, created=5)
+    first = world.do(
+        ALICE, "remember", path=where, data=b"one\n", title="T\xfc", tags=["a", "b"], importance=0.3, created=5
+    )
     assert first["path"] == b"/memory/private/alice/note.md"
     for number in range(2, 40):
         again = world.do(ALICE, "remember", path=where, data=b"x\n")

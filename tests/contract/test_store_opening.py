@@ -130,7 +130,9 @@ def test_two_direct_processes_take_turns(tmp_path: Path) -> None:
         "for n in range(60): store.submit(who, 'write_path', path=[b'memory', b'private', who.name.encode(), b'%d' % n],"
         " data=b'x')\n"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", script, os.fspath(path), name]) for name in ("alice", "bob", "carol")]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, os.fspath(path), name]) for name in ("alice", "bob", "carol")
+    ]
     assert [process.wait(40) for process in processes] == [0, 0, 0]
     store = open_direct(path, Policy(), RULES)
     for who in (ALICE, BOB, CAROL):
@@ -182,7 +184,9 @@ def test_a_failed_commit_forgets_the_scopes_it_interned(tmp_path: Path) -> None:
     lost = next(f"agent{number}" for number in range(2000) if f"agent{number}" not in known)
     applier.alone(BOB, "enroll", {})
     applier.alone(Principal(lost), "enroll", {})
-    applier.alone(Principal(lost), "write_path", {"path": [b"memory", b"private", lost.encode(), b"f"], "data": b"secret"})
+    applier.alone(
+        Principal(lost), "write_path", {"path": [b"memory", b"private", lost.encode(), b"f"], "data": b"secret"}
+    )
     applier.close()
     assert faults(path, Policy()) == []
     store = open_direct(path, Policy(), RULES)

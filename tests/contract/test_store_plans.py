@@ -118,7 +118,12 @@ def test_nothing_walks_a_whole_table(executed: dict[str, Any], tmp_path: Path) -
             step = str(row[3])
             if "AUTOMATIC" in step:  # an index that SQLite builds for this one query: a scan in disguise
                 scans.append((step, sql))
-            if (found := re.match(r"SCAN (\w+)(?! VIRTUAL)", step)) and found[1] not in (*MAY_SCAN, "CONSTANT", "json_each", "value"):
+            if (found := re.match(r"SCAN (\w+)(?! VIRTUAL)", step)) and found[1] not in (
+                *MAY_SCAN,
+                "CONSTANT",
+                "json_each",
+                "value",
+            ):
                 scans.append((step, sql))
     db.close()
     world.close()

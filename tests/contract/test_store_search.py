@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id
 COUNTER = TokenCounter()
-WORDS = "market risk coffee garden plan budget NVDA chips tea lisbon flight dentist vacuum disk backup tabs".split()
+WORDS = ["market", "risk", "coffee", "garden", "plan", "budget", "NVDA", "chips", "tea", "lisbon", "flight", "dentist", "vacuum", "disk", "backup", "tabs"]
 
 
 def text(random_: random.Random, length: int) -> bytes:
@@ -102,7 +102,9 @@ def test_what_is_not_indexed_has_a_reason(world: World) -> None:
     world.do(ALICE, "symlink", **world.at(ALICE, "/memory/l"), target=b"words")
     world.drain()
     with world.reading(BOB) as reader:
-        reasons = [reader.unindexed(world.document(BOB, f"/memory/{n}").id) for n in ("a.swp", ".git/config", "big", "bin")]
+        reasons = [
+            reader.unindexed(world.document(BOB, f"/memory/{n}").id) for n in ("a.swp", ".git/config", "big", "bin")
+        ]
     assert all(reasons) and len(world.store.search_index(BOB).postings("word")) == 0
     world.rename(ALICE, "/memory/bin", "/memory/text")
     world.write(ALICE, "/memory/text", b"words")
@@ -157,7 +159,10 @@ def test_vectors_come_and_go_with_their_passages(world: World) -> None:
     assert len(world.store.search_index(BOB).vectors("another model")[0]) == 0
     world.write(ALICE, "/memory/a", b"cocoa")
     world.drain()
-    assert world.do(OPERATOR, "put_vectors", model=MODEL, vectors=[[int(ids[0]), matrix[0].tobytes()]])["stored"] in (0, 1)
+    assert world.do(OPERATOR, "put_vectors", model=MODEL, vectors=[[int(ids[0]), matrix[0].tobytes()]])["stored"] in (
+        0,
+        1,
+    )
     assert len(world.store.pending_passages(MODEL, 100)) == 1
     assert world.store.idle_documents(MODEL, 10) == []
     settled(world)

@@ -86,7 +86,11 @@ class Peer:
     """A client by hand, for what the real one would never do."""
 
     def __init__(
-        self, writer: WriterProcess, agent: str = ANYBODY, client: bytes | None = None, said: dict[str, Any] | None = None
+        self,
+        writer: WriterProcess,
+        agent: str = ANYBODY,
+        client: bytes | None = None,
+        said: dict[str, Any] | None = None,
     ) -> None:
         self.writer = writer
         self.sock = connected(writer)
@@ -97,7 +101,9 @@ class Peer:
     def send(self, number: Any, command: Any, arguments: Any, agent: Any = "alice", operator: Any = False) -> None:
         wire.send(self.sock, [number, agent, operator, command, arguments])
 
-    def ask(self, number: int, command: str, agent: Any = "alice", operator: Any = False, **arguments: Any) -> list[Any]:
+    def ask(
+        self, number: int, command: str, agent: Any = "alice", operator: Any = False, **arguments: Any
+    ) -> list[Any]:
         self.send(number, command, arguments, agent, operator)
         return list(wire.receive(self.sock))
 
@@ -307,7 +313,9 @@ def test_one_failing_request_does_not_harm_the_others(writer: WriterProcess) -> 
             case 1:
                 peer.send(2, "no_such_command", {})
             case 2:
-                peer.send(2, "write_many", {"items": [[[b"memory", b"half"], b"x"], [[b"memory", b"private", b"x"], b"x"]]})
+                peer.send(
+                    2, "write_many", {"items": [[[b"memory", b"half"], b"x"], [[b"memory", b"private", b"x"], b"x"]]}
+                )
             case _:
                 peer.send(2, "create", create(b"n%d" % number))
     continued(writer)
@@ -393,7 +401,14 @@ def test_a_malformed_request_costs_the_connection(writer: WriterProcess, item: A
 
 def test_malformed_commands_are_refused(writer: WriterProcess) -> None:
     peer = Peer(writer)
-    for command, arguments in ((5, {}), ("mkdir", []), (None, None), ("mkdir", {5: 5}), ("__init__", {}), ("mkdir", {"tx": 1})):
+    for command, arguments in (
+        (5, {}),
+        ("mkdir", []),
+        (None, None),
+        ("mkdir", {5: 5}),
+        ("__init__", {}),
+        ("mkdir", {"tx": 1}),
+    ):
         peer.send(1, command, arguments)
         assert wire.receive(peer.sock)[1] is not None, (command, arguments)
     assert peer.ask(2**62, "mark_read")[1] is None
@@ -571,7 +586,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small tmpfs")
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "avmfs-test", os.fspath(where)], capture_output=True, text=True, timeout=20
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "avmfs-test", os.fspath(where)],
+        capture_output=True,
+        text=True,
+        timeout=20,
     )
     if done.returncode:
         pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")

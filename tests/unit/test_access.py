@@ -14,7 +14,9 @@ pytestmark = pytest.mark.timeout(60)
 
 NAMES = ["alice", "bob", "carol", "a.b_c-d"]
 ACCESS = st.sampled_from(list(Access))
-PATTERNS = st.sampled_from(["/memory/*", "/memory/x/*", "/memory/x", "*.md", "/memory/private/*", "*", "/memory/[xy]/*", "/none/*", "/"])
+PATTERNS = st.sampled_from(
+    ["/memory/*", "/memory/x/*", "/memory/x", "*.md", "/memory/private/*", "*", "/memory/[xy]/*", "/none/*", "/"]
+)
 AGENTS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(tuple)
 RULES = st.lists(st.builds(Rule, PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=5)
 PLACES = st.sampled_from(
@@ -42,7 +44,12 @@ def test_a_scope_is_the_lesser_of_place_and_first_matching_rule(
     else:
         base = Access.WRITE if shared is None or name in shared else Access.NONE
     ruled = next(
-        (rule.access for rule in rules if matches(rule.pattern, parts) and (rule.agents is None or name in rule.agents)), default
+        (
+            rule.access
+            for rule in rules
+            if matches(rule.pattern, parts) and (rule.agents is None or name in rule.agents)
+        ),
+        default,
     )
     scope = Policy(rules, default).scope(parts, shared)
     assert scope.access(Principal(name)) == min(base, ruled)
@@ -79,8 +86,15 @@ def test_the_digest_changes_with_what_a_scope_could() -> None:
 
 
 def test_visible_tells_invisible_from_read_only() -> None:
-    scopes = {1: Scope(Access.WRITE), 2: Scope(Access.READ), 3: Scope(Access.NONE, (("bob", Access.WRITE),)), 4: Scope(Access.READ, (("alice", Access.NONE),))}
-    alice, bob, operator = (Visible(who, scopes) for who in (Principal("alice"), Principal("bob"), Principal("x", operator=True)))
+    scopes = {
+        1: Scope(Access.WRITE),
+        2: Scope(Access.READ),
+        3: Scope(Access.NONE, (("bob", Access.WRITE),)),
+        4: Scope(Access.READ, (("alice", Access.NONE),)),
+    }
+    alice, bob, operator = (
+        Visible(who, scopes) for who in (Principal("alice"), Principal("bob"), Principal("x", operator=True))
+    )
     assert (alice.ids, bob.ids, operator.ids) == ({1, 2}, {1, 2, 3, 4}, {1, 2, 3, 4})
     assert alice.json == "[1,2]" and alice.highest == 4 and 3 not in alice and 99 not in alice
     alice.require(1)

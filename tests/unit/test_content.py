@@ -17,12 +17,17 @@ from avmfs.store.schema import BLOCK, INLINE_LIMIT
 pytestmark = pytest.mark.timeout(60)
 
 SMALL = st.one_of(
-    st.tuples(st.just("t"), st.integers(0, 60)), st.tuples(st.just("w"), st.integers(0, 60), st.binary(min_size=1, max_size=20))
+    st.tuples(st.just("t"), st.integers(0, 60)),
+    st.tuples(st.just("w"), st.integers(0, 60), st.binary(min_size=1, max_size=20)),
 )
 NEAR = st.one_of(*[st.integers(border - 3, border + 3) for border in (3, INLINE_LIMIT, BLOCK * 2, BLOCK * 3)])
 LARGE = st.one_of(
     st.tuples(st.just("t"), NEAR),
-    st.tuples(st.just("w"), NEAR, st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 2 * BLOCK).map(lambda n: b"x" * n))),
+    st.tuples(
+        st.just("w"),
+        NEAR,
+        st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 2 * BLOCK).map(lambda n: b"x" * n)),
+    ),
 )
 
 
@@ -68,7 +73,9 @@ def db() -> Iterator[apsw.Connection]:
 
 @given(st.lists(st.tuples(st.lists(LARGE, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6))
 @settings(max_examples=120, deadline=None)
-def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(db: apsw.Connection, steps: list[tuple[list[Edit], bool]]) -> None:
+def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
+    db: apsw.Connection, steps: list[tuple[list[Edit], bool]]
+) -> None:
     db.execute("begin")
     try:
         model, size, extents = b"", 0, False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from avmfs.store.history import Encoding
 pytestmark = pytest.mark.timeout(60)
 
 # Few letters, so that texts have much in common; and any bytes at all.
-TEXT = st.one_of(st.binary(max_size=300), st.lists(st.sampled_from([b"a", b"b", b"\n", b"word "]), max_size=120).map(b"".join))
+TEXT = st.one_of(
+    st.binary(max_size=300), st.lists(st.sampled_from([b"a", b"b", b"\n", b"word "]), max_size=120).map(b"".join)
+)
 
 
 def back(older: bytes, newer: bytes) -> bytes:
@@ -42,7 +46,7 @@ def test_what_was_appended_to_needs_no_body(older: bytes, more: bytes) -> None:
 @given(st.lists(TEXT, min_size=2, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_a_chain_of_versions_unrolls(versions: list[bytes]) -> None:
-    kept = [history.encode(older, newer) for older, newer in zip(versions, versions[1:], strict=False)]
+    kept = [history.encode(older, newer) for older, newer in itertools.pairwise(versions)]
     data = versions[-1]
     for (encoding, body), version in zip(reversed(kept), reversed(versions[:-1]), strict=True):
         data = history.decode(encoding, body, len(version), data)
@@ -76,7 +80,9 @@ def test_what_has_nothing_in_common_is_kept_alone() -> None:
     assert encoding in (Encoding.ZLIB, Encoding.DELTA) and back(b"aaaa" * 50, b"zz") == b"aaaa" * 50
 
 
-@pytest.mark.parametrize(("encoding", "body"), [(Encoding.ZLIB, None), (Encoding.DELTA, None), (Encoding.MAP, b""), (0, b""), (9, b"")])
+@pytest.mark.parametrize(
+    ("encoding", "body"), [(Encoding.ZLIB, None), (Encoding.DELTA, None), (Encoding.MAP, b""), (0, b""), (9, b"")]
+)
 def test_what_cannot_be_decoded_is_an_error(encoding: int, body: bytes | None) -> None:
     with pytest.raises(ValueError):
         history.decode(encoding, body, 1, b"newer")

