@@ -104,6 +104,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """``id`` is its number in the receiver's own mail."""
+
     id: int
     sender: str
     recipient: str

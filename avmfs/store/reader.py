@@ -235,10 +235,11 @@ class SqliteReader:
         return [self._entry(node_of(tuple(row))) for row in rows], total
 
     def _entry(self, node: Node) -> tuple[Entry, str]:
-        handle, head = self._db.execute(
+        row: Any = self._db.execute(
             f"select (select handle from document where document.id = node.document), {_HEAD} from node where id = ?",
             (node.id,),
         ).fetchone()
+        handle, head = row
         # SQLite's substr of an empty blob is null.
         line = _first_line(bytes(head or b"")) if node.kind is Kind.FILE else ""
         return Entry(node, self.path(node.id), handle), line
@@ -280,13 +281,13 @@ class SqliteReader:
 
     def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
         rows = self._all(
-            "select id, sender, recipient, priority, body, at, message.expires, read_at"
+            "select delivery.number, sender, recipient, priority, body, at, message.expires, read_at"
             f" from delivery{' indexed by unread' if unread_only else ''} join message on message.id = delivery.message"
             " where delivery.agent = :agent and (message.expires is null or message.expires > :now)"
             + (" and read_at is null" if unread_only else "")
             + (" and priority = :priority" if priority else "")
             + " order by read_at is not null,"
-            " case priority when 'urgent' then 0 when 'normal' then 1 else 2 end, at desc, id desc",
+            " case priority when 'urgent' then 0 when 'normal' then 1 else 2 end, at desc, delivery.number desc",
             agent=self.who.name, **({"priority": priority} if priority else {}),
         )  # fmt: skip
         return [Message(*row) for row in rows]

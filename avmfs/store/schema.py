@@ -111,11 +111,15 @@ create table log(
 );
 create index log_scope on log(scope, seq) where op <> 'tell';
 
--- Mail. recipient is what the sender wrote, an agent or '@all'; one delivery row per receiver.
-create table message(id integer primary key autoincrement, sender text not null, recipient text not null,
-                     priority text not null, body text not null, at int not null, expires int);
-create table delivery(agent text, message int, read_at int, primary key(agent, message)) without rowid;
-create index unread on delivery(agent, message) where read_at is null;
+-- Mail. recipient is what the sender wrote, an agent or '@all'; one delivery row per receiver. number counts what the
+-- sender has sent, or the receiver was sent: a number that others' mail moved would tell how much of it there is.
+create table message(id integer primary key autoincrement, sender text not null, number int not null,
+                     recipient text not null, priority text not null, body text not null, at int not null,
+                     expires int);
+create unique index sent on message(sender, number);
+create table delivery(agent text, number int, message int not null, read_at int, primary key(agent, number))
+  without rowid;
+create index unread on delivery(agent, number, message) where read_at is null;
 
 -- The last reply to each client of the writer: a resent request gets it again (DESIGN 3.2).
 create table applied(client blob primary key, num int not null, reply blob not null, at int not null) without rowid;

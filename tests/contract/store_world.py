@@ -271,8 +271,10 @@ _LEFT_OVER = {
     "document whose node does not know it":
         "select document.id from document left join node on node.id = document.node"
         " where node.document is not document.id",
-    "node of no document": "select id from node where document is not null and document not in (select id from document)",
-    "file in the tree without a document": "select id from node where kind = 1 and parent is not null and document is null",
+    "node of no document":
+        "select id from node where document is not null and document not in (select id from document)",
+    "file in the tree without a document":
+        "select id from node where kind = 1 and parent is not null and document is null",
     "orphan with a document": "select id from node where parent is null and document is not null",
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
@@ -283,14 +285,17 @@ _LEFT_OVER = {
     "an older version stated as the node's bytes":
         "select document, number from version join document on document.id = version.document"
         " where encoding = 0 and number <> head",
-    "version whose seq is not in the log": "select document, number from version where seq not in (select seq from log)",
+    "version whose seq is not in the log":
+        "select document, number from version where seq not in (select seq from log)",
     "tag of no document": "select tag from tag where document not in (select id from document)",
     "link of no document":
-        "select type from link where source not in (select id from document) or target not in (select id from document)",
+        "select type from link where source not in (select id from document)"
+        " or target not in (select id from document)",
     "mark of nothing":
         "select agent, subject from mark where subject not in (select id from document)"
         " and subject not in (select id from node where kind = 2)",
-    "queued for words, no document": "select document from lexical_queue where document not in (select id from document)",
+    "queued for words, no document":
+        "select document from lexical_queue where document not in (select id from document)",
     "queued for vectors, no document":
         "select document from semantic_queue where document not in (select id from document)",
     "reason of no document": "select document from unindexed where document not in (select id from document)",

@@ -176,7 +176,8 @@ def test_any_bytes_are_a_name(world: World, name: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "refusal"),
-    [(b"", Invalid), (b".", Invalid), (b"..", Invalid), (b"a/b", Invalid), (b"a\0b", Invalid), (b"n.md:shared", Invalid),
+    [(b"", Invalid), (b".", Invalid), (b"..", Invalid), (b"a/b", Invalid), (b"a\0b", Invalid),
+     (b"n.md:shared", Invalid),
      (b"n.md:meta?x=1", Invalid), (b"n:recall:q=1", Invalid), (b"x" * 256, NameTooLong)],
 )  # fmt: skip
 def test_bad_names_and_view_names_cannot_be_made(world: World, name: bytes, refusal: type[AvmError]) -> None:
@@ -945,13 +946,16 @@ def test_unknown_commands_and_wrong_arguments_are_invalid(world: World) -> None:
     for command, arguments in (
         ("drop_tables", {}), ("mkdir", {}), ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 0, "surplus": 1}),
         ("mkdir", {"parent": MEMORY, "name": "text", "mode": 0}), ("mkdir", {"parent": "2", "name": b"x", "mode": 0}),
-        ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 1.5}), ("commit", {"node": MEMORY, "handle": None, "edits": [[]]}),
+        ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 1.5}),
+        ("commit", {"node": MEMORY, "handle": None, "edits": [[]]}),
         ("set_attributes", {"node": SHARED, "mode": "evil"}), ("set_attributes", {"node": SHARED, "mtime": 1.5}),
         ("set_attributes", {"node": SHARED, "uid": True}), ("mark", {"node": None}),
-        ("write_path", {"path": [b"memory", "x"], "data": b""}), ("write_path", {"path": [b"memory", b"x"], "data": "text"}),
+        ("write_path", {"path": [b"memory", "x"], "data": b""}),
+        ("write_path", {"path": [b"memory", b"x"], "data": "text"}),
         ("write_path", {"path": [b"memory", b"x"], "data": b"", "mode": "burn"}),
         ("write_many", {"items": [[[b"memory", b"x"], "text"]]}), ("write_many", {"items": [[1]]}),
-        ("tell", {"recipient": "bob", "body": b"x", "priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9}),
+        ("tell", {"recipient": "bob", "body": b"x", "priority": "low", "expires": None, "body_limit": 9,
+                  "unread_limit": 9}),
         ("mark_read", {"messages": ["1); drop table node; --"]}),
     ):  # fmt: skip
         with pytest.raises(Invalid):

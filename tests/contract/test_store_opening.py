@@ -90,7 +90,7 @@ def test_a_newer_stores_file_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    with pytest.raises(AvmError, match="not a database|another program"):
+    with pytest.raises(AvmError, match=r"not a database|another program"):
         database.prepare(path)
     assert path.read_bytes() == content
 
@@ -127,8 +127,9 @@ def test_two_direct_processes_take_turns(tmp_path: Path) -> None:
         "from avmfs.store.sqlite import open_direct\nfrom avmfs.store.transaction import IndexRules\n"
         "store = open_direct(Path(sys.argv[1]), Policy(), IndexRules())\n"
         "who = Principal(sys.argv[2])\nstore.submit(who, 'enroll')\n"
-        "for n in range(60): store.submit(who, 'write_path', path=[b'memory', b'private', who.name.encode(), b'%d' % n],"
-        " data=b'x')\n"
+        "for n in range(60):\n"
+        "    where = [b'memory', b'private', who.name.encode(), b'%d' % n]\n"
+        "    store.submit(who, 'write_path', path=where, data=b'x')\n"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", script, os.fspath(path), name]) for name in ("alice", "bob", "carol")

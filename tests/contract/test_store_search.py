@@ -23,7 +23,24 @@ pytestmark = pytest.mark.timeout(60)
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id
 COUNTER = TokenCounter()
-WORDS = ["market", "risk", "coffee", "garden", "plan", "budget", "NVDA", "chips", "tea", "lisbon", "flight", "dentist", "vacuum", "disk", "backup", "tabs"]
+WORDS = [
+    "market",
+    "risk",
+    "coffee",
+    "garden",
+    "plan",
+    "budget",
+    "NVDA",
+    "chips",
+    "tea",
+    "lisbon",
+    "flight",
+    "dentist",
+    "vacuum",
+    "disk",
+    "backup",
+    "tabs",
+]
 
 
 def text(random_: random.Random, length: int) -> bytes:
@@ -74,8 +91,11 @@ def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World)
     assert len(world.store.search_index(ALICE).postings("tea")) > seen["tea"] > 0
 
 
-@pytest.mark.parametrize("data", [b"", b"  \n ", b"\0\1", b"\xff\xfe", "日本語の文書".encode(), "İıſΣ ÀÉ x_y-z".encode(),
-                                  b"a" * 30_000, bytes(range(1, 256)), "𝔘𝔫𝔦 ﷺ \u0300\u0301 \u200d".encode()])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"  \n ", b"\0\1", b"\xff\xfe", "日本語の文書".encode(), "İıſΣ ÀÉ x_y-z".encode(), b"a" * 30_000,
+     bytes(range(1, 256)), "𝔘𝔫𝔦 ﷺ \u0300\u0301 \u200d".encode()],
+)  # fmt: skip
 def test_any_bytes_can_be_drained_and_removed(world: World, data: bytes) -> None:
     world.write(ALICE, "/memory/f", data)
     world.drain()

@@ -279,7 +279,7 @@ def test_requests_that_wait_together_are_committed_together(writer: WriterProces
 
 
 def test_no_reply_leaves_before_its_commit(writer: WriterProcess) -> None:
-    """While another connection holds the write lock, nobody is answered; once it lets go, all are, and it is durable."""
+    """While another connection holds the write lock, nobody is answered; then all are, and it is durable."""
     peers = [Peer(writer) for _ in range(5)]
     for peer in peers:
         assert peer.ask(1, "mark_read")[1] is None
@@ -343,8 +343,8 @@ def test_a_connection_speaks_for_one_agent(writer: WriterProcess) -> None:
 
 @pytest.mark.parametrize(
     "greeting",
-    [{"proof": b"x" * 32}, {"proof": None}, {"proof": "text"}, {"agent": "bob"}, {"agent": None}, {"agent": 7}, {"v": 99},
-     {"client": b"short"}, {"client": None}, {"client": 5}, {"proof": b"x", "watch": True}],
+    [{"proof": b"x" * 32}, {"proof": None}, {"proof": "text"}, {"agent": "bob"}, {"agent": None}, {"agent": 7},
+     {"v": 99}, {"client": b"short"}, {"client": None}, {"client": 5}, {"proof": b"x", "watch": True}],
 )  # fmt: skip
 def test_who_cannot_show_whom_it_speaks_for_is_dropped(writer: WriterProcess, greeting: dict[str, Any]) -> None:
     peer = Peer(writer, "alice", said=greeting)

@@ -20,8 +20,9 @@ PATTERNS = st.sampled_from(
 AGENTS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(tuple)
 RULES = st.lists(st.builds(Rule, PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=5)
 PLACES = st.sampled_from(
-    [(), (b"memory",), (b"memory", b"x"), (b"memory", b"x", b"f.md"), (b"memory", b"private"), (b"memory", b"private", b"bob"),
-     (b"memory", b"private", b"bob", b"x.md"), (b"memory", b"shared", b"f"), (b"memory", b"caf\xe9\n.md")]
+    [(), (b"memory",), (b"memory", b"x"), (b"memory", b"x", b"f.md"), (b"memory", b"private"),
+     (b"memory", b"private", b"bob"), (b"memory", b"private", b"bob", b"x.md"), (b"memory", b"shared", b"f"),
+     (b"memory", b"caf\xe9\n.md")]
 )  # fmt: skip
 SHARED = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple))
 
@@ -71,7 +72,8 @@ def test_equal_visibility_has_one_spec(
 def test_a_pattern_with_a_star_at_the_end_covers_the_directory_and_all_below() -> None:
     policy = Policy.from_words([("/memory/plans/*", "ro", None)], "rw")
     for path, may in (
-        ("/memory/plans", Access.READ), ("/memory/plans/a/b/c", Access.READ), ("/memory/plansX", Access.WRITE), ("/memory", Access.WRITE)
+        ("/memory/plans", Access.READ), ("/memory/plans/a/b/c", Access.READ), ("/memory/plansX", Access.WRITE),
+        ("/memory", Access.WRITE),
     ):  # fmt: skip
         assert policy.scope(paths.split(path.encode())).everyone == may, path
 

@@ -100,7 +100,8 @@ def test_plugins_views_are_views_where_they_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("name", "recipient", "parameters"),
-    [(b"alice", "alice", {}), (b"@all", "@all", {}), (b"alice?priority=urgent&expires=2h", "alice", {"priority": "urgent", "expires": "2h"}),
+    [(b"alice", "alice", {}), (b"@all", "@all", {}),
+     (b"alice?priority=urgent&expires=2h", "alice", {"priority": "urgent", "expires": "2h"}),
      (b"alice:priority=urgent", "alice", {"priority": "urgent"}), (b"alice:x=a&b?c", "alice", {"x": "a&b?c"})],
 )  # fmt: skip
 def test_mailboxes_take_both_forms(name: bytes, recipient: str, parameters: dict[str, str]) -> None:

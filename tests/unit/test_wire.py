@@ -59,8 +59,8 @@ def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xc1", b"\x91" * 5000, b"\x81\x90\x01", b"\x01\x02", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xffx", b"\xa1\xff\xa1",
-     pickle.dumps({"a": 1}), pickle.dumps(os.system), msgpack.packb(msgpack.ExtType(5, b"x"))],
+    [b"", b"\xc1", b"\x91" * 5000, b"\x81\x90\x01", b"\x01\x02", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xffx",
+     b"\xa1\xff\xa1", pickle.dumps({"a": 1}), pickle.dumps(os.system), msgpack.packb(msgpack.ExtType(5, b"x"))],
 )  # fmt: skip
 def test_what_is_no_value_of_ours_is_refused(data: bytes) -> None:
     with pytest.raises(FrameError):

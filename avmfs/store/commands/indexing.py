@@ -22,7 +22,7 @@ DRAIN_BYTES = 256 * 1024
 @command
 def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
     """Index up to ``limit`` queued documents, fewer when they are large. {"done", "left"}."""
-    queued = tx.db.execute("select document from lexical_queue limit ?", (limit,)).fetchall()
+    queued: list[Any] = tx.db.execute("select document from lexical_queue limit ?", (limit,)).fetchall()
     done = size = 0
     for (document,) in queued:
         if size >= DRAIN_BYTES:

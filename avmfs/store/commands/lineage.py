@@ -210,10 +210,11 @@ def is_backup(name: bytes, other: bytes) -> bool:
 
 def drop_document(tx: Tx, document: int) -> None:
     """Remove a document with its versions, index rows and everything said about it."""
-    for body in tx.db.execute(
+    maps: list[Any] = tx.db.execute(
         "select body from version where document = ? and encoding = ?", (document, int(Encoding.MAP))
-    ).fetchall():
-        content.release_map(tx.db, body[0])
+    ).fetchall()
+    for (packed,) in maps:
+        content.release_map(tx.db, packed)
     tx.db.execute("delete from version where document = ?", (document,))
     drop_index(tx, document)
     for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):

@@ -37,7 +37,8 @@ def enroll(tx: Tx) -> dict[str, Any]:
 def tell(
     tx: Tx, recipient: str, body: str, priority: str, expires: int | None, body_limit: int, unread_limit: int
 ) -> dict[str, Any]:
-    """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}.
+    """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}; the id
+    counts what the asker has sent.
 
     Raises NotFound for an unknown agent, OverQuota when its unread mail is full. A broadcast passes that
     limit: one full mailbox must not silence it for everybody.
@@ -52,9 +53,10 @@ def tell(
         receivers = [recipient]
     else:
         raise NotFound(f"no agent is called {recipient!r}")
+    number = 1 + (tx.db.execute("select max(number) from message where sender = ?", (tx.who.name,)).get or 0)
     tx.db.execute(
-        "insert into message(sender, recipient, priority, body, at, expires) values(?, ?, ?, ?, ?, ?)",
-        (tx.who.name, recipient, priority, body, tx.now, expires),
+        "insert into message(sender, number, recipient, priority, body, at, expires) values(?, ?, ?, ?, ?, ?, ?)",
+        (tx.who.name, number, recipient, priority, body, tx.now, expires),
     )
     message = tx.db.last_insert_rowid()
     for receiver in receivers:
@@ -65,16 +67,20 @@ def tell(
         ).get
         if waiting >= unread_limit and recipient != paths.EVERYONE:
             raise OverQuota(f"{receiver} has {waiting} unread messages, the most that are kept")
-        tx.db.execute("insert into delivery(agent, message) values(?, ?)", (receiver, message))
+        tx.db.execute(
+            "insert into delivery(agent, number, message)"
+            " values(?1, 1 + coalesce((select max(number) from delivery where agent = ?1), 0), ?2)",
+            (receiver, message),
+        )
         scope = tx.scope_at((paths.MEMORY, paths.PRIVATE, paths.raw(receiver)))
         tx.log("tell", tx.node(PRIVATE), paths.join((paths.TELL, paths.raw(receiver))), scope=scope)
-    return {"id": message, "recipients": receivers}
+    return {"id": number, "recipients": receivers}
 
 
 @command
 def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
-    """The asker has read these messages, or all. {"count"} of those that were unread."""
-    chosen = "" if messages is None else " and message in (select value from json_each(:messages))"
+    """The asker has read these messages (by their number in its mail), or all. {"count"} of those that were unread."""
+    chosen = "" if messages is None else " and number in (select value from json_each(:messages))"
     tx.db.execute(
         f"update delivery indexed by unread set read_at = :now where agent = :agent and read_at is null{chosen}",
         {"now": tx.now, "agent": tx.who.name, "messages": json.dumps(messages)},

@@ -169,7 +169,7 @@ def orphan(tx: Tx, node: Node) -> None:
 def clear_expired(tx: Tx, directory: int) -> None:
     """Remove the children whose ttl has passed, so that they do not keep a directory alive."""
     holder = tx.node(directory)
-    rows = tx.db.execute("select id from node where parent = ? and expires <= ?", (directory, tx.now)).fetchall()
+    rows: list[Any] = tx.db.execute("select id from node where parent = ? and expires <= ?", (directory, tx.now)).fetchall()
     for (child,) in rows:
         remove(tx, holder, tx.node(child))
 

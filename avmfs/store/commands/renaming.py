@@ -161,7 +161,8 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
         above, where = waiting.pop()
         _rescope_one(tx, above, where)
         if above.kind is Kind.DIRECTORY:
-            for (child,) in tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall():
+            children: list[Any] = tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall()
+            for (child,) in children:
                 below = tx.node(child)
                 waiting.append((below, (*where, below.name)))
 

@@ -45,7 +45,7 @@ def settle(tx: Tx) -> dict[str, Any]:
 def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     """Remove nodes whose ttl has passed; every route stopped showing them then. {"reaped"}."""
     tx.require_operator()
-    rows = tx.db.execute(
+    rows: list[Any] = tx.db.execute(
         "select id from node where expires <= ? and parent is not null limit ?", (tx.now, limit)
     ).fetchall()
     for (node,) in rows:
@@ -74,7 +74,8 @@ def reap_all_orphans(tx: Tx) -> dict[str, Any]:
     """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. {"reaped"}."""
     tx.require_operator()
     rows = tx.db.execute("select id from node where parent is null and id <> ?", (schema.ROOT,)).fetchall()
-    return reap_orphans(tx, [node for (node,) in rows])
+    reaped: dict[str, Any] = reap_orphans(tx, [node for (node,) in rows])
+    return reaped
 
 
 @command
