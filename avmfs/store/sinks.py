@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ NATIVE: Final = frozenset(
 
 _NAMES: Final = frozenset(("create", "mkdir", "remove", "rmdir", "rename", "shared", "ttl", "rules"))
 _SILENT: Final = frozenset(("tell",))
+_DEVICE: Final = (10, 229)  # /dev/fuse in every Linux: devices.txt, "10 char ... 229 = /dev/fuse"
+_LONGEST: Final = 128
 TOUCHED: Final = "touched"  # a directory whose own times and link count changed: its kernel may not know the count
 
 
@@ -56,7 +59,7 @@ class Sink:
         foreign = [event for event in events if event.origin != self.origin or event.op == TOUCHED]
         if any(event.op in _NAMES and event.origin != self.origin for event in foreign):
             os.write(self.descriptor, self.names)
-        for node in {event.node for event in foreign if event.op not in _SILENT}:
+        for node in sorted({event.node for event in foreign if event.op not in _SILENT}):
             notice = bytearray(self.node)
             notice[self.at : self.at + 8] = node.to_bytes(8, sys.byteorder)
             try:
@@ -73,6 +76,10 @@ def parse(greeting: Any, descriptor: int) -> Sink | None:
     origin, names, node, at = (greeting.get(key) for key in ("origin", "names", "node", "at"))
     if not (isinstance(origin, bytes) and isinstance(names, bytes) and isinstance(node, bytes) and isinstance(at, int)):
         return None
-    if not origin or not 0 <= at <= len(node) - 8:
+    if not origin or not 0 <= at <= len(node) - 8 or max(len(names), len(node)) > _LONGEST:
+        return None
+    # Anything else that a child could send, a full pipe say, might block the writer for everybody.
+    found = os.fstat(descriptor)
+    if not stat.S_ISCHR(found.st_mode) or (os.major(found.st_rdev), os.minor(found.st_rdev)) != _DEVICE:
         return None
     return Sink(descriptor, origin, names, node, at)

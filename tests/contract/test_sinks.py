@@ -1,0 +1,75 @@
+"""Kernel caches as the writer's peers: who is told what, and what a hostile one can do."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from avmfs.store.sinks import TOUCHED, Event, Sink, parse
+
+GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
+
+
+def told(*events: Event) -> list[bytes]:
+    """What a sink of the mount ``mine`` is sent, frame by frame."""
+    reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)  # packets: a write is a read
+    try:
+        Sink(writing, b"mine", b"NAMES", b"node" + bytes(8), 4).tell(events)
+        os.close(writing)
+        frames = []
+        while frame := os.read(reading, 4096):
+            frames.append(frame)
+        return frames
+    finally:
+        os.close(reading)
+
+
+def node(number: int) -> bytes:
+    return b"node" + number.to_bytes(8, sys.byteorder)
+
+
+def test_a_foreign_name_ends_all_names_and_the_attributes_of_its_node() -> None:
+    assert told(Event(b"other", "create", 7), Event(b"other", TOUCHED, 3)) == [b"NAMES", node(3), node(7)]
+
+
+def test_many_names_of_one_commit_are_one_notice() -> None:
+    events = [Event(b"other", "rename", number) for number in range(20, 30)]
+    assert told(*events).count(b"NAMES") == 1
+
+
+def test_foreign_bytes_end_attributes_only() -> None:
+    assert told(Event(b"other", "write", 7), Event(b"", "attributes", 8)) == [node(7), node(8)]
+
+
+def test_an_own_change_is_known_but_for_the_directory_s_link_count() -> None:
+    assert told(Event(b"mine", "write", 7), Event(b"mine", "mkdir", 8), Event(b"mine", TOUCHED, 3)) == [node(3)]
+
+
+def test_what_no_kernel_asked_for_is_told_to_all() -> None:
+    assert told(Event(b"", "ttl", 7))[0] == b"NAMES"
+    assert told(Event(b"", "rules", 1))[0] == b"NAMES"
+
+
+def test_mail_is_told_to_nobody() -> None:
+    assert told(Event(b"", "tell", 4)) == []
+
+
+def test_only_a_fuse_device_can_be_a_sink() -> None:
+    others = [*os.pipe(), os.open("/dev/null", os.O_WRONLY)]
+    try:
+        assert [parse(GOOD, descriptor) for descriptor in others] == [None, None, None]
+    finally:
+        for descriptor in others:
+            os.close(descriptor)
+
+
+def test_a_malformed_sink_is_none() -> None:
+    device = os.open("/dev/fuse", os.O_RDWR) if os.access("/dev/fuse", os.W_OK) else -1
+    bad = [
+        None, [], {}, {**GOOD, "at": 33}, {**GOOD, "at": -1}, {**GOOD, "at": "16"}, {**GOOD, "origin": b""},
+        {**GOOD, "names": b"N" * 1000}, {**GOOD, "node": b"short"}, {**GOOD, "names": "text"},
+    ]  # fmt: skip
+    assert [parse(said, device) for said in bad] == [None] * len(bad)
+    if device >= 0:
+        assert parse(GOOD, device) is not None
+        os.close(device)
