@@ -21,13 +21,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from avmfs.errors import Invalid, NameTooLong, NotFound, NotPermitted
+from avmfs.errors import Invalid, NotFound, NotPermitted
 from avmfs.fuse import device
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Handler, Later, Request, Session
-from avmfs.paths import NAME_MAX, parse_view
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.files import FileHandle
@@ -118,8 +117,6 @@ class LinuxMount:
     def _lookup(self, request: Request) -> bytes:
         name = request.body.rstrip(b"\0")
         where = self._numbers.address(request.node)
-        if len(name) > NAME_MAX and isinstance(where, Real) and parse_view(name) is None:
-            raise NameTooLong()  # the kernel allows FUSE longer ones, for queries
         try:
             return self._entry(*self.tree.lookup(where, name))
         except NotFound:

@@ -214,10 +214,11 @@ class SqliteReader:
     ) -> tuple[list[tuple[Entry, str]], int]:
         self.node(under)
         whole = query is not None or tag is not None
-        below = _BELOW if whole else ""
+        below, within = "", " from node where parent = :under"
+        if whole:
+            below, within = _BELOW, " from below cross join node on node.id = below.id where node.id <> :under"
         chosen = (
-            (" from below cross join node on node.id = below.id where node.id <> :under" if whole else " from node where parent = :under")
-            + f" and {_SEEN}"
+            f"{within} and {_SEEN}"
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
             + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
         )

@@ -21,9 +21,10 @@ from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, TooBig, from_wire
 from avmfs.store import database
+from avmfs.store.applier import Applier
 from avmfs.store.lock import StoreLock
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import REQUEST_LIMIT, Applier
+from avmfs.store.writer import REQUEST_LIMIT
 
 OPERATOR = Principal("avmfs", operator=True)
 
@@ -163,8 +164,9 @@ class DirectWriter:
     """Applies commands in this process, one at a time, under the lock that a daemon's start takes too."""
 
     def __init__(
-        self, path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns, wait_s: float = 10.0
-    ) -> None:
+        self, path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns,
+        wait_s: float = 10.0,
+    ) -> None:  # fmt: skip
         self._path = path
         self._lock = StoreLock(path)
         self._wait = wait_s
@@ -184,6 +186,7 @@ class DirectWriter:
             try:
                 return self._applier.alone(who, command, arguments)
             finally:
+                self._applier.events.clear()  # no mount is there to hear of them
                 self._lock.release(descriptor)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
+from avmfs_config.agent_id import check_agent_id
 
 from avmfs import paths
 from avmfs.access import Policy, Principal, Scope, Visible
@@ -21,7 +22,6 @@ from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
 from avmfs.store.sinks import TOUCHED
-from avmfs_config.agent_id import check_agent_id
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from avmfs import paths, views
-from avmfs.errors import NotDirectory, NotFound
+from avmfs.errors import NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.store.protocol import Reader
@@ -101,8 +101,15 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
             return Alias(name, reader.path(named.id)[1:])
     found = reader.child(directory.id, name)
     if found is None:
-        raise NotFound(path=paths.printable(name))
+        raise absent(name)
     return Real(found)
+
+
+def absent(name: bytes) -> NotFound | NameTooLong:
+    """Why there is no such name: kernels let FUSE have longer ones than can be made, for queries."""
+    if len(name) > paths.NAME_MAX:
+        return NameTooLong(path=paths.printable(name))
+    return NotFound(path=paths.printable(name))
 
 
 def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:

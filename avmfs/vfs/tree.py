@@ -98,7 +98,7 @@ class Tree:
             if node is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
-                raise NotFound(path=paths.printable(name))
+                raise address.absent(name)
             return Real(node), self._of_node(self._overlaid(node))
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)

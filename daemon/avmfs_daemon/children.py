@@ -27,8 +27,9 @@ Entry = Callable[[ChildSpec], None]
 
 def run_writer(spec: ChildSpec) -> None:
     """The one process that changes the store."""
+    from avmfs.store.applier import Applier
     from avmfs.store.submit import OPERATOR
-    from avmfs.store.writer import Applier, Writer
+    from avmfs.store.writer import Writer
 
     with living(spec) as life:
         assert spec.listener is not None

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from avmfs.access import Policy
 from avmfs.store import database
+from avmfs.store.applier import Applier
 from avmfs.store.submit import OPERATOR
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import Applier, Writer
+from avmfs.store.writer import Writer
 
 
 class SharedClock:

@@ -17,10 +17,10 @@ from store_world import ALICE, BOB, CAROL, RULES, World, faults
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig
 from avmfs.store import database, schema
+from avmfs.store.applier import Applier
 from avmfs.store.lock import StoreLock
 from avmfs.store.sqlite import open_direct
 from avmfs.store.submit import OPERATOR
-from avmfs.store.writer import Applier
 
 pytestmark = pytest.mark.timeout(60)
 

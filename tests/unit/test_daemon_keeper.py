@@ -15,11 +15,11 @@ from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.store import database
+from avmfs.store.applier import Applier
 from avmfs.store.schema import MEMORY
 from avmfs.store.sqlite import SqliteStore
 from avmfs.store.submit import OPERATOR
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import Applier
 
 ALICE = Principal("alice")
 

@@ -19,9 +19,9 @@ from avmfs.memory import Memory, Surroundings
 from avmfs.node import Node
 from avmfs.search.engine import Engine
 from avmfs.store import database
+from avmfs.store.applier import Applier
 from avmfs.store.sqlite import SqliteStore
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import Applier
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import Context, Rendered, View
 

@@ -14,7 +14,6 @@ from avmfs.store.commands import command, lineage
 from avmfs.store.transaction import Tx
 from avmfs.text import passages, segment, sniff
 
-
 DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
 
