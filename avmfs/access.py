@@ -119,9 +119,7 @@ class Policy:
         named = {name for name, _ in base.agents}
         named.update(name for rule in matching for name in rule.agents or ())
         everyone = min(base.everyone, self._ruled(matching, None))
-        folded = {
-            name: min(base.access(Principal(name)), self._ruled(matching, name)) for name in sorted(named)
-        }
+        folded = {name: min(base.access(Principal(name)), self._ruled(matching, name)) for name in sorted(named)}
         return Scope(everyone, tuple((name, may) for name, may in folded.items() if may != everyone))
 
     def _ruled(self, matching: list[Rule], agent: str | None) -> Access:

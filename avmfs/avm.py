@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from avmfs_config import Paths, check_agent_id, find_paths
+
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
-from avmfs_config import Paths, check_agent_id, find_paths
 
 
 class AVM:
@@ -181,8 +182,9 @@ def open_door(
     if holder is not None:
         return RemoteDoor(Path(holder["socket"]), agent, operator=operator)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
-    from avmfs.rpc.local import LocalDoor
     from avmfs_config import load_settings
+
+    from avmfs.rpc.local import LocalDoor
 
     return LocalDoor(where.database, load_settings(where.config_file, environ), Principal(agent, operator), embeddings)
 
@@ -196,4 +198,3 @@ def read_all(door: Door, path: str) -> bytes:
         offset += len(piece["data"])
         if not piece["more"]:
             return b"".join(pieces)
-

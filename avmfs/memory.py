@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
+from avmfs_config import Limits, SearchSettings
+
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail
@@ -26,7 +28,6 @@ from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.store.protocol import Reader, Store
 from avmfs.store.schema import ROOT
-from avmfs_config import Limits, SearchSettings
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root

@@ -50,8 +50,7 @@ class SqliteWriter:
 
     def create(self, path: str, data: bytes) -> None:
         self._write(
-            "insert into node (path, version, size, changed_ns) values (:path, 1, :size, :now)"
-            " returning id, version",
+            "insert into node (path, version, size, changed_ns) values (:path, 1, :size, :now) returning id, version",
             path,
             data,
         )

@@ -186,8 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 **machine(),
                 "variants": ", ".join(f"{name} ({kind})" for name, kind in kinds.items()),
                 "minifs": f"-s -f -o {MOUNT_OPTIONS}, entry, attribute and negative timeouts 0",
-                "N": ", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations)
-                + " a client and round",
+                "N": ", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations) + " a client and round",
                 "rounds": f"{plan.rounds}, interleaved; figures are medians of rounds",
             }
             if options.one_cpu:

@@ -127,9 +127,7 @@ class Figure:
 
 def over_rounds(rounds: Mapping[int, Round], baseline: Mapping[int, Round]) -> Figure:
     """The figure of a variant from its rounds by number, beside the baseline's rounds of the same numbers."""
-    ratios = [
-        one.per_second / baseline[number].per_second for number, one in rounds.items() if number in baseline
-    ]
+    ratios = [one.per_second / baseline[number].per_second for number, one in rounds.items() if number in baseline]
     every = list(rounds.values())
     return Figure(
         n=sum(one.n for one in every),

@@ -134,9 +134,7 @@ def remove_mount(place: Path) -> None:
         if mount is None or not mount.kind.startswith("fuse"):
             return
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            unmount = (
-                ["fusermount3", "-uz", str(place)] if sys.platform == "linux" else ["umount", str(place)]
-            )
+            unmount = ["fusermount3", "-uz", str(place)] if sys.platform == "linux" else ["umount", str(place)]
             subprocess.run(unmount, capture_output=True, timeout=10, check=False)
         with contextlib.suppress(OSError):
             Path(f"/sys/fs/fuse/connections/{mount.device}/abort").write_text("1")
@@ -209,9 +207,7 @@ def temporary_daemon(under: Path, agent: str = "bench", ready_within_s: float = 
             end_child(child, patience_s=10)
 
 
-def _daemon_command(
-    environment: Mapping[str, str], *words: str, timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def _daemon_command(environment: Mapping[str, str], *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "avmfs_daemon", *words]
     return subprocess.run(
         command,
@@ -238,9 +234,7 @@ def _wait_until_ready(
         if (status := child.poll()) is not None:
             raise BenchmarkError(f"avm-daemon ended with status {status} while starting:{tail(log)}")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            state = _mount_state(
-                _daemon_command(environment, "status", "--json", timeout_s=10).stdout, mountpoint
-            )
+            state = _mount_state(_daemon_command(environment, "status", "--json", timeout_s=10).stdout, mountpoint)
         if state == "ready":
             return
         time.sleep(0.1)
@@ -252,7 +246,5 @@ def _mount_state(status: str, mountpoint: Path) -> str:
         document = json.loads(status)
     except ValueError:
         return "no answer"
-    states = [
-        mount["state"] for mount in document.get("mounts", []) if Path(mount["mountpoint"]) == mountpoint
-    ]
+    states = [mount["state"] for mount in document.get("mounts", []) if Path(mount["mountpoint"]) == mountpoint]
     return str(states[0]) if states else "the mount is not listed"

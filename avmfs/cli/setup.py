@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import click
+from avmfs_config import check_agent_id
 
 from avmfs.avm import located
 from avmfs.cli.main import Command
 from avmfs.cli.session import door, show
 from avmfs.errors import Exists
-from avmfs_config import check_agent_id
 
 _MOUNTS = """\
 # Who sees the shared memory, and where. Full list of keys: mounts.example.yaml.

@@ -3,9 +3,9 @@
 Owns what each request means, as calls of ``vfs.Tree``; the loop is ``session``, node numbers are ``numbers``. What
 commits, renders or may block runs in the session's pool, so a slow view or a held lock delays nobody else.
 
-Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it of
-every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44 all timeouts
-are 0. Bytes are asked for anew at every open. Virtual nodes are never cached.
+Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it
+of every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
+timeouts are 0. Bytes are asked for anew at every open. Virtual nodes are never cached.
 
 Compared with libfuse's high-level interface this knows which inode a request is about: fstat(2) of an unlinked file
 works, a rename over an open file is one atomic step, a waiting open can be interrupted.

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from avmfs import wire
 from avmfs.errors import Busy, from_wire
 
-
 CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 

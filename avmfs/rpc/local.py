@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from avmfs_config import Settings
+
 from avmfs.access import Policy, Principal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import EmbeddingUnavailable
@@ -22,7 +24,6 @@ from avmfs.search.indexer import embed_pending
 from avmfs.store.sqlite import open_direct
 from avmfs.store.transaction import IndexRules
 from avmfs.text.tokens import TokenCounter
-from avmfs_config import Settings
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
 _NEED_VECTORS = frozenset({"search", "recall", "warmup"})
@@ -43,7 +44,9 @@ class LocalDoor:
             if embeddings and wanted.enabled
             else None
         )
-        engine = Engine(self._store.search_index, self._embedder, TokenCounter(settings.search.encoding), absent=NO_DAEMON)
+        engine = Engine(
+            self._store.search_index, self._embedder, TokenCounter(settings.search.encoding), absent=NO_DAEMON
+        )
         around = Surroundings(
             self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
         )

@@ -23,12 +23,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from avmfs_config import Settings, check_agent_id
+
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.memory import Memory
 from avmfs.rpc import methods
-from avmfs_config import Settings, check_agent_id
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +132,10 @@ class _Door:
     def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
         name, arguments = request.get("method"), request.get("arguments", {})
         try:
-            if not isinstance(name, str) or not isinstance(arguments, dict) or not all(
-                isinstance(key, str) for key in arguments
+            if (
+                not isinstance(name, str)
+                or not isinstance(arguments, dict)
+                or not all(isinstance(key, str) for key in arguments)
             ):
                 raise Invalid("a request has a method and named arguments")
             result = methods.call(memory, name, arguments)

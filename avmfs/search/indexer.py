@@ -26,8 +26,7 @@ def embed_some(store: Store, embedder: Embedder, model: str) -> bool:
         return bool(idle)
     batch = embedder.embed_batch([text for _, _, text in passages])
     vectors = [
-        [number, vector.astype("<f4").tobytes()]
-        for (number, _, _), vector in zip(passages, batch.vectors, strict=True)
+        [number, vector.astype("<f4").tobytes()] for (number, _, _), vector in zip(passages, batch.vectors, strict=True)
     ]
     return bool(store.submit(_OPERATOR, "put_vectors", model=batch.model, vectors=vectors)["stored"])
 

@@ -250,7 +250,9 @@ class SqliteReader:
         kinds = dict(
             self._all(_BELOW + "select kind, count(*) from below cross join node using(id) group by kind", under=under)
         )
-        documents = _BELOW + "select {} from below cross join node using(id) cross join {} on {}.document = node.document"
+        documents = _BELOW + (
+            "select {} from below cross join node using(id) cross join {} on {}.document = node.document"
+        )
         return Counts(
             files=kinds.get(int(Kind.FILE), 0),
             directories=max(0, kinds.get(int(Kind.DIRECTORY), 0) - 1),  # not the directory itself

@@ -68,8 +68,12 @@ class OpenFile:
             # Refuses an absurd size before anything is kept.
             content.size_after(0, [edit])
             last = self.edits[-1] if self.edits else None
-            if edit[0] == "w" and last is not None and last[0] == "w" and last[1] + len(last[2]) == edit[1] and (
-                len(last[2]) < _PIECE
+            if (
+                edit[0] == "w"
+                and last is not None
+                and last[0] == "w"
+                and last[1] + len(last[2]) == edit[1]
+                and (len(last[2]) < _PIECE)
             ):
                 self.edits[-1] = ("w", last[1], last[2] + edit[2])
             else:

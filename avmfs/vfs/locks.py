@@ -60,9 +60,7 @@ class LockTable:
         descriptor = self._descriptor("whole", node, owner, make=wanted != fcntl.LOCK_UN)
         if descriptor is None:
             return
-        self._until_granted(
-            lambda: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB), wait=not operation & fcntl.LOCK_NB
-        )
+        self._until_granted(lambda: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB), wait=not operation & fcntl.LOCK_NB)
 
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""

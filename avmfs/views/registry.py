@@ -111,8 +111,10 @@ class View:
         if self.read is None:
             raise Denied(f":{self.name} can only be written")
         made = self.read(context, **self.bind(given))
-        rendered = made if isinstance(made, Rendered) else Rendered(
-            made if isinstance(made, bytes) else made.encode("utf-8", "surrogateescape")
+        rendered = (
+            made
+            if isinstance(made, Rendered)
+            else Rendered(made if isinstance(made, bytes) else made.encode("utf-8", "surrogateescape"))
         )
         if self.prose and self.name != "recall" and (banner := context.memory.banner()):
             return replace(rendered, data=banner.encode("utf-8", "surrogateescape") + rendered.data)

@@ -131,9 +131,7 @@ def _plain(node: yaml.Node, key: str, file: str) -> object:
         if isinstance(name, bool) or not isinstance(name, (str, int)):
             raise ConfigError(file, _at(mark), "a key must be text (put it in quotes)")
         if name in result:
-            raise ConfigError(
-                file, child_key(key, name), f"duplicate key: lines {lines[name]} and {mark.line + 1}"
-            )
+            raise ConfigError(file, child_key(key, name), f"duplicate key: lines {lines[name]} and {mark.line + 1}")
         lines[name] = mark.line + 1
         result[name] = _plain(value_node, child_key(key, name), file)
     return result

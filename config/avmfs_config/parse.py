@@ -89,9 +89,7 @@ class Value:
         """A list, each entry read by `read`."""
         if not isinstance(self.data, list):
             raise self.expected("a list" if self.data is not None else "a list ([] for an empty one)")
-        return tuple(
-            read(Value(self.file, f"{self.key}[{index}]", item)) for index, item in enumerate(self.data)
-        )
+        return tuple(read(Value(self.file, f"{self.key}[{index}]", item)) for index, item in enumerate(self.data))
 
     def entries(self) -> dict[str | int, Value]:
         """A mapping, as values by key, in the file's order."""

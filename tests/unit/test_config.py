@@ -152,9 +152,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.limits == Limits(message_bytes=65536, unread=100)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "# nothing\n", "{}", "---\n...\n", "\ufeff# with a byte order mark\n"]
-)
+@pytest.mark.parametrize("content", ["", "# nothing\n", "{}", "---\n...\n", "\ufeff# with a byte order mark\n"])
 def test_empty_config_is_the_defaults(content: str, settings_of: Any) -> None:
     assert settings_of(content) == default_settings()
 
@@ -191,9 +189,7 @@ search: {ignore: ["*.log"], min_relevance: 0}
     assert settings.permissions == (Rule("/memory/*", "rw", ("alice", "bob")),)
     assert settings.default_access == "none"
     assert settings.uids == {1001: ("alice",), 0: ("alice", "bob")}
-    assert settings.embedding == EmbeddingSettings(
-        path=Path("/home/ada/weights/red"), device="cuda", timeout_s=2.0
-    )
+    assert settings.embedding == EmbeddingSettings(path=Path("/home/ada/weights/red"), device="cuda", timeout_s=2.0)
     assert settings.search == SearchSettings(ignore=("*.log",), min_relevance=0.0)
 
 
