@@ -30,47 +30,13 @@ EVERYONE = "@all"
 # Every suffix of SPEC section 3, those of later releases too: a name that could be created today must not
 # become unreachable tomorrow.
 CORE_VIEWS = frozenset(
-    [
-        "meta",
-        "tags",
-        "links",
-        "shared",
-        "ttl",
-        "history",
-        "diff",
-        "data",
-        "path",
-        "info",
-        "delta",
-        "mark",
-        "list",
-        "changes",
-        "stats",
-        "search",
-        "recall",
-        "why",
-        "plan",
-        "topics",
-        "tree",
-        "timeline",
-        "related",
-        "synthesis",
-        "who",
-        "inbox",
-        "urgent",
-        "feed",
-        "subscriptions",
-        "pending",
-        "cold",
-        "savings",
-        "agents",
-        "help",
-        "version",
-        "error",
-        "annotated",
-        "ask",
-    ]
-)
+    (
+        "meta", "tags", "links", "shared", "ttl", "history", "diff", "data", "path", "info", "delta", "mark", "list",
+        "changes", "stats", "search", "recall", "why", "plan", "topics", "tree", "timeline", "related", "synthesis",
+        "who", "inbox", "urgent", "feed", "subscriptions", "pending", "cold", "savings", "agents", "help", "version",
+        "error", "annotated", "ask",
+    )
+)  # fmt: skip
 
 _SUFFIX = re.compile(rb":([a-z][a-z0-9-]*)(?=$|[?:])")
 _LITERAL = re.compile(rb":([a-z_]+)=(.*)\Z", re.DOTALL)

@@ -42,33 +42,10 @@ UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 _UNSET_ID = 0xFFFFFFFF
 _IMPLEMENTED = [
-    "getattr",
-    "readlink",
-    "mknod",
-    "mkdir",
-    "unlink",
-    "rmdir",
-    "symlink",
-    "rename",
-    "link",
-    "chmod",
-    "chown",
-    "truncate",
-    "open",
-    "read",
-    "write",
-    "statfs",
-    "flush",
-    "release",
-    "fsync",
-    "opendir",
-    "readdir",
-    "releasedir",
-    "destroy",
-    "create",
-    "utimens",
-    "fallocate",
-]
+    "getattr", "readlink", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "chmod", "chown",
+    "truncate", "open", "read", "write", "statfs", "flush", "release", "fsync", "opendir", "readdir", "releasedir",
+    "destroy", "create", "utimens", "fallocate",
+]  # fmt: skip
 _NS = 1_000_000_000
 
 

@@ -405,7 +405,7 @@ def test_siblings_with_a_common_prefix_are_not_nested(mounts_of: Any) -> None:
 
 def test_mounting_over_the_configured_database_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "mounts.yaml", "mounts: [{mountpoint: /srv/avm, agent_id: a}]")
-    with pytest.raises(ConfigError, match="would hide /srv/avm/my.db"):
+    with pytest.raises(ConfigError, match=r"would hide /srv/avm/my\.db"):
         load_mounts(path, {"HOME": "/h", "AVM_DB": "/srv/avm/my.db"})
 
 
@@ -517,7 +517,7 @@ def test_a_directory_a_fifo_and_a_dangling_link_are_refused_at_once(tmp_path: Pa
 def test_unreadable_file_is_an_error_not_the_defaults(tmp_path: Path) -> None:
     path = write(tmp_path, "config.yaml", "")
     path.chmod(0)
-    with pytest.raises(ConfigError, match="config.yaml: cannot read .*: Permission denied"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot read .*: Permission denied"):
         load_settings(path, ENVIRON)
 
 
