@@ -19,7 +19,9 @@ from avmfs.store.transaction import IndexRules, Scopes, Tx
 class Applier:
     """See the module. One thread."""
 
-    def __init__(self, path: Path, policy: Policy, index: IndexRules, *, orphans: bool, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, path: Path, policy: Policy, index: IndexRules, *, orphans: bool, clock: Callable[[], int]
+    ) -> None:
         self.path = path
         self.db = database.connect(path, writable=True)
         self.policy = policy

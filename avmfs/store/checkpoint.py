@@ -43,7 +43,9 @@ class Checkpointer(threading.Thread):
         try:
             while self._due.wait() and not self._over.is_set():
                 self._due.clear()
-                mode = apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+                mode = (
+                    apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
+                )
                 try:
                     db.wal_checkpoint(mode=mode)
                 except apsw.BusyError:

@@ -109,7 +109,7 @@ def translated(path: Path) -> Iterator[None]:
         raise Invalid("not a database", os.fspath(path)) from e
     except apsw.CorruptError as e:
         raise StoreFailed(f"the store is damaged: {e}", os.fspath(path)) from e
-    except (apsw.IOError, apsw.CantOpenError, apsw.FullError) as e:
+    except (apsw.IOError, apsw.CantOpenError) as e:
         raise StoreFailed(f"the store cannot be read: {e}", os.fspath(path)) from e
 
 

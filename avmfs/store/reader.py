@@ -166,7 +166,9 @@ class SqliteReader:
                 f" join node on node.id = document.node where link.{near} = :document and {_SEEN}",
                 document=document,
             )
-            found += sorted((Link(outgoing, self.path(node), kind) for node, kind in rows), key=lambda e: (e.path, e.type))
+            found += sorted(
+                (Link(outgoing, self.path(node), kind) for node, kind in rows), key=lambda e: (e.path, e.type)
+            )
         return found
 
     def mark(self, subject: int) -> Mark | None:

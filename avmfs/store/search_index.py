@@ -134,5 +134,3 @@ def _hit(db: apsw.Connection, reader: SqliteReader, passage: int, texts: dict[in
         passage, document, node.id, path, about.handle, about.author, node.mtime, about.created, about.importance,
         about.head, tuple(reader.tags(document)), text[start:stop], start, stop, start == 0 and stop >= len(text),
     )  # fmt: skip
-
-

@@ -235,7 +235,9 @@ class _Borrowed:
                 raise
         return self._pooled
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         db = self._pooled[0]
         try:
             if not db.get_autocommit():
@@ -264,13 +266,13 @@ class _Reading:
             self._borrowed.__exit__(None, None, None)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._borrowed.__exit__(kind, error, trace)
 
 
-def open_direct(
-    path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns
-) -> SqliteStore:
+def open_direct(path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns) -> SqliteStore:
     """For a process that finds no daemon: creates the store if need be. Raises Busy when one runs."""
     return SqliteStore(path, DirectWriter(path, policy, index, clock), clock)
 

@@ -93,7 +93,9 @@ class IndexRules:
         names = [paths.text(part) for part in parts]
         tails = ["/".join(names[start:]) for start in range(len(names))]
         return any(
-            fnmatch.fnmatchcase(tail, pattern) for pattern in self.ignore for tail in ([names[-1]] if "/" not in pattern else tails)
+            fnmatch.fnmatchcase(tail, pattern)
+            for pattern in self.ignore
+            for tail in ([names[-1]] if "/" not in pattern else tails)
         )
 
 

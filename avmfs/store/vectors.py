@@ -23,7 +23,9 @@ class VectorCache:
         self._seq = -1
         self._views: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
 
-    def visible(self, db: apsw.Connection, scopes: str, ids: frozenset[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def visible(
+        self, db: apsw.Connection, scopes: str, ids: frozenset[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Passage ids (n,) ascending and their matrix (n, dimension), float32, L2-normalised."""
         with self._lock:
             self._catch_up(db)

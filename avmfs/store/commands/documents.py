@@ -122,9 +122,7 @@ def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) 
         number = head if version is None else version
         if not 0 <= number <= head:
             raise Invalid(f"v{number}: the newest version is v{head}")
-        at = tx.db.execute(
-            "select seq from version where document = ? and number = ?", (subject, number)
-        ).get or 0
+        at = tx.db.execute("select seq from version where document = ? and number = ?", (subject, number)).get or 0
     tx.db.execute(
         "insert into mark(agent, subject, version, seq) values(?, ?, ?, ?)"
         " on conflict(agent, subject) do update set version = excluded.version, seq = excluded.seq",

@@ -33,7 +33,9 @@ def create(
 
 
 @command
-def mkdir(tx: Tx, parent: int, name: bytes, mode: int, uid: int | None = None, gid: int | None = None) -> dict[str, Any]:
+def mkdir(
+    tx: Tx, parent: int, name: bytes, mode: int, uid: int | None = None, gid: int | None = None
+) -> dict[str, Any]:
     directory = tx.directory(parent)
     if occupant(tx, directory, name) is not None:
         raise Exists(path=paths.printable(name))
@@ -137,9 +139,7 @@ def make(
             tx.db.execute("update node set scope = ? where id = ?", (scope, node))
         else:
             document = lineage.new_document(tx, node)
-            tx.db.execute(
-                "insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document)
-            )
+            tx.db.execute("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
     made = tx.node(node)
     tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", made, paths.join(parts))
     tx.touch(directory.id)
@@ -169,7 +169,9 @@ def orphan(tx: Tx, node: Node) -> None:
 def clear_expired(tx: Tx, directory: int) -> None:
     """Remove the children whose ttl has passed, so that they do not keep a directory alive."""
     holder = tx.node(directory)
-    rows: list[Any] = tx.db.execute("select id from node where parent = ? and expires <= ?", (directory, tx.now)).fetchall()
+    rows: list[Any] = tx.db.execute(
+        "select id from node where parent = ? and expires <= ?", (directory, tx.now)
+    ).fetchall()
     for (child,) in rows:
         remove(tx, holder, tx.node(child))
 

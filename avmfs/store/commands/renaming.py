@@ -121,9 +121,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
         tx.touch(there.id)
 
 
-def _exchange(
-    tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, target: Node | None
-) -> dict[str, Any]:
+def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, target: Node | None) -> dict[str, Any]:
     if target is None or target.scope not in tx.visible:
         raise NotFound(path=paths.printable(new_name))
     tx.visible.require(target.scope, paths.printable(new_name))
@@ -142,9 +140,7 @@ def _exchange(
 def _place_exchanged(tx: Tx, node: Node, directory: Node, name: bytes) -> None:
     parts = (*tx.parts(directory.id), name)
     tx.place(parts, _shared_at(tx, node, parts))
-    tx.db.execute(
-        "update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id)
-    )
+    tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     moved = tx.node(node.id)
     rescope(tx, moved, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)

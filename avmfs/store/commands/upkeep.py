@@ -97,5 +97,3 @@ def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
     newest = tx.db.execute("select max(seq) from vector_log").get or 0
     tx.db.execute("delete from vector_log where seq <= ?", (newest - VECTOR_LOG_KEPT,))
     return {}
-
-

@@ -16,9 +16,7 @@ from avmfs.store.transaction import Tx
 
 
 @command
-def commit(
-    tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None
-) -> dict[str, Any]:
+def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None) -> dict[str, Any]:
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
 
     ``mtime`` is when the newest of them was made, which is what the mount has already told (None: now).
@@ -99,9 +97,7 @@ def remember(
     return written
 
 
-def write(
-    tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int | None = None
-) -> dict[str, Any]:
+def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int | None = None) -> dict[str, Any]:
     """Apply edits to a file the asker may change; keep the version that they supersede."""
     if node.kind is not Kind.FILE:
         raise IsDirectory()
