@@ -148,8 +148,10 @@ class Memory:
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
-        while self.around.store.queue_lengths()[0]:
-            self.submit("drain_lexical", limit=64)
+        waiting = self.around.store.queue_lengths()[0]
+        while waiting > 0:  # what others write meanwhile is theirs to wait for
+            done = self.submit("drain_lexical", limit=64)
+            waiting = min(waiting - done["done"], done["left"])
 
     # Writing -----------------------------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ create index unread on delivery(agent, number, message) where read_at is null;
 create table applied(client blob primary key, num int not null, reply blob not null, at int not null) without rowid;
 
 -- Derived data. Queues name documents whose index rows are older than their bytes.
-create table lexical_queue(document integer primary key);
+-- Words are made in turn: who waits for what was queued before need not wait for what is queued meanwhile.
+create table lexical_queue(turn integer primary key autoincrement, document int not null unique);
 create table semantic_queue(document integer primary key);
 -- why a document is in no index: 'binary', 'too big', 'ignored name'
 create table unindexed(document integer primary key, reason text not null);

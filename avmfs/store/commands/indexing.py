@@ -21,7 +21,7 @@ DRAIN_BYTES = 256 * 1024
 @command
 def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
     """Index up to ``limit`` queued documents, fewer when they are large. {"done", "left"}."""
-    queued: list[Any] = tx.db.execute("select document from lexical_queue limit ?", (limit,)).fetchall()
+    queued: list[Any] = tx.db.execute("select document from lexical_queue order by turn limit ?", (limit,)).fetchall()
     done = size = 0
     for (document,) in queued:
         if size >= DRAIN_BYTES:
@@ -67,7 +67,7 @@ def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
     tx.require_operator()
     if model is None:
-        tx.db.execute("insert or ignore into lexical_queue select id from document")
+        tx.db.execute("insert or ignore into lexical_queue(document) select id from document")
         tx.db.execute("insert or ignore into semantic_queue select id from document")
     else:
         tx.db.execute(
