@@ -29,10 +29,11 @@ from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Handler, Later, Request, Session
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import Address, Real
+from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.nodes import VirtualHandle
-from avmfs.vfs.tree import Attributes, Handle, Tree
+from avmfs.vfs.tree import Handle, Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
 _NS = 1_000_000_000

@@ -26,10 +26,11 @@ from typing import Any
 
 from avmfs.errors import AvmError, NotPermitted, Stale
 from avmfs.vfs.address import Address
+from avmfs.vfs.attributes import Attributes, Caller
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
-from avmfs.vfs.tree import Attributes, Caller, Handle, Tree
+from avmfs.vfs.tree import Handle, Tree
 
 if sys.platform.startswith("linux"):
     # mfusepy prefers libfuse 2 where both are installed; its writes come in 4 KiB pieces.

@@ -19,7 +19,7 @@ from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.pool import Pool
 from avmfs.fuse.protocol import Op
-from avmfs.vfs.tree import Caller
+from avmfs.vfs.attributes import Caller
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,17 @@
 """One agent's tree as operations on paths and handles.
 
-Owns the translation of filesystem operations into store commands and handles, attributes included. Called by
+Owns the translation of filesystem operations into store commands and handles. Called by
 a front end from many threads at once; every method either returns or raises a domain error with the
 exact errno. Slow views simply take their time: whoever calls must not be the only thread.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import stat
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from avmfs import paths, views
 from avmfs.errors import (
@@ -32,37 +30,10 @@ from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
 from avmfs.vfs import address, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
+from avmfs.vfs.attributes import TYPE, Attributer, Attributes, Caller, inode
 from avmfs.vfs.files import FileHandle, OpenFile
 
 Handle = FileHandle | nodes.VirtualHandle
-_TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
-
-
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """stat(2): times in ns, ``blocks`` of 512 bytes."""
-
-    ino: int
-    mode: int
-    nlink: int
-    uid: int
-    gid: int
-    size: int
-    atime: int
-    mtime: int
-    ctime: int
-
-    @property
-    def blocks(self) -> int:
-        return (self.size + 511) // 512
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Whose process asks; recorded as owner where it is not the mount's own."""
-
-    uid: int
-    gid: int
 
 
 class Tree:
@@ -75,7 +46,7 @@ class Tree:
         self._open: dict[int, OpenFile] = {}
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
-        self._born = memory.now()
+        self._attributer = Attributer(memory, self.owner, read_only)
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -99,7 +70,7 @@ class Tree:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
                 raise address.absent(name)
-            return Real(node), self._of_node(self._overlaid(node))
+            return Real(node), self._attributer.of_node(self._overlaid(node))
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self._attributes(found)
@@ -112,11 +83,11 @@ class Tree:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
         if isinstance(found, Real):
             return self.attributes_of(found.node.id)
-        return self._of_virtual(found)
+        return self._attributer.of_virtual(found)
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
+        return self._attributer.of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
 
     def names(self, found: Address) -> list[tuple[bytes, int, int]]:
         """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
@@ -125,10 +96,10 @@ class Tree:
                 return self._names_of_place(reader, found)
             if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
                 raise NotDirectory()
-            entries = [(node.name, node.id, _TYPE[node.kind]) for node in reader.children(found.node.id)]
+            entries = [(node.name, node.id, TYPE[node.kind]) for node in reader.children(found.node.id)]
             if found.node.id == ROOT:
-                entries += [(alias.name, _ino(alias.name), stat.S_IFLNK) for alias in address.aliases(self.memory)]
-                entries.append((paths.TELL, _ino(paths.TELL), stat.S_IFDIR))
+                entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(self.memory)]
+                entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
                 entries.sort()
             return entries
 
@@ -349,40 +320,10 @@ class Tree:
         file = self._open.get(node.id)
         return node if file is None else file.overlaid(node)
 
-    def _of_node(self, node: Node) -> Attributes:
-        store, who, mode = self.memory.store, self.memory.who, node.mode
-        if node.kind is not Kind.SYMLINK and (self._read_only or not store.peek_writable(who, node.scope)):
-            mode &= ~0o222
-        nlink = 1
-        if node.kind is Kind.DIRECTORY:
-            nlink = 2 + store.peek_subdirectories(who, node.id)
-        elif node.parent is None:
-            nlink = 0
-        return Attributes(
-            node.id, _TYPE[node.kind] | mode, nlink,
-            self.owner.uid if node.uid is None else node.uid, self.owner.gid if node.gid is None else node.gid,
-            node.size, node.atime, node.mtime, node.ctime,
-        )  # fmt: skip
-
     def _attributes(self, found: Address) -> Attributes:
         if isinstance(found, Real):
-            return self._of_node(self._overlaid(found.node))
-        return self._of_virtual(found)
-
-    def _of_virtual(self, found: Address) -> Attributes:
-        if isinstance(found, Alias):
-            mode, size, at = stat.S_IFLNK | 0o777, len(found.target), self._born
-        elif isinstance(found, Place):
-            mode, size, at = stat.S_IFDIR | 0o755, 0, self._born
-        elif isinstance(found, ViewOf):
-            bits = (0o444 if found.view.read else 0) | (0o222 if found.view.write and not self._read_only else 0)
-            mode, size, at = stat.S_IFREG | bits, 0, found.node.mtime
-        elif isinstance(found, Mailbox):
-            mode, size, at = stat.S_IFREG | 0o222, 0, self._born
-        else:
-            mode, size, at = stat.S_IFREG | 0o644, 0, self._born
-        links = 2 if isinstance(found, Place) else 1
-        return Attributes(_ino(_key(found)), mode, links, self.owner.uid, self.owner.gid, size, at, at, at)
+            return self._attributer.of_node(self._overlaid(found.node))
+        return self._attributer.of_virtual(found)
 
     def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
         if found.name == ASK:
@@ -390,7 +331,7 @@ class Tree:
                 names = [paths.raw(name) for name in self.memory.questions]
         else:
             names = [paths.raw(name) for name in [paths.EVERYONE, *reader.agents()]]
-        return [(name, _ino(found.name + b"/" + name), stat.S_IFREG) for name in sorted(names)]
+        return [(name, inode(found.name + b"/" + name), stat.S_IFREG) for name in sorted(names)]
 
     def _owned(self, caller: Caller) -> dict[str, int | None]:
         """Owner to record: None where it is the mount's, so that other mounts show their own."""
@@ -410,19 +351,3 @@ class Tree:
 def _modes(flags: int) -> tuple[bool, bool]:
     access = flags & os.O_ACCMODE
     return access in (os.O_RDONLY, os.O_RDWR), access in (os.O_WRONLY, os.O_RDWR)
-
-
-def _key(found: Address) -> bytes:
-    """What tells one virtual node from another."""
-    if isinstance(found, ViewOf):
-        return b"%d:%s" % (found.node.id, repr(found.name).encode())
-    if isinstance(found, Mailbox):
-        return paths.TELL + b"/" + found.name
-    if isinstance(found, Question):
-        return ASK + b"/" + found.name
-    return b"" if isinstance(found, Real) else found.name
-
-
-def _ino(key: bytes) -> int:
-    """An inode number for a virtual node: stable, and above those of most real ones."""
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1 | 1 << 62

@@ -1,0 +1,101 @@
+"""What stat(2) says of a node, real or virtual.
+
+Owns the numbers that a front end shows: inode, mode, link count, owner, size, times. Called by the tree. The mode is
+what the policy allows: write bits are off where this agent may not write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from dataclasses import dataclass
+
+from avmfs import paths
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
+
+TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """stat(2): times in ns, ``blocks`` of 512 bytes."""
+
+    ino: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    atime: int
+    mtime: int
+    ctime: int
+
+    @property
+    def blocks(self) -> int:
+        return (self.size + 511) // 512
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose process asks; recorded as owner where it is not the mount's own."""
+
+    uid: int
+    gid: int
+
+
+class Attributer:
+    """Attributes as one mount shows them. ``owner`` owns what nobody else does."""
+
+    def __init__(self, memory: Memory, owner: Caller, read_only: bool) -> None:
+        self._memory = memory
+        self._owner = owner
+        self._read_only = read_only
+        self._born = memory.now()
+
+    def of_node(self, node: Node) -> Attributes:
+        store, who, mode = self._memory.store, self._memory.who, node.mode
+        if node.kind is not Kind.SYMLINK and (self._read_only or not store.peek_writable(who, node.scope)):
+            mode &= ~0o222
+        nlink = 1
+        if node.kind is Kind.DIRECTORY:
+            nlink = 2 + store.peek_subdirectories(who, node.id)
+        elif node.parent is None:
+            nlink = 0
+        return Attributes(
+            node.id, TYPE[node.kind] | mode, nlink,
+            self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
+            node.size, node.atime, node.mtime, node.ctime,
+        )  # fmt: skip
+
+    def of_virtual(self, found: Address) -> Attributes:
+        if isinstance(found, Alias):
+            mode, size, at = stat.S_IFLNK | 0o777, len(found.target), self._born
+        elif isinstance(found, Place):
+            mode, size, at = stat.S_IFDIR | 0o755, 0, self._born
+        elif isinstance(found, ViewOf):
+            bits = (0o444 if found.view.read else 0) | (0o222 if found.view.write and not self._read_only else 0)
+            mode, size, at = stat.S_IFREG | bits, 0, found.node.mtime
+        elif isinstance(found, Mailbox):
+            mode, size, at = stat.S_IFREG | 0o222, 0, self._born
+        else:
+            mode, size, at = stat.S_IFREG | 0o644, 0, self._born
+        links = 2 if isinstance(found, Place) else 1
+        return Attributes(inode(_key(found)), mode, links, self._owner.uid, self._owner.gid, size, at, at, at)
+
+
+def _key(found: Address) -> bytes:
+    """What tells one virtual node from another."""
+    if isinstance(found, ViewOf):
+        return b"%d:%s" % (found.node.id, repr(found.name).encode())
+    if isinstance(found, Mailbox):
+        return paths.TELL + b"/" + found.name
+    if isinstance(found, Question):
+        return ASK + b"/" + found.name
+    return b"" if isinstance(found, Real) else found.name
+
+
+def inode(key: bytes) -> int:
+    """An inode number for a virtual node: stable, and above those of most real ones."""
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1 | 1 << 62
