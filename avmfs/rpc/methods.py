@@ -12,6 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -267,9 +268,14 @@ def _message(message: Message) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@cache
+def _schema(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
+    """Types and parameters of a method, but for the memory."""
+    return get_type_hints(function), dict(tuple(inspect.signature(function).parameters.items())[1:])
+
+
 def _check(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    hints = get_type_hints(function)
-    parameters = dict(tuple(inspect.signature(function).parameters.items())[1:])
+    hints, parameters = _schema(function)
     for given, value in arguments.items():
         if given not in parameters:
             raise Invalid(f"{name}: unknown argument {given!r}")
