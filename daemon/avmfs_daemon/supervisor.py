@@ -71,6 +71,7 @@ class Supervisor:
         self._key = secrets.token_bytes(32)
         self._mounts = load_mounts(paths.mounts_file, environ)
         self._settings = load_settings(paths.config_file, environ)
+        self._to_come = list(self._mounts)  # while starting: mounts that have no slot yet
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -139,6 +140,7 @@ class Supervisor:
         self._crew.add(Slot("keeper", "keeper"))
         for mount in self._mounts:
             self._add(mount)
+            self._to_come.remove(mount)
         self._turn_until(self._settled, START_S)
         if not self._stopping:
             problems = self._problems()
@@ -258,11 +260,15 @@ class Supervisor:
             store["waiting_lexical"], store["waiting_semantic"] = self._store.queue_lengths()
         except AvmError as e:
             store["error"] = str(e)
+        # Whoever waits until all mounts are ready must not find none.
+        to_come = [Slot(f"mount {mount.agent_id}", "mount", mount) for mount in self._to_come]
         store["writer_pid"] = self._writer.current.pid if self._writer.current else None
         return {
             "pid": os.getpid(),
             "version": version(),
-            "mounts": [slot.status() for slot in self._crew.slots if slot.mount is not None and slot.wanted],
+            "mounts": [
+                slot.status() for slot in [*self._crew.slots, *to_come] if slot.mount is not None and slot.wanted
+            ],
             "embedding": self._service.status(),
             "store": store,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
