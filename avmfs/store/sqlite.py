@@ -79,12 +79,13 @@ class SqliteStore:
 
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         kept = self._remembered()
+        # Also when the bytes are here: another agent of this process may have read them.
+        found = self.peek_node(who, node)
         data = kept.bodies.get(node)
         if data is None:
-            found = self.peek_node(who, node)
             with self._connection() as (db, _):
-                row: Any = db.execute("select size, extents from node where id = ?", (node,)).fetchone()
-                if row is None:
+                row: Any = db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+                if row is None or row[2] not in self._visible(kept, who):
                     raise Stale()
                 if row[1] or found.size > _SMALL:
                     return content.read(db, node, row[0], bool(row[1]), offset, length)

@@ -440,6 +440,10 @@ def test_an_open_file_that_moved_out_of_sight_is_not_read_on(world: World) -> No
     world.write(ALICE, "/memory/private/alice/f", b"private now")
     with world.reading(BOB) as reader, pytest.raises((Stale, NotFound)):
         reader.read(node, 0, 100)
+    # The quick way too, whoever of this process has had the bytes just before.
+    assert world.store.peek_read(ALICE, node, 0, 100) == b"private now"
+    with pytest.raises(Stale):
+        world.store.peek_read(BOB, node, 0, 100)
     with pytest.raises(NotFound):
         world.do(BOB, "append", node=node, handle=None, data=b"x")
 
