@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 
 import click
@@ -13,6 +14,14 @@ from avmfs.cli.session import content_of, door, show
 from avmfs.errors import Invalid
 
 
+def _searching(function: Callable[..., None]) -> Callable[..., None]:
+    """What both kinds of search take."""
+    query = click.argument("query", nargs=-1, required=True)
+    limit = click.option("--limit", "-n", default=10, show_default=True)
+    under = click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+    return query(limit(under(function)))
+
+
 def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str) -> None:
     with door(ctx) as memory:
         found = memory.call("search", q=" ".join(query), limit=limit, under=under, mode=mode)
@@ -20,9 +29,7 @@ def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, 
 
 
 @click.command("search", cls=Command)
-@click.argument("query", nargs=-1, required=True)
-@click.option("--limit", "-n", default=10, show_default=True)
-@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@_searching
 @click.pass_context
 def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context."""
@@ -30,9 +37,7 @@ def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) 
 
 
 @click.command("semantic", cls=Command)
-@click.argument("query", nargs=-1, required=True)
-@click.option("--limit", "-n", default=10, show_default=True)
-@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@_searching
 @click.pass_context
 def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
     """Like search, by meaning alone (needs a running daemon for its model)."""

@@ -57,7 +57,7 @@ class Sink:
     def tell(self, events: Iterable[Event]) -> None:
         """Raises OSError when the mount is gone."""
         foreign = [event for event in events if event.origin != self.origin or event.op == TOUCHED]
-        if any(event.op in _NAMES and event.origin != self.origin for event in foreign):
+        if any(event.op in _NAMES for event in foreign):
             os.write(self.descriptor, self.names)
         for node in sorted({event.node for event in foreign if event.op not in _SILENT}):
             notice = bytearray(self.node)
