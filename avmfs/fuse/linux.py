@@ -14,25 +14,26 @@ works, a rename over an open file is one atomic step, a waiting open can be inte
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import stat
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from avmfs.errors import Invalid, NotFound, NotPermitted
-from avmfs.fuse import device
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
+from avmfs.fuse.resume import Box, Continuity
 from avmfs.fuse.session import Handler, Later, Request, Session
+from avmfs.store.lanes import REQUEST
 from avmfs.store.schema import ROOT
-from avmfs.vfs.address import Address, Real
+from avmfs.vfs import locks
+from avmfs.vfs.address import Address, Question, Real
 from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import LockTable
-from avmfs.vfs.nodes import VirtualHandle
+from avmfs.vfs.nodes import QuestionHandle, VirtualHandle
 from avmfs.vfs.tree import Handle, Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
@@ -41,14 +42,18 @@ _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
 
 class LinuxMount:
-    """One mount on an open device. ``serve`` returns when it is unmounted."""
+    """What each request of one mount's kernel means; ``session`` is its loop. ``found`` is what a predecessor left in
+    the box."""
 
-    def __init__(self, tree: Tree, descriptor: int, runtime_dir: Path) -> None:
+    def __init__(
+        self, tree: Tree, descriptor: int, runtime_dir: Path, continuity: Continuity, box: Box | None,
+        found: Mapping[str, int],
+    ) -> None:  # fmt: skip
         self.tree = tree
-        self._numbers = Numbers(tree)
-        self._next = itertools.count(1)
-        self._handles: dict[int, Handle] = {}
-        self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
+        self._continuity = continuity
+        self._numbers = Numbers(tree, continuity)
+        self._handles: dict[int, Handle] = continuity.handles
+        self._listings: dict[int, list[tuple[bytes, int, int]]] = {}
         pooled = frozenset({
             Op.SETATTR, Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.RENAME2, Op.CREATE, Op.FSYNC,
             Op.SETLK, Op.SETLKW, Op.FALLOCATE,
@@ -63,35 +68,21 @@ class LinuxMount:
             Op.FSYNCDIR: lambda request: b"", Op.GETLK: self._getlk, Op.SETLK: self._setlk, Op.SETLKW: self._setlk,
             Op.CREATE: self._create, Op.FALLOCATE: self._fallocate, Op.DESTROY: lambda request: b"",
         }  # fmt: skip
-        self._session = Session(descriptor, handlers, pooled, self._numbers.forget)
-        self._locks = LockTable(runtime_dir / "locks", self._session.interrupted)
+        self.session = Session(descriptor, handlers, pooled, self._numbers.forget, self._once, continuity.settle)
+        held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
+        self._locks = LockTable(runtime_dir / "locks", self.session.interrupted, box, held)
 
-    def serve(self, ready: Callable[[], None], *, cached: bool) -> None:
-        """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted. ``cached``:
-        let the kernel keep names and attributes while the writer tells it of every change."""
-        over = threading.Event()
+    def _once(self, request: Request) -> AbstractContextManager[None]:
+        return self.tree.memory.store.once(REQUEST, p.plain_unique(request.unique))
 
-        def greeted() -> None:
-            if cached and self._session.minor >= p.EPOCH_MINOR:
-                threading.Thread(target=self._feed_cache, args=(over,), name="cache", daemon=True).start()
-            ready()
-
-        try:
-            self._session.serve(greeted)
-        finally:
-            over.set()
-            self.tree.commit_all()
-            self._locks.close()
-
-    def _feed_cache(self, over: threading.Event) -> None:
-        self.tree.memory.store.feed_cache(
-            self._session.descriptor, p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._session.switch_caching,
-            over,
-        )  # fmt: skip
+    def close(self) -> None:
+        """The mount is over: what was written becomes durable, locks end."""
+        self.tree.commit_all()
+        self._locks.close()
 
     def _validity(self, found: Address) -> int:
         """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
-        if not self._session.caching or not isinstance(found, Real):
+        if not self.session.caching or not isinstance(found, Real):
             return 0
         if found.node.expires is None:
             return CACHED_S
@@ -104,7 +95,7 @@ class LinuxMount:
     def _absent(self, where: Address, name: bytes) -> bytes:
         """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
         not for views, whose coming and going is in no log."""
-        if not isinstance(where, Real) or where.node.id == ROOT or not self._session.caching or b":" in name:
+        if not isinstance(where, Real) or where.node.id == ROOT or not self.session.caching or b":" in name:
             raise NotFound()
         return p.ENTRY_OUT.pack(0, 0, CACHED_S, 0, 0, 0) + bytes(p.ATTR.size)
 
@@ -189,13 +180,21 @@ class LinuxMount:
     def _create(self, request: Request) -> bytes:
         flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
+        if (given := self._given(request)) is not None and isinstance(handle := self._handles[given], FileHandle):
+            found: Address = self.tree.node(handle.file.node)
+            return self._entry(found, self.tree.attributes(found)) + _opened(given, handle)
         found, handle = self.tree.create(
             self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
         )
-        return self._entry(found, self.tree.attributes(found)) + self._kept(handle)
+        if isinstance(found, Question):
+            self._continuity.asked()
+        return self._entry(found, self.tree.attributes(found)) + self._kept(handle, request)
 
     def _unlink(self, request: Request) -> bytes:
-        self.tree.unlink(self._numbers.address(request.node), request.body.rstrip(b"\0"))
+        where = self._numbers.address(request.node)
+        self.tree.unlink(where, request.body.rstrip(b"\0"))
+        if not isinstance(where, Real):
+            self._continuity.asked()
         return b""
 
     def _rmdir(self, request: Request) -> bytes:
@@ -221,10 +220,12 @@ class LinuxMount:
 
     def _open(self, request: Request) -> bytes:
         flags, _ = p.OPEN_IN.unpack_from(request.body)
+        if (given := self._given(request)) is not None:
+            return _opened(given, self._handles[given])
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._not_contended(request.node)
-        elif not self._session.may_block():
+        elif not self.session.may_block():
             raise Later
         else:
             request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
@@ -232,40 +233,58 @@ class LinuxMount:
         if request.answered:  # interrupted meanwhile: nobody will release it
             handle.release()
             return b""
-        return self._kept(handle)
+        return self._kept(handle, request)
 
-    def _kept(self, handle: Handle) -> bytes:
-        number = next(self._next)
+    def _kept(self, handle: Handle, request: Request) -> bytes:
+        number = self._continuity.opened(handle, request.unique)
         self._handles[number] = handle
-        return p.OPEN_OUT.pack(number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
+        return _opened(number, handle)
+
+    def _given(self, request: Request) -> int | None:
+        """The handle that a predecessor had made for this request, before it was killed."""
+        return self._continuity.given(request.unique) if request.resent else None
 
     def _read(self, request: Request) -> bytes:
         fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        if isinstance(handle, VirtualHandle) and not self._session.may_block():
+        if isinstance(handle, VirtualHandle) and not self.session.may_block():
             raise Later  # reaching the end of a view may commit a mark
         self._not_contended(request.node)
-        return handle.read(offset, size)
+        if not isinstance(handle, VirtualHandle) or handle.ended:
+            return handle.read(offset, size)
+        piece = handle.read(offset, size)
+        if handle.ended:
+            self._continuity.progress(fh, handle)
+        return piece
 
     def _write(self, request: Request) -> bytes:
         fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        if not self._session.may_block() and (
+        if not self.session.may_block() and (
             handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
         ):
             raise Later
         self._not_contended(request.node)
-        start = p.WRITE_IN.size
-        return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
+        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
+        if not isinstance(handle, VirtualHandle):
+            return p.WRITE_OUT.pack(handle.write(offset, data), 0)
+        if not request.resent or not self._continuity.written(fh, request.unique):
+            handle.write(offset, data)
+            self._continuity.progress(fh, handle, request.unique, data)
+        return p.WRITE_OUT.pack(len(data), 0)
 
     def _flush(self, request: Request) -> bytes:
         fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
+        if not self.session.may_block() and handle.pending:
             raise Later
         handle.flush()
         if isinstance(handle, FileHandle):
             self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
+        elif handle.writable:
+            self._continuity.progress(fh, handle)
+            if isinstance(handle, QuestionHandle):
+                self._continuity.asked()
         return b""
 
     def _fsync(self, request: Request) -> bytes:
@@ -274,13 +293,16 @@ class LinuxMount:
 
     def _release(self, request: Request) -> bytes:
         fh, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
+        if request.resent and fh not in self._handles:
+            return b""
         handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
+        if not self.session.may_block() and handle.pending:
             raise Later
         del self._handles[fh]
         if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
             self._locks.forget(handle.file.node, owner, "whole")
         handle.release()
+        self._continuity.closed(fh)
         return b""
 
     def _fallocate(self, request: Request) -> bytes:
@@ -290,35 +312,44 @@ class LinuxMount:
 
     def _not_contended(self, node: int) -> None:
         """A commit of this file may be under way: whoever must wait for it waits in the pool."""
-        if not self._session.may_block() and self.tree.contended(node):
+        if not self.session.may_block() and self.tree.contended(node):
             raise Later
 
     # Directories ---------------------------------------------------------------------------------------
 
     def _opendir(self, request: Request) -> bytes:
-        number = next(self._next)
-        self._listings[number] = (self._numbers.address(request.node), [])
-        return p.OPEN_OUT.pack(number, 0, 0)
+        self._numbers.address(request.node)  # raises when it is gone
+        given = self._given(request)
+        return p.OPEN_OUT.pack(self._continuity.opened_listing(request.unique) if given is None else given, 0, 0)
 
     def _readdir(self, request: Request) -> bytes:
         """Streams: an entry's offset is its place in a list that is made when the reader (re)starts at 0."""
         fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
-        where, entries = self._listings[fh]
-        if offset == 0:
-            if not self._session.may_block():
+        entries = self._listings.get(fh)
+        if offset == 0 or entries is None:
+            if not self.session.may_block():
                 raise Later  # a large directory takes its time
-            entries = [(b".", 0, stat.S_IFDIR), (b"..", 0, stat.S_IFDIR), *self.tree.names(where)]
-            self._listings[fh] = (where, entries)
+            names = self.tree.names(self._numbers.address(request.node))
+            entries = [(b".", 0, stat.S_IFDIR), (b"..", 0, stat.S_IFDIR), *names]
+            if offset:
+                entries = self._continuity.entries(fh, offset, entries)
+            self._listings[fh] = entries
+        last, stop = b"", offset
         reply = bytearray()
         for place in range(offset, len(entries)):
             name, ino, kind = entries[place]
             if len(reply) + p.DIRENT.size + len(name) + 8 > size:
                 break
             reply += p.dirent(ino or 1, place + 1, kind, name)
+            last, stop = name, place + 1
+        if reply:
+            self._continuity.listed(fh, stop, last)
         return bytes(reply)
 
     def _releasedir(self, request: Request) -> bytes:
-        self._listings.pop(p.RELEASE_IN.unpack_from(request.body)[0], None)
+        fh = p.RELEASE_IN.unpack_from(request.body)[0]
+        self._listings.pop(fh, None)
+        self._continuity.closed(fh)
         return b""
 
     # Locks ---------------------------------------------------------------------------------------------
@@ -349,14 +380,8 @@ class LinuxMount:
         return handle
 
 
-def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
-    runtime_dir: Path,
-) -> None:  # fmt: skip
-    """Mount and serve until unmounted."""
-    options = ["fsname=avmfs", "subtype=avmfs", "nosuid", "nodev", "default_permissions", "ro" if read_only else "rw"]
-    descriptor = device.mount(mountpoint, [*options, "allow_other"] if allow_other else options)
-    LinuxMount(tree, descriptor, runtime_dir).serve(ready, cached=cached)
+def _opened(number: int, handle: Handle) -> bytes:
+    return p.OPEN_OUT.pack(number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
 
 
 def _attr(found: Attributes) -> bytes:

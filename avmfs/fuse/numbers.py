@@ -7,11 +7,11 @@ gets one at its first lookup and loses it when the kernel has forgotten all of t
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
+from avmfs.fuse.resume import Continuity
 from avmfs.fuse.session import Request
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real
@@ -27,14 +27,17 @@ def is_real(node: int) -> bool:
 
 
 class Numbers:
-    """One mount's numbers. Thread-safe."""
+    """One mount's numbers, noted in ``continuity``. Thread-safe."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, continuity: Continuity) -> None:
         self._tree = tree
-        self._next = itertools.count(1)
-        self._virtual: dict[int, tuple[Address, int]] = {}
+        self._continuity = continuity
+        self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
         self._table = threading.Lock()
+        for row, number, count, found in continuity.nodes():
+            self._virtual[_VIRTUAL | number] = (found, count, row)
+            self._keys[found] = _VIRTUAL | number
 
     def address(self, node: int) -> Address:
         """What a number stands for: a store's node as it is now, or a virtual one."""
@@ -58,10 +61,12 @@ class Numbers:
         with self._table:
             number = self._keys.get(found)
             if number is None:
-                number = self._keys[found] = _VIRTUAL | next(self._next)
-                self._virtual[number] = (found, 0)
-            address, count = self._virtual[number]
-            self._virtual[number] = (address, count + 1)
+                row, plain = self._continuity.node_known(found)
+                number = self._keys[found] = _VIRTUAL | plain
+                self._virtual[number] = (found, 0, row)
+            address, count, row = self._virtual[number]
+            self._virtual[number] = (address, count + 1, row)
+            self._continuity.node_counted(row, count + 1)
         return number
 
     def forget(self, request: Request) -> None:
@@ -74,8 +79,12 @@ class Numbers:
         with self._table:
             for node, lookups in gone:
                 if node & _VIRTUAL and node in self._virtual:
-                    found, count = self._virtual[node]
+                    found, count, row = self._virtual[node]
                     if count <= lookups:
-                        del self._virtual[node], self._keys[found]
+                        del self._virtual[node]
+                        if self._keys.get(found) == node:
+                            del self._keys[found]
+                        self._continuity.node_forgotten(row, node & ~_VIRTUAL)
                     else:
-                        self._virtual[node] = (found, count - lookups)
+                        self._virtual[node] = (found, count - lookups, row)
+                        self._continuity.node_counted(row, count - lookups)

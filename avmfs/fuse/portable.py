@@ -314,10 +314,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
-    runtime_dir: Path,
-) -> None:  # fmt: skip
-    """Mount and serve until unmounted; nothing is ever ``cached``. Raises RuntimeError when libfuse cannot mount."""
+    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, ready: Callable[[], None], runtime_dir: Path
+) -> None:
+    """Mount and serve until unmounted; nothing is ever cached. Raises RuntimeError when libfuse cannot mount."""
     # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
     # the signal would end the process. Waits look at fuse_interrupted() instead.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

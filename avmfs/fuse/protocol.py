@@ -62,6 +62,7 @@ class Init(IntFlag):
     MAX_PAGES = 1 << 22
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
+    HAS_RESEND = 1 << 39  # protocol >= 7.40 (Linux 6.9)
 
 
 class SetAttr(IntFlag):
@@ -117,13 +118,22 @@ DIRENT = struct.Struct("=QQII")  # ino off namelen type; then the name, padded t
 
 
 NOTIFY_INVAL_INODE = 2
+NOTIFY_RESEND = 7  # every request that was read and not answered is sent again, before all others
 NOTIFY_INC_EPOCH = 8  # protocol >= 7.44: every cached name is looked up again; takes no lock, waits for nobody
 EPOCH_MINOR = 44
 
+RESENT = 1 << 63  # set in the unique of a request that is sent again; its reply carries it too
+
+RESEND = OUT_HEADER.pack(OUT_HEADER.size, NOTIFY_RESEND, 0)
 INC_EPOCH = OUT_HEADER.pack(OUT_HEADER.size, NOTIFY_INC_EPOCH, 0)
 # A negative offset: attributes only. Pages are dropped at open, or when a read finds other attributes.
 INVAL_ATTRIBUTES = struct.pack("=IiQQqq", OUT_HEADER.size + 24, NOTIFY_INVAL_INODE, 0, 0, -1, 0)
 INVAL_NODE_AT = OUT_HEADER.size
+
+
+def plain_unique(unique: int) -> int:
+    """What names a request, however often it is sent."""
+    return unique & ~RESENT
 
 
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:

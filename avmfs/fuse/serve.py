@@ -17,6 +17,7 @@ from pathlib import Path
 from avmfs_config import Mount
 
 from avmfs.errors import AvmError, Invalid
+from avmfs.fuse.resume import Box
 from avmfs.memory import Memory
 from avmfs.vfs.tree import Tree
 
@@ -36,10 +37,13 @@ def front_end(environ: Mapping[str, str]) -> str:
 
 
 def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
-) -> None:
+    memory: Memory, mount: Mount, *, ready: Callable[[dict[str, str]], None], told: Callable[[dict[str, str]], None],
+    before_mount: Callable[[], None], runtime_dir: Path, box: Box | None,
+) -> None:  # fmt: skip
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
-    has accepted it. Raises AvmError or RuntimeError when it cannot be mounted."""
+    has accepted it; it and ``told`` are given what the mount can do (``mounted.About``). ``box`` holds what outlives
+    this process: with a predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it
+    cannot be mounted."""
     uid = os.getuid() if mount.uid is None else mount.uid
     gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
     tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
@@ -53,16 +57,25 @@ def serve(
                 log.warning("could not renew leases on unlinked files: %s", e)
 
     threading.Thread(target=holding, name="holds", daemon=True).start()
-    if front_end(os.environ) == "linux":
-        from avmfs.fuse.linux import mount as mount_it
-    else:
-        from avmfs.fuse.portable import mount as mount_it
-    before_mount()
+    allow_other = mount.allow_other or mount.uid is not None
     try:
-        mount_it(
-            tree, mount.mountpoint, read_only=mount.read_only, allow_other=mount.allow_other or mount.uid is not None,
-            cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir,
-        )  # fmt: skip
+        if front_end(os.environ) == "linux":
+            from avmfs.fuse import mounted
+
+            mounted.mount(
+                tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
+                cached=mount.coherence != "strict", ready=ready, told=told, before_mount=before_mount,
+                runtime_dir=runtime_dir, box=box,
+            )  # fmt: skip
+        else:
+            from avmfs.fuse import portable
+
+            before_mount()
+            about = {"survives": "remount", "caching": "none", "caching_reason": "the portable front end never caches"}
+            portable.mount(
+                tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
+                ready=lambda: ready(about), runtime_dir=runtime_dir,
+            )  # fmt: skip
     finally:
         over.set()
 

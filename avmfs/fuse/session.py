@@ -36,7 +36,11 @@ _WANTED = (
     | p.Init.MAX_PAGES
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
+    | p.Init.HAS_RESEND
 )
+
+
+_WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
 class Request:
@@ -47,6 +51,11 @@ class Request:
     def __init__(self, op: int, unique: int, node: int, uid: int, gid: int, body: bytes) -> None:
         self.op, self.unique, self.node, self.uid, self.gid, self.body = op, unique, node, uid, gid, body
         self.answered = self.interrupted = self.abandonable = False
+
+    @property
+    def resent(self) -> bool:
+        """Was it sent before, to a process that was killed before it had answered?"""
+        return self.unique >= p.RESENT
 
     @property
     def caller(self) -> Caller:
@@ -62,7 +71,9 @@ Handler = Callable[[Request], bytes]
 
 class Session:
     """One mounted device. ``pooled`` are opcodes whose handlers always may block; another handler that finds it
-    would have to wait raises Later. ``forget`` takes FORGET and BATCH_FORGET, which have no reply."""
+    would have to wait raises Later. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once`` spans what
+    may change something, until it is answered; ``settled(resent, defer)`` follows once every request that is sent again
+    has been read."""
 
     def __init__(
         self,
@@ -70,22 +81,35 @@ class Session:
         handlers: Mapping[int, Handler],
         pooled: frozenset[int],
         forget: Callable[[Request], None],
+        once: Callable[[Request], contextlib.AbstractContextManager[None]],
+        settled: Callable[[set[int], Callable[[Callable[[], None]], None]], None],
     ) -> None:
         self._fd = descriptor
         self._handlers = handlers
         self._pooled = pooled
         self._forget = forget
+        self._once = once
+        self._settled = settled
         self._pool = Pool()
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
+        self.resends = False  # can the kernel send again what a killed process has not answered?
         self.caching = False  # may replies say that names and attributes stay valid?
 
-    def serve(self, ready: Callable[[], None]) -> None:
-        """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
+    def serve(self, ready: Callable[[], None], minor: int = 0) -> None:
+        """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on
+        a mount that is taken over; ``minor`` is then of the protocol agreed on."""
         buffer = bytearray(_BUFFER)
+        # A process that is killed during a read of pages that are not there yet makes the kernel fail the request.
+        buffer[:: os.sysconf("SC_PAGE_SIZE")] = b"\1" * len(range(0, len(buffer), os.sysconf("SC_PAGE_SIZE")))
         view = memoryview(buffer)
+        resent: set[int] | None = None
+        if minor:
+            self.minor, self.resends, resent = minor, True, set()
+            os.write(self._fd, p.RESEND)
+            ready()
         try:
             while True:
                 try:
@@ -98,6 +122,8 @@ class Session:
                     raise
                 _, op, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(buffer)
                 request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
+                if resent is not None and op not in _WITHOUT_REPLY:
+                    resent = self._count_resent(request, resent)
                 if op == Op.INIT:
                     self._greet(request)
                     ready()
@@ -111,6 +137,14 @@ class Session:
                     self._handle(request)
         finally:
             os.close(self._fd)
+
+    def _count_resent(self, request: Request, resent: set[int]) -> set[int] | None:
+        """Requests sent again come before all others."""
+        if request.resent:
+            resent.add(p.plain_unique(request.unique))
+            return resent
+        self._settled(resent, self._pool.submit)
+        return None
 
     def _handle(self, request: Request) -> None:
         """Run a request and reply. The boundary: no error leaves here but Later, and that only to be deferred."""
@@ -138,7 +172,8 @@ class Session:
     def _deferred(self, request: Request) -> None:
         self._current.request = request
         try:
-            self._handle(request)
+            with self._once(request):
+                self._handle(request)
         finally:
             self._current.request = None
             self._pending.pop(request.unique, None)
@@ -167,6 +202,7 @@ class Session:
         if major != p.MAJOR:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
         self.minor = minor
+        self.resends = bool(offered & p.Init.HAS_RESEND)
         wanted = int(_WANTED) & offered
         self._reply(
             request, 0,

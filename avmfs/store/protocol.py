@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from avmfs.access import Principal, Visible
+from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
 
 
@@ -142,10 +143,30 @@ class Store(Protocol):
         ...
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes (see sinks), until ``over``; blocks. Returns at once where no daemon
-        runs: nothing may be cached then."""
+        runs: nothing may be cached then. ``keep`` and ``registered``: see submit.WriterClient."""
+        ...
+
+    def keep(self, kept: Kept, origin: bytes | None) -> bytes:
+        """Note what `once` spans in memory that outlives this process, and go on where its predecessor was killed.
+        Returns the origin that the writer knows this process by; ``origin`` is the predecessor's."""
+        ...
+
+    def once(self, kind: int, key: int) -> AbstractContextManager[None]:
+        """Of what this thread submits inside, each is applied once and answered with its first answer, even when the
+        process is killed and its successor runs the same work, named by ``kind`` and ``key``, again. Without `keep`
+        nothing is promised."""
+        ...
+
+    def left(self, kind: int, key: int) -> bool:
+        """Was the predecessor killed while it did this work?"""
+        ...
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """Of the predecessor's work of this kind only ``still`` will be run again."""
         ...
 
     def capacity(self) -> os.statvfs_result:

@@ -21,6 +21,7 @@ import apsw
 
 from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import NotSupported, Stale
+from avmfs.kept import Kept
 from avmfs.node import Node
 from avmfs.store import content, database
 from avmfs.store.peek import CommitHeader, Remembered
@@ -182,10 +183,28 @@ class SqliteStore:
         return self._submitter.watch(notify)
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:  # fmt: skip
         if isinstance(self._submitter, WriterClient):
-            self._submitter.feed_cache(descriptor, names, node, at, switch, over)
+            self._submitter.feed_cache(descriptor, names, node, at, switch, over, registered, keep)
+
+    def keep(self, kept: Kept, origin: bytes | None) -> bytes:
+        if not isinstance(self._submitter, WriterClient):
+            raise NotSupported("only a process of a daemon has a successor")
+        return self._submitter.keep(kept, origin)
+
+    def once(self, kind: int, key: int) -> AbstractContextManager[None]:
+        return (
+            self._submitter.once(kind, key) if isinstance(self._submitter, WriterClient) else contextlib.nullcontext()
+        )
+
+    def left(self, kind: int, key: int) -> bool:
+        return isinstance(self._submitter, WriterClient) and self._submitter.left(kind, key)
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.settle(kind, still)
 
     def capacity(self) -> os.statvfs_result:
         return os.statvfs(self.path.parent)

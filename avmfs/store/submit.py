@@ -20,8 +20,10 @@ from typing import Any, Protocol
 from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy, TooBig, from_wire
+from avmfs.kept import Kept
 from avmfs.store import database
 from avmfs.store.applier import Applier
+from avmfs.store.lanes import Lanes
 from avmfs.store.lock import StoreLock
 from avmfs.store.transaction import IndexRules
 from avmfs.store.writer import REQUEST_LIMIT
@@ -37,18 +39,21 @@ class Submitter(Protocol):
 class Lane:
     """One connection to the writer, one request at a time. Reconnects and resends; the writer applies once."""
 
-    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float, origin: bytes) -> None:
+    def __init__(
+        self, address: Path, agent: str, proof: bytes, patience_s: float, origin: bytes, client: bytes, number: int = 0
+    ) -> None:
         self._address = address
         self._greeting = {
-            "v": wire.PROTOCOL, "client": secrets.token_bytes(16), "agent": agent, "proof": proof, "origin": origin,
+            "v": wire.PROTOCOL, "client": client, "agent": agent, "proof": proof, "origin": origin,
         }  # fmt: skip
         self._patience = patience_s
-        self._number = 0
+        self._number = number
         self._sock: socket.socket | None = None
 
-    def call(self, request: list[Any]) -> Any:
-        """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``."""
-        self._number += 1
+    def call(self, request: list[Any], number: int | None = None) -> Any:
+        """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``. ``number``
+        is this request's among the client's: that of a request which a process before may have sent."""
+        self._number = self._number + 1 if number is None else number
         message = wire.frame([self._number, *request])
         if len(message) > REQUEST_LIMIT:  # the writer would hang up, and again at each try
             raise TooBig(f"{len(message)} bytes at once; {REQUEST_LIMIT} are allowed")
@@ -87,23 +92,54 @@ class Lane:
             self._sock = None
 
 
+def _connection(taken: int | None) -> socket.socket:
+    return socket.socket(socket.AF_UNIX) if taken is None else socket.socket(fileno=taken)
+
+
 class WriterClient:
     """Submits through the writer's socket; threads each take a lane. ``agent`` "*" may name one per request."""
 
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._lanes: deque[Lane] = deque()
+        self._kept_lanes: Lanes | None = None
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
 
+    def keep(self, kept: Kept, origin: bytes | None) -> bytes:
+        """From now on what `once` spans is noted there, and goes on where a process before was killed; ``origin`` is
+        that one's. Returns the origin in use."""
+        self._origin = self._origin if origin is None else origin
+        self._kept_lanes = Lanes(kept.lanes, self._lane)
+        return self._origin
+
+    def once(self, kind: int, key: int) -> contextlib.AbstractContextManager[None]:
+        """See protocol.Store."""
+        return contextlib.nullcontext() if self._kept_lanes is None else self._kept_lanes.once(kind, key)
+
+    def left(self, kind: int, key: int) -> bool:
+        """See protocol.Store."""
+        return self._kept_lanes is not None and self._kept_lanes.left(kind, key)
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """See protocol.Store."""
+        if self._kept_lanes is not None:
+            self._kept_lanes.settle(kind, still)
+
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        request = [who.name, who.operator, command, arguments]
+        if self._kept_lanes is not None and self._kept_lanes.counts(command):
+            return self._kept_lanes.call(request)
         try:
             lane = self._lanes.pop()
         except IndexError:
-            lane = Lane(self._address, self._agent, self._proof, self._patience, self._origin)
+            lane = self._lane(secrets.token_bytes(16), 0)
         try:
-            return lane.call([who.name, who.operator, command, arguments])
+            return lane.call(request)
         finally:
             self._lanes.append(lane)
+
+    def _lane(self, client: bytes, number: int) -> Lane:
+        return Lane(self._address, self._agent, self._proof, self._patience, self._origin, client, number)
 
     @contextlib.contextmanager
     def watch(self, notify: Callable[[int], None]) -> Iterator[None]:
@@ -118,17 +154,22 @@ class WriterClient:
             thread.join(2)
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
-        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True."""
+        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True. ``keep`` is
+        given each connection that does so, for a process that takes over and gives it back as ``registered``."""
         sink = {"origin": self._origin, "names": names, "node": node, "at": at}
         greeting = wire.frame({"v": wire.PROTOCOL, "agent": self._agent, "proof": self._proof, "sink": sink})
         while not over.is_set():
-            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
-                sock.connect(os.fspath(self._address))
-                socket.send_fds(sock, [greeting], [descriptor])
-                wire.receive(sock)
+            taken, registered = registered, None
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), _connection(taken) as sock:
+                if taken is None:
+                    sock.connect(os.fspath(self._address))
+                    socket.send_fds(sock, [greeting], [descriptor])
+                    wire.receive(sock)
+                    keep(sock.fileno())
                 switch(True)
                 try:
                     sock.recv(1)  # nothing comes but the end
@@ -158,6 +199,8 @@ class WriterClient:
     def close(self) -> None:
         while self._lanes:
             self._lanes.pop().close()
+        if self._kept_lanes is not None:
+            self._kept_lanes.close()
 
 
 class DirectWriter:

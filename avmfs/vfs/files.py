@@ -14,12 +14,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from avmfs.errors import AvmError, BadHandle, Invalid
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store import content
 from avmfs.store.content import Edit
+from avmfs.store.lanes import COMMIT
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +29,27 @@ SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before th
 _PIECE = 4 * 1024 * 1024
 
 
-class OpenFile:
-    """One node that this mount has open, whatever its name is by now."""
+class Keep(Protocol):
+    """Where uncommitted edits are noted, so that they outlive this process. A noted edit need not be noted twice."""
 
-    def __init__(self, memory: Memory, node: int) -> None:
+    @property
+    def crowded(self) -> bool:
+        """Is so much noted that it is time to commit?"""
+        ...
+
+    def edited(self, node: int, edit: Edit, at: int) -> None: ...
+    def committed(self, node: int) -> None: ...
+
+
+class OpenFile:
+    """One node that this mount has open, whatever its name is by now. ``unfinished``: these edits are a predecessor's,
+    who was killed while it committed them; nothing may be added to them before that is done."""
+
+    def __init__(self, memory: Memory, node: int, keep: Keep | None = None) -> None:
         self.memory = memory
         self.node = node
+        self.keep = keep
+        self.unfinished = False
         self.lock = threading.RLock()
         self.edits: list[Edit] = []
         self.pending = 0
@@ -67,21 +84,30 @@ class OpenFile:
         with self.lock:
             # Refuses an absurd size before anything is kept.
             content.size_after(0, [edit])
-            last = self.edits[-1] if self.edits else None
-            if (
-                edit[0] == "w"
-                and last is not None
-                and last[0] == "w"
-                and last[1] + len(last[2]) == edit[1]
-                and (len(last[2]) < _PIECE)
-            ):
-                self.edits[-1] = ("w", last[1], last[2] + edit[2])
-            else:
-                self.edits.append(edit)
-            self.pending += len(edit[2]) if edit[0] == "w" else 0
-            self.written = self.memory.now()
-            if self.pending >= SPILL_BYTES:
+            if self.unfinished:
                 self.commit(handle)
+            at = self.memory.now()
+            if self.keep is not None:
+                self.keep.edited(self.node, edit, at)
+            self.restore(edit, at)
+            if self.pending >= SPILL_BYTES or (self.keep is not None and self.keep.crowded):
+                self.commit(handle)
+
+    def restore(self, edit: Edit, at: int) -> None:
+        """Take up an edit that is noted already."""
+        last = self.edits[-1] if self.edits else None
+        if (
+            edit[0] == "w"
+            and last is not None
+            and last[0] == "w"
+            and last[1] + len(last[2]) == edit[1]
+            and (len(last[2]) < _PIECE)
+        ):
+            self.edits[-1] = ("w", last[1], last[2] + edit[2])
+        else:
+            self.edits.append(edit)
+        self.pending += len(edit[2]) if edit[0] == "w" else 0
+        self.written = at
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: durable, at the store's own end of file, when this returns."""
@@ -94,8 +120,16 @@ class OpenFile:
         with self.lock:
             if self.edits:
                 edits = [list(edit) for edit in self.edits]
-                self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
-                self.edits, self.pending = [], 0
+                with self.memory.store.once(COMMIT, self.node):
+                    self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
+                    self.forget()
+
+    def forget(self) -> None:
+        """The edits are committed, or given up."""
+        with self.lock:
+            self.edits, self.pending, self.unfinished = [], 0, False
+            if self.keep is not None:
+                self.keep.committed(self.node)
 
 
 class FileHandle:
@@ -103,10 +137,11 @@ class FileHandle:
     tear a record written across a page and place appends at a stale end."""
 
     def __init__(
-        self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None]
-    ) -> None:
+        self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None],
+        number: int | None = None,
+    ) -> None:  # fmt: skip
         self.file = file
-        self.id = secrets.randbits(63)
+        self.id = secrets.randbits(63) if number is None else number
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
         self._released = released
@@ -124,7 +159,7 @@ class FileHandle:
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
-        return self.file.pending + size >= SPILL_BYTES
+        return self.file.pending + size >= SPILL_BYTES or self.file.unfinished
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)

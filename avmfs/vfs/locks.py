@@ -16,8 +16,9 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from avmfs.errors import Busy, Interrupted, Invalid
 
@@ -26,15 +27,30 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence,
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
-class LockTable:
-    """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up."""
+class Holder(Protocol):
+    """Holds descriptors by name, whatever happens to this process: the locks on them stay."""
 
-    def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
+    def put(self, name: str, descriptor: int) -> None: ...
+    def drop(self, name: str) -> None: ...
+
+
+class LockTable:
+    """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up; ``held`` are the
+    descriptors that a process before gave to ``holder``, by name."""
+
+    def __init__(
+        self, folder: Path, interrupted: Callable[[], bool], holder: Holder | None = None,
+        held: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._interrupted = interrupted
+        self._holder = holder
         self._owned: dict[tuple[str, int, int], int] = {}
         self._mutex = threading.Lock()
+        for name, descriptor in (held or {}).items():
+            _, what, node, owner = name.split(" ")
+            self._owned[what, int(node, 16), int(owner, 16)] = descriptor
 
     def set_range(self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool) -> None:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file.
@@ -67,6 +83,13 @@ class LockTable:
         with self._mutex:
             descriptor = self._owned.pop((what, node, owner), None)
         if descriptor is not None:
+            if self._holder is not None:
+                # Its copy lives for a moment longer, and with it what is locked.
+                if what == "range":
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+                else:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                self._holder.drop(_name(what, node, owner))
             os.close(descriptor)
 
     def close(self) -> None:
@@ -98,7 +121,16 @@ class LockTable:
             if key not in self._owned and make:
                 path = self._folder / f"{node:016x}.{what}"
                 self._owned[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if self._holder is not None:
+                    self._holder.put(_name(what, node, owner), self._owned[key])
             return self._owned.get(key)
+
+
+NAME = "lock "
+
+
+def _name(what: str, node: int, owner: int) -> str:
+    return f"{NAME}{what} {node:x} {owner:x}"
 
 
 def clear(folder: Path) -> None:

@@ -100,14 +100,19 @@ class ViewHandle(VirtualHandle):
     """A view of one node."""
 
     def __init__(
-        self, memory: Memory, view: View, node: Node, path: bytes, name: paths.ViewName, readable: bool, writable: bool
-    ) -> None:
+        self, memory: Memory, view: View, node: Node, path: bytes, name: paths.ViewName, readable: bool,
+        writable: bool, rendered: Rendered | None = None,
+    ) -> None:  # fmt: skip
+        """``rendered``: what a predecessor of this process had made of it."""
         super().__init__(memory, readable, writable)
         self.view = view
         self.context = Context(memory, node, path)
+        self.name = name
         self.applied: int | None = None
         parameters = name.parameters()
-        if readable:
+        if rendered is not None:
+            self.rendered = rendered
+        elif readable:
             self.rendered = view.render(self.context, parameters)
         elif parameters:
             raise Invalid(f":{view.name}: parameters are for reading")
@@ -142,6 +147,7 @@ class MailHandle(VirtualHandle):
 
     def __init__(self, memory: Memory, name: bytes) -> None:
         super().__init__(memory, False, True)
+        self.name = name
         self.recipient, parameters = paths.parse_mailbox(name)
         self.priority = parameters.pop("priority", "normal")
         self.expires = parameters.pop("expires", None)
@@ -172,11 +178,17 @@ class MailHandle(VirtualHandle):
 class QuestionHandle(VirtualHandle):
     """/:ask/NAME: what is written is the question, what is read its recall."""
 
-    def __init__(self, memory: Memory, name: bytes, readable: bool, writable: bool, recall: View, root: Node) -> None:
+    def __init__(
+        self, memory: Memory, name: bytes, readable: bool, writable: bool, recall: View | None, root: Node | None,
+        rendered: Rendered | None = None,
+    ) -> None:  # fmt: skip
+        """``rendered``: what a predecessor of this process had made of it; nothing is asked then."""
         super().__init__(memory, readable, writable)
         stem, _, query = name.partition(b"?")
         self.name = paths.text(stem)
-        if readable:
+        self.whole_name = name
+        self.rendered = rendered
+        if readable and rendered is None and recall is not None and root is not None:
             parameters = paths.parse_query(query)
             with memory.mutex:
                 question = memory.questions.get(self.name, "")

@@ -7,6 +7,7 @@ exact errno. Slow views simply take their time: whoever calls must not be the on
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import stat
@@ -15,6 +16,7 @@ from contextlib import AbstractContextManager
 
 from avmfs import paths, views
 from avmfs.errors import (
+    AvmError,
     Denied,
     Invalid,
     IsDirectory,
@@ -31,7 +33,9 @@ from avmfs.store.schema import ROOT
 from avmfs.vfs import address, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import TYPE, Attributer, Attributes, Caller, inode
-from avmfs.vfs.files import FileHandle, OpenFile
+from avmfs.vfs.files import FileHandle, Keep, OpenFile
+
+log = logging.getLogger(__name__)
 
 Handle = FileHandle | nodes.VirtualHandle
 
@@ -47,6 +51,7 @@ class Tree:
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._attributer = Attributer(memory, self.owner, read_only)
+        self.keep: Keep | None = None
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -276,7 +281,7 @@ class Tree:
         with self._mutex:
             file = self._open.get(node.id)
             if file is None:
-                file = self._open[node.id] = OpenFile(self.memory, node.id)
+                file = self._open[node.id] = OpenFile(self.memory, node.id, self.keep)
             handle = FileHandle(
                 file, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable,
                 released=self._close,
@@ -294,6 +299,38 @@ class Tree:
             file.handles -= 1
             if file.handles == 0:
                 self._open.pop(file.node, None)
+                if file.edits:  # they could not be committed, and nobody is left to be told
+                    file.forget()
+
+    def reopen(
+        self, node: int, *, readable: bool = False, writable: bool = False, append: bool = False, number: int = 0
+    ) -> FileHandle:
+        """A handle that a predecessor of this process had given out. Asks nothing of the store."""
+        with self._mutex:
+            file = self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
+            return FileHandle(
+                file, readable=readable, writable=writable, append=append, released=self._close, number=number
+            )
+
+    def reopened(self, node: int) -> OpenFile:
+        """A file with edits that a predecessor had noted; nobody may have it open any more (`finish_abandoned`)."""
+        with self._mutex:
+            return self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
+
+    def finish_abandoned(self) -> None:
+        """Commit what a predecessor left of files that nobody has open."""
+        with self._mutex:
+            abandoned = [file for file in self._open.values() if not file.handles]
+        for file in abandoned:
+            try:
+                file.commit(secrets.randbits(63))
+            except AvmError as e:
+                log.error("edits of node %d are lost: %s", file.node, e)
+            with self._mutex:
+                if not file.handles:
+                    self._open.pop(file.node, None)
+                    if file.edits:
+                        file.forget()
 
     def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
         with self.memory.reading() as reader:

@@ -7,6 +7,6 @@ over all views derive from the registry.
 
 from __future__ import annotations
 
-from avmfs.views.registry import Context, Rendered, View, all_views, find, view, writes
+from avmfs.views.registry import AtEnd, Context, Rendered, View, all_views, ending, find, view, writes
 
-__all__ = ["Context", "Rendered", "View", "all_views", "find", "view", "writes"]
+__all__ = ["AtEnd", "Context", "Rendered", "View", "all_views", "ending", "find", "view", "writes"]

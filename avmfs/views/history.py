@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Annotated, Final
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Annotated, Any, Final
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -21,7 +21,7 @@ from avmfs.node import Change, Kind, Version
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
 from avmfs.views.difference import unified
-from avmfs.views.registry import Context, Range, Rendered, view, writes
+from avmfs.views.registry import AtEnd, Context, Range, Rendered, ending, view, writes
 from avmfs.views.shape import lines, size, whole
 
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
@@ -86,13 +86,13 @@ def delta(ctx: Context, *, peek: bool = False) -> Rendered:
     return Rendered(data, None if peek else at_end)
 
 
-def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], None] | None]:
+def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, AtEnd | None]:
     node = reader.node(ctx.node.id)
     document = reader.document(node).id
     versions, mark = reader.versions(document), reader.mark(document)
     newest = versions[0] if versions else None
     if mark is None:
-        return whole(reader, node), partial(_read_up_to, ctx, newest)
+        return whole(reader, node), AtEnd("_read_up_to", ctx, [_plain(newest)])
     unread = [version for version in reversed(versions) if version.number > mark.version]
     if not unread or newest is None:
         return b"(no changes)\n", None
@@ -102,24 +102,29 @@ def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], None] | 
         for version in unread
     ]
     text = "".join([*told, f"# cursor: v{newest.number}\n"])
-    return text.encode("utf-8", "surrogateescape"), partial(_read_up_to, ctx, newest)
+    return text.encode("utf-8", "surrogateescape"), AtEnd("_read_up_to", ctx, [_plain(newest)])
 
 
-def _read_up_to(ctx: Context, newest: Version | None) -> None:
+def _plain(version: Version | None) -> list[Any] | None:
+    return None if version is None else list(astuple(version))
+
+
+@ending
+def _read_up_to(ctx: Context, newest: list[Any] | None) -> None:
     """The reader has seen the file as it was at ``newest``. If that version was amended since, it is to be told
     again; a slower reader of the same agent does not move the mark back."""
     with contextlib.suppress(NotFound):  # removed meanwhile
         with ctx.memory.reading() as reader:
             document = reader.document(reader.node(ctx.node.id)).id
             mark, versions = reader.mark(document), reader.versions(document)
-        number = 0 if newest is None else newest.number
-        if newest is not None and newest not in versions:
+        number = 0 if newest is None else Version(*newest).number
+        if newest is not None and Version(*newest) not in versions:
             number -= 1
         if mark is None or mark.version < number:
             ctx.memory.submit("mark", node=ctx.node.id, version=number)
 
 
-def _of_directory(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], None] | None]:
+def _of_directory(ctx: Context, reader: Reader) -> tuple[bytes, AtEnd | None]:
     node = reader.node(ctx.node.id)
     mark = reader.mark(node.id)
     if mark is None:
@@ -129,7 +134,7 @@ def _of_directory(ctx: Context, reader: Reader) -> tuple[bytes, Callable[[], Non
         if changed is None:
             return b"(no changes)\n", None
         text, cursor = changed
-    return f"{text}# cursor: {cursor}\n".encode(), partial(_told_up_to, ctx, cursor)
+    return f"{text}# cursor: {cursor}\n".encode(), AtEnd("_told_up_to", ctx, [cursor])
 
 
 def _all_files(reader: Reader, under: int) -> str:
@@ -174,6 +179,7 @@ def _heading(shown: int, total: int, noun: str) -> str:
     return f"# {count} {noun}{'' if total == 1 else 's'}\n"
 
 
+@ending
 def _told_up_to(ctx: Context, cursor: int) -> None:
     with contextlib.suppress(NotFound):
         with ctx.memory.reading() as reader:

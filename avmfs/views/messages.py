@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from typing import Annotated, Literal
 
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
-from avmfs.views.registry import Context, Range, Rendered, view, writes
+from avmfs.views.registry import AtEnd, Context, Range, Rendered, ending, view, writes
 
 
 @view("inbox", "root", summary="messages, unread first, urgent first", slow=True)
@@ -27,7 +26,7 @@ def inbox(
     messages = memory.inbox()
     text = mail.listing(messages, memory.zone) if format is None else mail.jsonl(messages)
     unread = [message.id for message in messages if message.read_at is None]
-    at_end = partial(_mark_read, memory, unread) if mark == "read" and unread else None
+    at_end = AtEnd("_mark_read", ctx, [unread]) if mark == "read" and unread else None
     return Rendered(text.encode("utf-8", "surrogateescape"), at_end)
 
 
@@ -41,8 +40,9 @@ def urgent(ctx: Context) -> str:
     return mail.urgent(ctx.memory.inbox(unread_only=True, priority="urgent"), ctx.memory.zone)
 
 
-def _mark_read(memory: Memory, messages: list[int]) -> None:
-    memory.mark_read(messages)
+@ending
+def _mark_read(ctx: Context, messages: list[int]) -> None:
+    ctx.memory.mark_read(messages)
 
 
 def _await_unread(memory: Memory, seconds: float) -> None:

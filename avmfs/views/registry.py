@@ -41,12 +41,34 @@ class Context:
     path: bytes
 
 
+_ENDINGS: dict[str, Callable[..., None]] = {}
+
+
+def ending(function: Callable[..., None]) -> Callable[..., None]:
+    """Register what can stand in an AtEnd."""
+    _ENDINGS[function.__name__] = function
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """What runs when a reader has read past the last byte: a function registered with ``ending``, of the context and
+    of plain values, so that it can be told to a process that takes the open view over."""
+
+    name: str
+    context: Context
+    values: list[Any]
+
+    def __call__(self) -> None:
+        _ENDINGS[self.name](self.context, *self.values)
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A view's bytes. ``at_end`` runs once, when a reader has read past the last one."""
 
     data: bytes
-    at_end: Callable[[], None] | None = None
+    at_end: AtEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ for _module in (
     "avmfs_daemon.children",
     "avmfs_daemon.compose",
     "avmfs.rpc.server",
-    "avmfs.fuse.linux",
+    "avmfs.fuse.mounted",
     "avmfs.fuse.serve",
 ):
     # A part that is missing (libfuse, say) is reported by the child that needs it.

@@ -16,7 +16,16 @@ SOURCES = (ROOT / "avmfs", ROOT / "daemon" / "avmfs_daemon", ROOT / "config" / "
 
 # From the left to the right: a module imports its own group's and what stands left of it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("avmfs_config", "avmfs.errors", "avmfs.node", "avmfs.paths", "avmfs.wire", "avmfs.text", "avmfs.localtime"),
+    (
+        "avmfs_config",
+        "avmfs.errors",
+        "avmfs.node",
+        "avmfs.paths",
+        "avmfs.wire",
+        "avmfs.text",
+        "avmfs.localtime",
+        "avmfs.kept",
+    ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
     ("avmfs.search", "avmfs.agents"),

@@ -1,0 +1,123 @@
+"""Submissions that a successor repeats: which lane and number each request under way has used.
+
+Owns the table of lanes to the writer in a mount's kept memory. The writer answers a number of a client that it has
+answered before with the recorded reply; so whoever takes a killed process' work up again only has to use the same
+client and number for the same submission. A row says for whom a lane is in use: before the request is sent, until the
+work it belongs to is done. Called by ``submit`` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from avmfs.kept import Rows
+
+REQUEST, COMMIT = 1, 2  # kinds of work: a request of the kernel, by its number; a file's uncommitted edits, by its node
+_IDLE, _BUSY = 1, 2  # a row's state; then: client (2 words), number, kind of work, its key, which submission of it
+_NUMBER, _KIND, _KEY, _COUNT = 3, 4, 5, 6
+_REPEATABLE: Final = frozenset(("enroll", "drain_lexical", "hold"))
+"""Commands that may be applied again, and that work may leave out when it runs anew."""
+
+
+class Lane(Protocol):
+    def call(self, request: list[Any], number: int | None = None) -> Any: ...
+    def close(self) -> None: ...
+
+
+class _Kept:
+    """One lane, its row and the last number that was used."""
+
+    __slots__ = ("lane", "number", "row")
+
+    def __init__(self, lane: Lane, row: int, number: int) -> None:
+        self.lane, self.row, self.number = lane, row, number
+
+
+class _Work:
+    __slots__ = ("count", "key", "kind", "lanes")
+
+    def __init__(self, kind: int, key: int) -> None:
+        self.kind, self.key, self.count = kind, key, 0
+        self.lanes: list[_Kept] = []
+
+
+class Lanes:
+    """``make(client, number)`` opens a lane whose last number was that. Thread-safe."""
+
+    def __init__(self, rows: Rows, make: Callable[[bytes, int], Lane]) -> None:
+        self._rows = rows
+        self._make = make
+        self._idle: deque[_Kept] = deque()
+        self._left: dict[tuple[int, int], list[_Kept]] = {}  # of work that was under way, in order of its submissions
+        self._current = threading.local()
+        counted: list[tuple[int, int, int, _Kept]] = []
+        for row, (state, high, low, number, kind, key, count, _) in rows.used():
+            kept = _Kept(make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number), row, number)
+            if state == _BUSY:
+                counted.append((kind, key, count, kept))
+            else:
+                self._idle.append(kept)
+        for kind, key, _, kept in sorted(counted, key=lambda found: found[:3]):
+            self._left.setdefault((kind, key), []).append(kept)
+
+    def counts(self, command: str) -> bool:
+        """Is this thread inside `once`, and has the command to be applied once?"""
+        return getattr(self._current, "work", None) is not None and command not in _REPEATABLE
+
+    @contextlib.contextmanager
+    def once(self, kind: int, key: int) -> Iterator[None]:
+        """The block is the work that its submissions belong to."""
+        outer = getattr(self._current, "work", None)
+        work = self._current.work = _Work(kind, key)
+        try:
+            yield
+        finally:
+            self._current.work = outer
+            for kept in [*work.lanes, *self._left.pop((kind, key), ())]:
+                self._rest(kept)
+
+    def left(self, kind: int, key: int) -> bool:
+        """Was the process before killed within this work, after its first submission?"""
+        return (kind, key) in self._left
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """Of work of this kind that was left, only ``still`` will be taken up."""
+        for found in [found for found in list(self._left) if found[0] == kind and found[1] not in still]:
+            for kept in self._left.pop(found, ()):
+                self._rest(kept)
+
+    def call(self, request: list[Any]) -> Any:
+        work: _Work = self._current.work
+        left = self._left.get((work.kind, work.key))
+        if left:
+            kept = left.pop(0)  # sent before, perhaps
+        else:
+            kept = self._idle.pop() if self._idle else self._new()
+            kept.number += 1
+            self._rows.set(kept.row, _NUMBER, kept.number)
+            for column, value in ((_KIND, work.kind), (_KEY, work.key), (_COUNT, work.count), (0, _BUSY)):
+                self._rows.set(kept.row, column, value)
+        work.count += 1
+        work.lanes.append(kept)
+        return kept.lane.call(request, kept.number)
+
+    def close(self) -> None:
+        for kept in [*self._idle, *(kept for left in self._left.values() for kept in left)]:
+            kept.lane.close()
+
+    def _new(self) -> _Kept:
+        client = secrets.token_bytes(16)
+        row = self._rows.take()
+        self._rows.write(
+            row, _IDLE, int.from_bytes(client[:8], "big"), int.from_bytes(client[8:], "big"), 0, 0, 0, 0
+        )  # fmt: skip
+        return _Kept(self._make(client, 0), row, 0)
+
+    def _rest(self, kept: _Kept) -> None:
+        self._rows.set(kept.row, 0, _IDLE)
+        self._idle.append(kept)
