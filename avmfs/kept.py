@@ -1,9 +1,9 @@
 """State that outlives its process: tables and a log in anonymous shared memory.
 
-Owns two memfds. Whoever holds their descriptors finds, after the process that wrote them was killed at any instruction,
-exactly what it had written: memory survives, only the process does not. Used by a mount's front end (open handles, nodes,
-uncommitted bytes) and by its writer client (requests under way). Knows nothing of either. Thread-safe; one process
-writes at a time, which is the business of whoever hands the descriptors on.
+Owns two memfds. Whoever holds their descriptors finds, after the process that wrote them was killed at any
+instruction, exactly what it had written: memory survives, only the process does not. Used by a mount's front end (open
+handles, nodes, uncommitted bytes) and by its writer client (requests under way). Knows nothing of either. Thread-safe;
+one process writes at a time, which is the business of whoever hands the descriptors on.
 
 Nothing here can be torn. A row counts once its first word is set, which is the last word written; a record of the log
 counts once the log's end was moved behind it; compaction and emptying switch between two pairs of (start, end) by one
@@ -129,7 +129,7 @@ class Log:
         with self._mutex:
             return [self._map[start + skip : stop] for start, stop in self._spans.get(key, ())]
 
-    def keys(self) -> list[bytes]:
+    def all_keys(self) -> list[bytes]:
         with self._mutex:
             return list(self._spans)
 
@@ -172,7 +172,8 @@ class Log:
         target = 0 if self._live <= start else end
         if target + self._live > len(self._map):
             self._map.resize(target + self._live)
-        at, spans = target, {}
+        at = target
+        spans: dict[bytes, list[tuple[int, int]]] = {}
         for key, records in self._spans.items():
             spans[key] = []
             for first, stop in records:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.resume import Box, Continuity
 from avmfs.fuse.session import Handler, Later, Request, Session
+from avmfs.fuse.values import NS, WHOLE, attr, chosen, length
 from avmfs.store.lanes import REQUEST
 from avmfs.store.schema import ROOT
 from avmfs.vfs import locks
@@ -37,8 +38,6 @@ from avmfs.vfs.nodes import QuestionHandle, VirtualHandle
 from avmfs.vfs.tree import Handle, Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
-_NS = 1_000_000_000
-_WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
 
 class LinuxMount:
@@ -86,11 +85,11 @@ class LinuxMount:
             return 0
         if found.node.expires is None:
             return CACHED_S
-        return max(0, min(CACHED_S, (found.node.expires - self.tree.memory.now()) // _NS))
+        return max(0, min(CACHED_S, (found.node.expires - self.tree.memory.now()) // NS))
 
     def _entry(self, found: Address, attributes: Attributes) -> bytes:
         valid = self._validity(found)
-        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, valid, 0, 0) + _attr(attributes)
+        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, valid, 0, 0) + attr(attributes)
 
     def _absent(self, where: Address, name: bytes) -> bytes:
         """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
@@ -102,7 +101,7 @@ class LinuxMount:
     def _attributes(self, number: int) -> bytes:
         """The reply to GETATTR and SETATTR."""
         found = self._numbers.address(number)
-        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + _attr(self.tree.attributes(found))
+        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + attr(self.tree.attributes(found))
 
     # Looking -------------------------------------------------------------------------------------------
 
@@ -134,8 +133,8 @@ class LinuxMount:
             "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
             "uid": uid if valid & p.SetAttr.UID else None,
             "gid": gid if valid & p.SetAttr.GID else None,
-            "atime": _chosen(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
-            "mtime": _chosen(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
+            "atime": chosen(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
+            "mtime": chosen(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
         }
         if any(value is not None for value in changes.values()):
             self.tree.set_attributes(found, handle, **changes)
@@ -357,11 +356,11 @@ class LinuxMount:
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)
         handle = self._file(fh)
-        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
+        found = self._locks.conflict(handle.file.node, owner, kind, start, length(start, end))
         if found is None:
             return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
-        kind, at, length = found
-        return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, 0)
+        kind, at, size = found
+        return p.LK_OUT.pack(at, WHOLE if size == 0 else at + size - 1, kind, 0)
 
     def _setlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, flags, _ = p.LK_IN.unpack_from(request.body)
@@ -370,7 +369,7 @@ class LinuxMount:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
         else:
-            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait)
+            self._locks.set_range(node, owner, kind, start, length(start, end), wait=wait)
         return b""
 
     def _file(self, fh: int) -> FileHandle:
@@ -382,28 +381,3 @@ class LinuxMount:
 
 def _opened(number: int, handle: Handle) -> bytes:
     return p.OPEN_OUT.pack(number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
-
-
-def _attr(found: Attributes) -> bytes:
-    (atime, atime_ns), (mtime, mtime_ns), (ctime, ctime_ns) = (
-        divmod(found.atime, _NS), divmod(found.mtime, _NS), divmod(found.ctime, _NS)
-    )  # fmt: skip
-    mask = (1 << 64) - 1  # times before 1970 travel as two's complement
-    return p.ATTR.pack(
-        found.ino, found.size, found.blocks, atime & mask, mtime & mask, ctime & mask, atime_ns, mtime_ns, ctime_ns,
-        found.mode, found.nlink, found.uid, found.gid, 0, 65536, 0,
-    )  # fmt: skip
-
-
-def _chosen(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    if valid & at_once:
-        return now
-    if not valid & given:
-        return None
-    if seconds >= 1 << 63:
-        seconds -= 1 << 64
-    return seconds * _NS + nanoseconds
-
-
-def _length(start: int, end: int) -> int:
-    return 0 if end >= _WHOLE else end - start + 1

@@ -1,7 +1,7 @@
 """The life of one mount of the Linux front end: made anew or taken over, until it is unmounted.
 
-Owns the order in which things begin: the device, the kept memory, the handlers, the kernel's greeting, what is left for a
-successor, and only then caching. Called by ``serve`` in a mount child. What requests mean is ``linux``.
+Owns the order in which things begin: the device, the kept memory, the handlers, the kernel's greeting, what is left
+for a successor, and only then caching. Called by ``serve`` in a mount child. What requests mean is ``linux``.
 """
 
 from __future__ import annotations

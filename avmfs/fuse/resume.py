@@ -5,11 +5,11 @@ written through them and is not committed, which virtual nodes it knows. Everyth
 it justifies, so a request that the kernel sends again after a kill finds the state it needs. Called by ``linux`` and
 ``numbers``, in whichever thread serves a request.
 
-A successor takes the device over, restores all of this without asking the store, drops what the kernel has cached (it may
-have missed a commit), and asks the kernel to send again what was not answered (FUSE_NOTIFY_RESEND, kernel 6.9).
+A successor takes the device over, restores all of this without asking the store, drops what the kernel has cached (it
+may have missed a commit), and asks the kernel to send again what was not answered (FUSE_NOTIFY_RESEND, kernel 6.9).
 
-What is not kept: the reason that /:error tells, and the count of a virtual node's lookups that were under way, which may
-keep a few bytes for as long as the mount lasts.
+What is not kept: the reason that /:error tells, and the count of a virtual node's lookups that were under way, which
+may keep a few bytes for as long as the mount lasts.
 """
 
 from __future__ import annotations
@@ -77,6 +77,12 @@ def left_by_predecessor(found: Mapping[str, int]) -> Kept | None:
         log.warning("cannot go on with the mount as it is: %s", e)
         return None
     return kept if kept.fact(_GREETED) else None
+
+
+def forget_cached(descriptor: int) -> None:
+    """Make the kernel look every name up again that it has cached of the mount with this device."""
+    with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached
+        os.write(descriptor, p.INC_EPOCH)
 
 
 class Continuity:
@@ -193,9 +199,8 @@ class Continuity:
 
     def refresh(self, descriptor: int) -> None:
         """Nothing that the kernel has cached counts any more: names, and the attributes of what is open."""
-        with contextlib.suppress(OSError):  # unmounted
-            if self.minor >= p.EPOCH_MINOR:
-                os.write(descriptor, p.INC_EPOCH)
+        if self.minor >= p.EPOCH_MINOR:
+            forget_cached(descriptor)
         for node in {handle.file.node for handle in self.handles.values() if isinstance(handle, FileHandle)}:
             notice = bytearray(p.INVAL_ATTRIBUTES)
             notice[p.INVAL_NODE_AT : p.INVAL_NODE_AT + 8] = struct.pack("=Q", node)
@@ -221,7 +226,7 @@ class Continuity:
                 continue
             known.add(_handle_key(fh))
             self._given[words[_UNIQUE]] = fh
-        for key in self._log.keys():
+        for key in self._log.all_keys():
             if key[:1] == b"h" and key not in known:
                 self._log.drop(key)
             elif key[:1] == b"e":

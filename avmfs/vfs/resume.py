@@ -6,6 +6,7 @@ that a takeover does not wait for it.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from avmfs import paths, views
@@ -16,16 +17,16 @@ from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, Vi
 from avmfs.vfs.nodes import MailHandle, QuestionHandle, ViewHandle, VirtualHandle
 from avmfs.views import AtEnd, Context, Rendered
 
+_NODE = tuple(field.name for field in fields(Node))
+
 
 def plain_node(node: Node) -> list[Any]:
-    return [
-        node.id, node.parent, node.name, int(node.kind), node.mode, node.uid, node.gid, node.size, node.atime,
-        node.mtime, node.ctime, node.scope, node.document, node.expires,
-    ]  # fmt: skip
+    return [int(node.kind) if name == "kind" else getattr(node, name) for name in _NODE]
 
 
 def node_from(values: list[Any]) -> Node:
-    return Node(*values[:3], Kind(values[3]), *values[4:])
+    known = dict(zip(_NODE, values, strict=True))
+    return Node(**{**known, "kind": Kind(known["kind"])})
 
 
 def plain_address(found: Address) -> list[Any]:

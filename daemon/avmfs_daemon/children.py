@@ -96,10 +96,12 @@ def run_door(spec: ChildSpec) -> None:
 def run_mount(spec: ChildSpec) -> None:
     """One agent's mount.
 
-    At SIGTERM, and when the supervisor is gone, the mount is left dead rather than taken away: the bare directory
-    below it would take writes that nobody sees again. Only the supervisor, which guards it, says when to unmount.
+    At SIGTERM, and when the supervisor is gone, the mount is left rather than taken away: the bare directory below it
+    would take writes that nobody sees again, and a successor may go on with it (`box`). Only the supervisor, which
+    guards it, says when to unmount.
     """
     from avmfs.fuse.serve import serve
+    from avmfs_daemon.box import Box, identity
     from avmfs_daemon.compose import open_memory
 
     with living(spec) as life:
@@ -113,20 +115,28 @@ def run_mount(spec: ChildSpec) -> None:
                 mountpoint.unmount(path, device)
 
         def before_mount() -> None:
+            memory.submit("enroll")  # an agent with a mount is known, and has its private space
             mountpoint.detach_predecessor(path)
             if spec.restore_mode is not None:
                 path.chmod(spec.restore_mode)
 
-        def ready() -> None:
+        def ready(about: dict[str, str]) -> None:
             nonlocal device
             device = mountpoint.mounts_at(path)[-1].device
+            if box is not None:
+                box.tell(identity(spec.mount, spec.database, device))
+            life.tell({"mount": about})
             life.ready()
 
         life.on_stop = stop
         life.on_terminated = lambda: os._exit(0)
         embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
         memory = open_memory(spec, embedder, life.ask)
-        serve(memory, spec.mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir)
+        box = Box(spec.runtime_dir, spec.box) if spec.box is not None else None
+        serve(
+            memory, spec.mount, ready=ready, told=lambda about: life.tell({"mount": about}), before_mount=before_mount,
+            runtime_dir=spec.runtime_dir, box=box,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

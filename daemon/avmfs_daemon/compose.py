@@ -22,12 +22,9 @@ from avmfs_daemon.spec import ChildSpec
 def open_memory(
     spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
 ) -> Memory:
-    """The memory of the spec's agent. An agent with a mount becomes known, with its private space."""
+    """The memory of the spec's agent."""
     store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
     settings = spec.settings
     engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding))
     around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
-    memory = Memory(around, Principal(spec.agent, spec.operator))
-    if spec.mount is not None:
-        memory.submit("enroll")
-    return memory
+    return Memory(around, Principal(spec.agent, spec.operator))

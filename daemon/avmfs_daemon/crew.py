@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Protocol
 
 from avmfs_daemon.children import Entries
 from avmfs_daemon.mountpoint import unmount
@@ -32,14 +32,22 @@ HANG_UP_S = 1.0  # for a child to end after its control pipe did
 Message = dict[Any, Any]
 
 
+class Boxes(Protocol):
+    def discard(self, box: str) -> None:
+        """Close what is in it: the mount whose device that was ends for whoever still uses it."""
+        ...
+
+
 class Crew:
     """`spec_for(slot, control, embedding)` says what a new child is told; `serve(connection, name)` takes our end of
-    its embedding pipe; `heard(slot, child, message)` gets every message; `gone(slot)` follows a slot's end."""
+    its embedding pipe; `heard(slot, child, message)` gets every message; `lost(slot)` follows the unwanted end of its
+    process, `gone(slot)` the slot's own. In `boxes` lies what processes leave to their successors."""
 
     def __init__(
         self, selector: selectors.BaseSelector, context: BaseContext, entries: Entries, *,
         spec_for: Callable[[Slot, Connection, Connection], ChildSpec], serve: Callable[[Connection, str], None],
-        heard: Callable[[Slot, Child, Message], None], gone: Callable[[Slot], None],
+        heard: Callable[[Slot, Child, Message], None], lost: Callable[[Slot], None], gone: Callable[[Slot], None],
+        boxes: Boxes,
     ) -> None:  # fmt: skip
         self.slots: list[Slot] = []
         self._selector = selector
@@ -48,7 +56,9 @@ class Crew:
         self._spec_for = spec_for
         self._serve = serve
         self._heard_by = heard
+        self._lost = lost
         self._gone = gone
+        self._boxes = boxes
 
     def add(self, slot: Slot) -> None:
         """Keep this slot filled from now on, unless it has failed already."""
@@ -59,7 +69,12 @@ class Crew:
             self._launch(slot)
 
     def replace(self, slot: Slot) -> None:
-        """Start a successor now; the process that serves ends once that has taken over."""
+        """Start a successor now; the process that serves ends once that has taken over. Where the successor can go on
+        with the mount as it is, the process is simply killed: no client notices."""
+        if slot.current is not None and slot.resumes and slot.current.box == slot.box and slot.current.ready_at:
+            slot.change("restarting")
+            slot.current.kill()
+            return
         if slot.current is not None:
             slot.retiring.append(slot.current)
             slot.current = None
@@ -194,10 +209,13 @@ class Crew:
         child.bury()
         if child in slot.retiring:
             slot.retiring.remove(child)
+            if child.box is not None and child.box != slot.box:
+                self._discard(child.box)
         elif child is slot.current:
             if slot.mountpoint is not None:
                 slot.mountpoint.protect()
-            slot.lost(child, child.error or how_it_ended(code))
+            slot.lost(child, child.error or how_it_ended(code), killed=code == -signal.SIGKILL)
+            self._lost(slot)
             if not child.told_to_stop:
                 log.warning("%s (pid %d) ended: %s", slot.name, child.pid, slot.error)
             self._retire_predecessors(slot)
@@ -216,10 +234,15 @@ class Crew:
         for child in slot.retiring:
             self._retire(slot, child, detached=True)
 
+    def _discard(self, box: str) -> None:
+        self._boxes.discard(box)
+
     def _dismantle(self, slot: Slot) -> None:
         self.slots.remove(slot)
         if slot.mountpoint is not None:
             unmount(slot.mountpoint.path)
+            if slot.box is not None:
+                self._discard(slot.box)
             slot.mountpoint.close()
             slot.mountpoint = None
         self._gone(slot)

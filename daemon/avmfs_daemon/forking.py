@@ -17,12 +17,13 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
+SPAWNS = sys.platform != "linux"
 TEMPORARY_NAME = len("/pymp-12345678/listener-12345678")
 
 
 def start(directory: Path, longest_path: int) -> BaseContext:
     """Start the server, its socket below `directory` if the path fits; the context that makes processes."""
-    if sys.platform != "linux":
+    if SPAWNS:
         return multiprocessing.get_context("spawn")  # system libraries of macOS do not survive a fork
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["avmfs_daemon.preload"])

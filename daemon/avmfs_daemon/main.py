@@ -216,12 +216,13 @@ def _ask(operation: str) -> dict[str, Any]:
 
 def _clean_up(directory: Path) -> bool:
     """After a killed daemon: whether there was anything to take away."""
-    from avmfs_daemon import runtime
+    from avmfs_daemon import box, runtime
 
     if not (directory / runtime.STATE).exists():
         return False
     try:
         with runtime.hold(directory / "daemon", 2.0, {"pid": os.getpid(), "socket": ""}):
+            box.end_left(directory)  # first: nobody answers on the mounts that it holds
             runtime.clean_up(directory)
     except runtime.RuntimeProblem as e:
         raise Failure(str(e)) from None

@@ -156,6 +156,15 @@ class Mountpoint:
             raise MountpointError(f"{path}: the directory is not empty; what is in it would be hidden")
         return mountpoint
 
+    @staticmethod
+    def adopt(path: Path, descriptor: int, mode: int) -> Mountpoint:
+        """The directory below a mount that is gone on with, by the descriptor that a supervisor before had of it."""
+        return Mountpoint(path, descriptor, mode)
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
     @property
     def restore_mode(self) -> int | None:
         """What a mount child has to chmod the directory to before mounting: fusermount wants to enter it."""

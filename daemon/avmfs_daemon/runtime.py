@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,13 @@ def remembered(directory: Path) -> dict[Path, int]:
         return {}
 
 
-def clean_up(directory: Path) -> int:
-    """Take away what a killed daemon left: dead mounts, protections, sockets, temporary files. Mounts removed."""
+def clean_up(directory: Path, keep: Collection[Path] = ()) -> int:
+    """Take away what a killed daemon left: dead mounts, protections, sockets, temporary files. Mounts removed.
+    ``keep``: mountpoints whose mounts are gone on with."""
     count = 0
     for path, mode in remembered(directory).items():
+        if path in keep:
+            continue
         try:
             count += detach_stale(path)
             if path.is_dir():
@@ -120,6 +123,6 @@ def clean_up(directory: Path) -> int:
             log.warning("cleaning up after an earlier run: %s", problem)
     for name in (STATE, WRITER, DOOR, CONTROL):
         (directory / name).unlink(missing_ok=True)
-    for left in (directory / LOCKS, *directory.glob("pymp-*")):
+    for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)
     return count

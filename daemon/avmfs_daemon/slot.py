@@ -34,8 +34,9 @@ STOP_S = 4.0  # from being told to stop until being killed
 class Child:
     """One running process and our end of its control pipe."""
 
-    def __init__(self, process: BaseProcess, control: Connection) -> None:
+    def __init__(self, process: BaseProcess, control: Connection, box: str | None) -> None:
         self.process = process
+        self.box = box
         self.pid = process.pid or 0
         self.sentinel = process.sentinel
         self.stream = Stream(os.dup(control.fileno()))
@@ -87,8 +88,16 @@ class Slot:
         self.wanted = True
         self.stale = False  # runs with settings that are no longer in force
         self.retry_at: float | None = None
+        self.box: str | None = None  # of a mount: what a child leaves to its successor
+        self.about: dict[str, str] = {}  # of a mount: what it can do
         self._pause = FIRST_PAUSE_S
         self._attempts = 0
+        self._quick_ends = 0
+
+    @property
+    def resumes(self) -> bool:
+        """Can a successor go on with the mount as it is?"""
+        return self.box is not None and self.about.get("survives") == "resume"
 
     @property
     def children(self) -> list[Child]:
@@ -113,7 +122,7 @@ class Slot:
         # BaseContext has no Process in the type stubs; every real context does.
         process: BaseProcess = context.Process(target=entry, args=(spec,), name=self.name)  # type: ignore[attr-defined]
         process.start()
-        self.current = Child(process, control)
+        self.current = Child(process, control, spec.box)
         return self.current
 
     def became_ready(self, child: Child) -> None:
@@ -121,11 +130,13 @@ class Slot:
         self._attempts = 0
         self.change("ready")
 
-    def lost(self, child: Child | None, error: str) -> None:
-        """The current process died, or could not be started (None): decide when to try again."""
+    def lost(self, child: Child | None, error: str, *, killed: bool = False) -> None:
+        """The current process died, or could not be started (None): decide when to try again. `killed` from outside,
+        which says nothing about whether its successor will live."""
         self.current = None
         lived = time.monotonic() - child.ready_at if child and child.ready_at is not None else 0.0
-        if lived > SHORT_LIFE_S:
+        self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (not killed or lived == 0.0)
+        if lived > SHORT_LIFE_S or (killed and lived and self.resumes):
             self._pause = FIRST_PAUSE_S
             self.retry_at = time.monotonic()
         else:
@@ -138,6 +149,11 @@ class Slot:
         else:
             self.change("restarting" if self.state in ("ready", "restarting") else self.state, error)
 
+    @property
+    def hopeless(self) -> bool:
+        """Do successors die of what they take over?"""
+        return self.resumes and self._quick_ends >= FAILED_AFTER
+
     def status(self) -> dict[str, Any]:
         assert self.mount is not None
         status: dict[str, Any] = {
@@ -147,5 +163,8 @@ class Slot:
             "state": self.state,
             "restarts": self.restarts,
             "since": round(self.since, 3),
+            "survives": self.about.get("survives", ""),
+            "caching": self.about.get("caching", "none"),
+            "caching_reason": self.about.get("caching_reason", ""),
         }
         return status | ({"error": self.error} if self.error else {})

@@ -54,6 +54,7 @@ class ChildSpec:
     embedding: Connection | None = None  # None: the writer
     mount: Mount | None = None  # of a mount
     restore_mode: int | None = None  # of a mount: the mode that its covered directory gets before mounting
+    box: str | None = None  # of a mount: where it leaves what outlives it; None: it is mounted anew
     listener: socket | None = None  # of the writer and the door
     key: bytes = b""  # of the writer: what proofs are made with
     lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders

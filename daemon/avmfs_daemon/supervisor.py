@@ -34,6 +34,7 @@ from avmfs_daemon import control, forking, runtime
 from avmfs_daemon.children import Entries
 from avmfs_daemon.crew import Crew
 from avmfs_daemon.embedding import EmbeddingService, factory_for
+from avmfs_daemon.legacy import Legacy
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.slot import STOP_S, Child, Slot
@@ -76,6 +77,7 @@ class Supervisor:
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
             self._take_hold(stack)
+            self._legacy.watch(self._selector, lambda: self._crew.slots)
             stack.callback(self._end)
             self._start()
             while not self._stopping:
@@ -94,7 +96,9 @@ class Supervisor:
         stack.enter_context(runtime.hold(directory / "daemon", 0.5, about))
         self._lock = stack.enter_context(runtime.hold(path, STORE_LOCK_S, about))
         database.prepare(path)
-        runtime.clean_up(directory)
+        self._legacy = Legacy(directory, self._mounts, path, self._environ)
+        stack.callback(self._legacy.end)
+        runtime.clean_up(directory, self._legacy.mountpoints)
         modes = {runtime.WRITER: 0o600, runtime.DOOR: runtime.door_mode(self._settings), runtime.CONTROL: 0o600}
         self._listeners = {
             name: stack.enter_context(runtime.listen(directory / name, mode)) for name, mode in modes.items()
@@ -109,7 +113,8 @@ class Supervisor:
         stack.callback(self._control.close)
         self._crew = Crew(
             self._selector, context, self._entries, spec_for=self._spec, serve=self._service.serve,
-            heard=self._heard, gone=lambda slot: self._remember(self._crew.slots),
+            heard=self._heard, lost=self._lost, gone=lambda slot: self._remember(self._crew.slots),
+            boxes=self._legacy,
         )  # fmt: skip
 
     def _catch_signals(self, stack: contextlib.ExitStack) -> None:
@@ -199,17 +204,19 @@ class Supervisor:
         spec = ChildSpec(
             name=slot.name, kind=slot.kind, database=self._paths.database, runtime_dir=self._paths.runtime_dir,
             settings=self._settings, speaks_for=agent, proof=proof(self._key, agent), agent=agent, operator=False,
-            control=control, embedding=embedding, mount=slot.mount,
+            control=control, embedding=embedding, mount=slot.mount, box=slot.box,
             restore_mode=slot.mountpoint.restore_mode if slot.mountpoint else None,
         )  # fmt: skip
         if slot.kind == "writer":
             return replace(
                 spec, embedding=None, listener=self._listeners[runtime.WRITER], key=self._key,
-                lock=Descriptor(self._lock), first=slot.starts == 0,
+                lock=Descriptor(self._lock), first=slot.starts == 0 and not self._legacy.mountpoints,
             )  # fmt: skip
         return replace(spec, listener=self._listeners[runtime.DOOR]) if slot.kind == "door" else spec
 
     def _heard(self, slot: Slot, child: Child, message: dict[Any, Any]) -> None:
+        if slot.mount is not None and child is slot.current and isinstance(said := message.get("mount"), dict):
+            slot.about |= {str(key): str(value)[:200] for key, value in said.items()}
         if slot.kind == "writer":
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
@@ -218,15 +225,24 @@ class Supervisor:
             answer = {"value": self.status()} if known else {"error": f"unknown question {message.get('do')!r}"}
             self._crew.tell(slot, child, {"answer": message["ask"], **answer})
 
+    def _lost(self, slot: Slot) -> None:
+        if slot.kind == "writer":
+            self._legacy.forget_cached(self._crew.slots)
+        elif slot.hopeless:
+            self._legacy.give_up(slot)
+
     def _add(self, mount: Mount) -> None:
         """A slot whose directory is open and guarded; a failed one if the directory cannot be used."""
         slot = Slot(f"mount {mount.agent_id}", "mount", mount)
-        try:
-            detach_stale(mount.mountpoint)
-            slot.mountpoint = Mountpoint.prepare(mount.mountpoint)
-        except MountpointError as problem:
-            slot.change("failed", str(problem))
-        else:
+        if not self._legacy.bequeath(slot):
+            try:
+                detach_stale(mount.mountpoint)
+                slot.mountpoint = Mountpoint.prepare(mount.mountpoint)
+            except MountpointError as problem:
+                slot.change("failed", str(problem))
+            else:
+                self._legacy.give_box(slot)
+        if slot.mountpoint is not None:
             self._remember([*self._crew.slots, slot])
         self._crew.add(slot)
 
@@ -271,6 +287,7 @@ class Supervisor:
             ],
             "embedding": self._service.status(),
             "store": store,
+            "holder_pid": self._legacy.holder_pid,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
         }
 
@@ -305,6 +322,8 @@ class Supervisor:
             assert slot.mount is not None
             slot.stale = wanted[_place(slot.mount)] != slot.mount
             slot.mount = wanted.pop(_place(slot.mount))
+            if slot.stale:  # what a mount can do is fixed when it is made
+                self._legacy.give_box(slot)
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if replace(settings, permissions=before.permissions, default_access=before.default_access) != before:
             for slot in self._crew.slots:

@@ -1,0 +1,149 @@
+"""Kill -9 under load: no client sees an error, nothing acknowledged is lost, nothing happens twice.
+
+A short run by default; AVM_KILL_ROUNDS=200 makes it the long one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import QUIET, Daemon, wait
+
+from avmfs.store import database
+from avmfs_daemon import control
+
+ROUNDS = int(os.environ.get("AVM_KILL_ROUNDS", "12"))
+CLIENTS = 4
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120 + 3 * ROUNDS)]
+
+
+class Load:
+    """Tireless clients on alice's mount."""
+
+    def __init__(self, daemon: Daemon, folder: Path) -> None:
+        self.daemon = daemon
+        self.at = daemon.at("alice") / "memory/soak"
+        (self.at / "race").mkdir(parents=True)
+        self.journals = {f"c{number}": folder / f"c{number}" for number in range(CLIENTS)}
+        self.processes = {
+            name: subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("tireless.py")), str(daemon.at("alice")), str(journal),
+                 name, str(CLIENTS)], stdin=subprocess.PIPE,
+            ) for name, journal in self.journals.items()
+        }  # fmt: skip
+
+    def said(self, name: str, what: str) -> list[Any]:
+        lines = map(json.loads, self.journals[name].read_text().splitlines())
+        return [line[what] for line in lines if what in line]
+
+    def failures(self) -> list[str]:
+        return [
+            failed for name in self.journals if self.journals[name].exists() for failed in self.said(name, "failed")
+        ]
+
+    def finish(self) -> None:
+        for process in self.processes.values():
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(b"\n")
+                process.stdin.close()
+        for process in self.processes.values():
+            process.wait(60)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait(30)
+            if process.stdin is not None and not process.stdin.closed:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+
+    def check(self) -> None:
+        """Every acknowledged effect is there once, on every mount."""
+        for mount in ("alice", "bob"):
+            at = self.daemon.at(mount) / "memory/soak"
+            names = os.listdir(at)
+            assert len(names) == len(set(names))
+            log = (at / "log").read_text().splitlines()
+            assert len(log) == len(set(log)), "an append was applied twice"
+            inbox = (self.daemon.at("bob") / ":inbox?format=jsonl").read_text()
+            told = [json.loads(line)["body"] for line in inbox.splitlines()]
+            assert len(told) == len(set(told)), "a message was sent twice"
+            won: list[int] = []
+            for name in self.journals:
+                removed = set(self.said(name, "removed"))
+                for created in self.said(name, "created"):
+                    assert (created in names) == (created not in removed), created
+                    if created in names:
+                        assert (at / created).read_text() == created * 50
+                assert [f"{name} {number}" in log for number in self.said(name, "appended")].count(False) == 0
+                assert (at / f"{name}.saved").read_text() == f"{name} {self.said(name, 'saved')[-1]}"
+                assert {f"{name} {number}" for number in self.said(name, "told")} <= set(told)
+                won += self.said(name, "won")
+            assert len(won) == len(set(won)), "two won a race"
+            assert sorted(map(int, os.listdir(at / "race"))) == sorted(won)
+            assert len(log) == sum(len(self.said(name, "appended")) for name in self.journals)
+
+
+@pytest.fixture
+def load(daemon: Daemon, tmp_path: Path) -> Iterator[Load]:
+    daemon.settings(QUIET + "limits: {unread: 100000}\n")
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    load = Load(daemon, tmp_path)
+    try:
+        yield load
+    finally:
+        load.end()
+
+
+def status(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = control.ask(daemon.run / "control.sock", "status")
+    daemon.pids |= {mount["pid"] for mount in found["mounts"] if mount["pid"]}
+    return found
+
+
+def pid_of(daemon: Daemon, who: str) -> int | None:
+    found = status(daemon)
+    if who == "writer":
+        pid = found["store"]["writer_pid"]
+        return None if pid is None else int(pid)
+    return next(mount["pid"] for mount in found["mounts"] if mount["agent_id"] == who and mount["state"] == "ready")
+
+
+def kill(daemon: Daemon, who: str) -> None:
+    wait(lambda: any(m["agent_id"] == who and m["state"] == "ready" for m in status(daemon)["mounts"])
+         if who != "writer" else pid_of(daemon, who))  # fmt: skip
+    pid = pid_of(daemon, who)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victims", [["alice"], ["writer"], ["alice", "writer"]], ids=str)
+def test_clients_notice_no_kill(daemon: Daemon, load: Load, victims: list[str]) -> None:
+    chance = random.Random(11)
+    for _ in range(ROUNDS):
+        time.sleep(chance.uniform(0.1, 0.3))
+        for victim in victims:
+            kill(daemon, victim)
+        assert load.failures() == [], daemon.log()[-4000:]
+    load.finish()
+    assert load.failures() == [], daemon.log()[-4000:]
+    load.check()
+    assert all(load.said(name, "over")[0] > 3 for name in load.journals), "the clients hardly got to work"
+    assert "Traceback" not in daemon.log() and " ERROR " not in daemon.log(), daemon.log()[-6000:]
+    daemon.command("stop")
+    assert database.integrity(daemon.root / "data" / "avm.db") == []

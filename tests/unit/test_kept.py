@@ -1,0 +1,149 @@
+"""Memory that outlives its process: what is in it after SIGKILL at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from avmfs import kept
+from avmfs.errors import Invalid, OverQuota
+from avmfs.kept import Kept
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def reopened(made: Kept) -> Kept:
+    return kept.reopen(made.tables, made.log_file)
+
+
+def test_a_successor_finds_rows_and_values() -> None:
+    made = kept.make()
+    assert made.fresh
+    row = made.handles.take()
+    made.handles.write(row, 7, 1, 2, 1 << 63, 4)
+    made.log.add(b"k", b"one")
+    made.log.add(b"k", b"tw", b"o")
+    made.set_fact(3, 99)
+    other = reopened(made)
+    assert not other.fresh and other.fact(3) == 99
+    assert [(row, words[:5]) for row, words in other.handles.used()] == [(row, [7, 1, 2, 1 << 63, 4])]
+    assert other.log.values(b"k") == [b"one", b"two"] and list(other.lanes.used()) == []
+
+
+def test_a_row_that_was_taken_and_not_written_is_free_for_the_successor() -> None:
+    made = kept.make()
+    first, second = made.handles.take(), made.handles.take()
+    made.handles.write(second, 1)
+    assert reopened(made).handles.take() == first
+
+
+def test_freed_rows_are_given_again() -> None:
+    made = kept.make()
+    row = made.nodes.take()
+    made.nodes.write(row, 1)
+    made.nodes.free(row)
+    assert made.nodes.take() == row
+    assert list(reopened(made).nodes.used()) == []
+
+
+def test_there_is_an_end_of_rows() -> None:
+    made = kept.make()
+    rows = [made.lanes.take() for _ in range(kept.AREAS["lanes"])]
+    assert len(set(rows)) == len(rows)
+    with pytest.raises(OverQuota):
+        made.lanes.take()
+
+
+def test_dropped_values_are_gone_and_others_stay() -> None:
+    made = kept.make()
+    made.log.add(b"a", b"1")
+    made.log.add(b"b", b"2")
+    made.log.drop(b"a")
+    made.log.drop(b"never")
+    assert reopened(made).log.all_keys() == [b"b"]
+    made.log.drop(b"b")
+    made.log.add(b"c", b"3")
+    assert {key: reopened(made).log.values(key) for key in reopened(made).log.all_keys()} == {b"c": [b"3"]}
+
+
+def test_room_is_bounded_by_what_is_live() -> None:
+    made = kept.make()
+    made.log.add(b"stays", b"x" * 100)
+    for number in range(3000):
+        made.log.add(b"%d" % number, b"y" * 10_000)
+        made.log.drop(b"%d" % number)
+    assert os.fstat(made.log_file).st_size <= 16 << 20
+    assert reopened(made).log.values(b"stays") == [b"x" * 100] and reopened(made).log.all_keys() == [b"stays"]
+
+
+def test_the_log_does_what_a_dictionary_does() -> None:
+    chance = random.Random(5)
+    made, model = kept.make(), dict[bytes, list[bytes]]()
+    for _ in range(20_000):
+        key = b"%d" % chance.randrange(40)
+        if chance.random() < 0.7:
+            value = chance.randbytes(chance.choice((0, 3, 200, 5000)))
+            made.log.add(key, value)
+            model.setdefault(key, []).append(value)
+        else:
+            made.log.drop(key)
+            model.pop(key, None)
+        if chance.random() < 0.001:
+            made = reopened(made)
+    assert {key: made.log.values(key) for key in made.log.all_keys()} == model
+
+
+def test_another_layout_is_refused() -> None:
+    made = kept.make()
+    os.pwrite(made.tables, b"another!", 0)
+    with pytest.raises(Invalid):
+        reopened(made)
+
+
+WORK = """
+import os, sys
+from avmfs import kept
+made = kept.reopen(int(sys.argv[1]), int(sys.argv[2]))
+number = made.fact(0)
+while True:
+    number += 1
+    key = b"%d" % (number % 50)
+    made.log.drop(key)
+    for part in range(3):
+        made.log.add(key, b"%d %d " % (number, part), b"x" * (number % 3000))
+    row = made.handles.take()
+    made.handles.write(row, 1, number, number, number)
+    if number % 3:
+        made.handles.free(row)
+    for row, words in list(made.handles.used())[:-20]:
+        made.handles.free(row)
+    made.set_fact(0, number)
+"""
+
+
+def test_nothing_is_torn_by_kill_9() -> None:
+    made = kept.make()
+    chance = random.Random(3)
+    for _ in range(25):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORK, str(made.tables), str(made.log_file)],
+            pass_fds=[made.tables, made.log_file], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        before = reopened(made).fact(0)
+        while reopened(made).fact(0) == before:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        found = reopened(made)
+        done = found.fact(0)
+        for number in range(max(1, done - 40), done + 1):
+            values = found.log.values(b"%d" % (number % 50))
+            assert values == [b"%d %d " % (number, part) + b"x" * (number % 3000) for part in range(3)]
+        assert all(words[1] == words[2] == words[3] for _, words in found.handles.used())
