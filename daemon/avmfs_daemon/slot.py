@@ -136,7 +136,7 @@ class Slot:
         self.current = None
         lived = time.monotonic() - child.ready_at if child and child.ready_at is not None else 0.0
         self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (not killed or lived == 0.0)
-        if lived > SHORT_LIFE_S or (killed and lived and self.resumes):
+        if lived > SHORT_LIFE_S or (killed and lived):
             self._pause = FIRST_PAUSE_S
             self.retry_at = time.monotonic()
         else:

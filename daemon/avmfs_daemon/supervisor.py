@@ -279,6 +279,7 @@ class Supervisor:
         # Whoever waits until all mounts are ready must not find none.
         to_come = [Slot(f"mount {mount.agent_id}", "mount", mount) for mount in self._to_come]
         store["writer_pid"] = self._writer.current.pid if self._writer.current else None
+        store["writer_state"] = self._writer.state
         return {
             "pid": os.getpid(),
             "version": version(),
