@@ -23,8 +23,10 @@ for _module in (
     "avmfs.store.commands.upkeep",
     "avmfs.store.sqlite",
     "avmfs.store.writer",
+    "avmfs_daemon.box",
     "avmfs_daemon.children",
     "avmfs_daemon.compose",
+    "avmfs_daemon.main",  # multiprocessing imports the parent's main module in every child
     "avmfs.rpc.server",
     "avmfs.fuse.mounted",
     "avmfs.fuse.serve",

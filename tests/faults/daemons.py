@@ -52,6 +52,7 @@ class Daemon:
         }
         self.agents: list[str] = []
         self.pids: set[int] = set()
+        self.holder = 0
         self.settings(QUIET)
 
     def mounts(self, *agents: str, more: str = "") -> None:
@@ -92,7 +93,11 @@ class Daemon:
 
     def family(self) -> dict[str, int]:
         """The pid of every process of the daemon, by the name it shows; all are remembered for the teardown."""
-        found = {"supervisor": self.status()["pid"]}
+        status = self.status()
+        found = {"supervisor": status["pid"]}
+        if status["holder_pid"]:  # after a killed supervisor it is nobody's child
+            self.holder = found["holder"] = status["holder_pid"]
+            self.pids.add(self.holder)
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -121,6 +126,10 @@ class Daemon:
 
     def gone(self) -> bool:
         return not any(alive(pid) for pid in self.pids)
+
+    def orphaned(self) -> bool:
+        """After its supervisor was killed: only the holder is left."""
+        return not any(alive(pid) for pid in self.pids - {self.holder})
 
     def clean_up(self) -> None:
         """By pid and by mountpoint only."""

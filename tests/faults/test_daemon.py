@@ -35,7 +35,7 @@ def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
     (daemon.at("alice") / "memory/note.md").write_text("hello")
     assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
     family = daemon.family()
-    assert family.keys() == {"supervisor", "fork server", "writer", "door", "keeper", "alice", "bob"}
+    assert family.keys() == {"supervisor", "holder", "fork server", "writer", "door", "keeper", "alice", "bob"}
     daemon.command("stop")
     wait(daemon.gone, 1)
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
@@ -50,13 +50,17 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     status = daemon.status()
-    assert status.keys() == {"pid", "version", "mounts", "embedding", "store", "isolation"}
+    assert status.keys() == {"pid", "version", "mounts", "embedding", "store", "isolation", "holder_pid"}
     (mount,) = status["mounts"]
-    assert mount.keys() == {"agent_id", "mountpoint", "pid", "state", "restarts", "since"}
+    assert mount.keys() == {
+        "agent_id", "mountpoint", "pid", "state", "restarts", "since", "survives", "caching", "caching_reason",
+    }  # fmt: skip
     assert (mount["agent_id"], mount["state"], mount["restarts"]) == ("alice", "ready", 0)
     assert mount["mountpoint"] == str(daemon.at("alice"))
     assert status["embedding"]["state"] == "off"
-    assert status["store"].keys() == {"path", "waiting_lexical", "waiting_semantic", "writer_pid"}
+    assert status["store"].keys() == {
+        "path", "waiting_lexical", "waiting_semantic", "writer_pid", "writer_state",
+    }  # fmt: skip
     assert status["isolation"] == "advisory"
     table = daemon.command("status")
     assert "alice" in table and "ready" in table and str(daemon.at("alice")) in table
@@ -79,7 +83,7 @@ def test_other_users_reach_the_door_and_only_that(daemon: Daemon) -> None:
     daemon.settings(QUIET + "uids: {12345: [alice]}\n")
     daemon.start()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in daemon.run.glob("*.sock")}
-    assert modes == {"avm.sock": 0o666, "writer.sock": 0o600, "control.sock": 0o600}
+    assert modes == {"avm.sock": 0o666, "writer.sock": 0o600, "control.sock": 0o600, "hold.sock": 0o600}
     assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o711
     assert daemon.status()["isolation"] == "by uid"
 
@@ -325,12 +329,13 @@ def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
         wait(lambda name=name: not alive(before[name]), 3)
 
 
-def test_after_a_killed_supervisor_the_children_go_and_start_just_works(daemon: Daemon) -> None:
+def test_after_a_killed_supervisor_and_holder_the_children_go_and_start_just_works(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
     (daemon.at("alice") / "memory/note").write_text("text")
     before = daemon.family()
-    os.kill(before["supervisor"], signal.SIGKILL)
+    for name in ("supervisor", "holder"):
+        os.kill(before[name], signal.SIGKILL)
     wait(lambda: not any(alive(pid) for pid in before.values()), 5)
     assert daemon.mounted("alice")  # dead rather than a bare directory that takes writes
     with pytest.raises(OSError, match="not connected"):
@@ -354,7 +359,7 @@ def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemo
     daemon.mounts("alice", "bob")
     daemon.start()
     os.kill(daemon.family()["supervisor"], signal.SIGKILL)
-    wait(daemon.gone, 5)
+    wait(daemon.orphaned, 5)
     daemon.mounts("alice")
     daemon.start()
     assert not daemon.mounted("bob")
@@ -365,7 +370,7 @@ def test_stop_cleans_up_after_a_killed_supervisor(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     os.kill(daemon.family()["supervisor"], signal.SIGKILL)
-    wait(daemon.gone, 5)
+    wait(daemon.orphaned, 5)
     assert daemon.mounted("alice")
     assert "killed" in daemon.command("stop")
     assert not daemon.mounted("alice")
