@@ -14,11 +14,12 @@ either.)
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from avmfs.errors import Invalid, OverQuota
 
@@ -30,6 +31,7 @@ FACTS = 16  # words for whoever uses this
 _USED_AT = 40  # per area: rows that were ever in use
 AREAS = {"lanes": 4096, "handles": 1 << 20, "nodes": 1 << 17}  # rows; untouched ones take no memory
 _TABLES_BYTES = 8 * (_HEADER + WIDTH * sum(AREAS.values()))
+_VALUES = struct.Struct("=4Q")
 _RECORD = struct.Struct("=IHB")  # length of all, length of the key, what
 _ADD, _DROP = 1, 2
 _FIRST_SIZE = 1 << 20
@@ -51,30 +53,30 @@ class Rows:
 
     def take(self) -> int:
         """A row that nobody uses. It is free again unless `write` follows. Raises OverQuota when there is none."""
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
         with self._mutex:
-            if self._free:
-                return self._free.pop()
             row = self._words[self._used_at]
             if row >= self._most:
                 raise OverQuota("too much is open at once")
             self._words[self._used_at] = row + 1
             return row
 
-    def write(self, row: int, state: int, *values: int) -> None:
+    def write(self, row: int, state: int, one: int = 0, two: int = 0, three: int = 0, four: int = 0) -> None:
+        """Columns 1 to 4, and then the state; the others are for `set`."""
         at = self._start + row * WIDTH
-        words = self._words
-        for value in values:
-            at += 1
-            words[at] = value
-        words[self._start + row * WIDTH] = state
+        _VALUES.pack_into(self._words, 8 * (at + 1), one, two, three, four)
+        self._words[at] = state
 
     def set(self, row: int, column: int, value: int) -> None:
         self._words[self._start + row * WIDTH + column] = value
 
+    def get(self, row: int, column: int) -> int:
+        return self._words[self._start + row * WIDTH + column]
+
     def free(self, row: int) -> None:
         self._words[self._start + row * WIDTH] = 0
-        with self._mutex:
-            self._free.append(row)
+        self._free.append(row)
 
     def used(self) -> Iterator[tuple[int, list[int]]]:
         """(row, its words) of all that are not free."""
@@ -91,19 +93,22 @@ class Log:
         self._words = words
         self._mutex = threading.Lock()
         self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self._size = len(self._map)
         self._spans: dict[bytes, list[tuple[int, int]]] = {}
         self._live = 0
+        # As the words have them: this process alone writes.
+        self._start, self._end = self._bounds()
+        self._end_at = self._pair() + 1
         self._scan()
 
     def add(self, key: bytes, *pieces: bytes | memoryview) -> None:
         """Keep the pieces, joined, as one more value of ``key``. Raises OverQuota when there is no room."""
-        size = _RECORD.size + len(key) + sum(map(len, pieces))
+        size = _RECORD.size + len(key)
+        for piece in pieces:
+            size += len(piece)
         with self._mutex:
-            start, end = self._bounds()
-            end = self._room(start, end, size)
-            stop = self._lay(end, _RECORD.pack(size, len(key), _ADD), key, *pieces)
-            self._words[self._pair() + 1] = stop
-            self._spans.setdefault(key, []).append((end, stop))
+            start, stop = self._append(size, _ADD, key, pieces)
+            self._spans.setdefault(key, []).append((start, stop))
             self._live += size
 
     def drop(self, key: bytes) -> None:
@@ -115,13 +120,10 @@ class Log:
             self._live -= sum(stop - start for start, stop in spans)
             if not self._spans:
                 self._switch(0, 0)
-                if len(self._map) > _WASTE:
-                    self._map.resize(_FIRST_SIZE)
+                if self._size > _WASTE:
+                    self._resize(_FIRST_SIZE)
                 return
-            start, end = self._bounds()
-            end = self._room(start, end, _RECORD.size + len(key))
-            stop = self._lay(end, _RECORD.pack(_RECORD.size + len(key), len(key), _DROP), key)
-            self._words[self._pair() + 1] = stop
+            self._append(_RECORD.size + len(key), _DROP, key, ())
 
     def values(self, key: bytes) -> list[bytes]:
         """In the order in which they were added."""
@@ -138,6 +140,18 @@ class Log:
         """Is so much kept that whoever can should let go of some?"""
         return self._live > CROWDED
 
+    def _append(self, size: int, what: int, key: bytes, pieces: Sequence[bytes | memoryview]) -> tuple[int, int]:
+        """A record, made to count last: where it begins and ends."""
+        if self._end + size > self._size or self._end - self._start - self._live > _WASTE:
+            self._make_room(size)
+        start = at = self._end
+        for piece in (_RECORD.pack(size, len(key), what) + key, *pieces):
+            stop = at + len(piece)
+            self._map[at:stop] = piece
+            at = stop
+        self._words[self._end_at] = self._end = at
+        return start, at
+
     def _pair(self) -> int:
         return _PAIRS_AT + 2 * self._words[_SELECT_AT]
 
@@ -150,28 +164,26 @@ class Log:
         self._words[_PAIRS_AT + 2 * other] = start
         self._words[_PAIRS_AT + 2 * other + 1] = end
         self._words[_SELECT_AT] = other
+        self._start, self._end, self._end_at = start, end, _PAIRS_AT + 2 * other + 1
 
-    def _lay(self, at: int, *pieces: bytes | memoryview) -> int:
-        for piece in pieces:
-            self._map[at : at + len(piece)] = piece
-            at += len(piece)
-        return at
+    def _resize(self, size: int) -> None:
+        self._map.resize(size)
+        self._size = size
 
-    def _room(self, start: int, end: int, size: int) -> int:
-        """Where a record of ``size`` goes, after growing or compacting."""
-        if end - start - self._live > max(_WASTE, 2 * self._live):
-            end = self._compact(start, end)
-        if end + size > len(self._map):
-            if end + size > MOST:
+    def _make_room(self, size: int) -> None:
+        """For a record of ``size``: compact, grow."""
+        if self._end - self._start - self._live > max(_WASTE, 2 * self._live):
+            self._compact()
+        if self._end + size > self._size:
+            if self._end + size > MOST:
                 raise OverQuota("too much is written and not yet committed")
-            self._map.resize(max(2 * len(self._map), _FIRST_SIZE * (1 + (end + size) // _FIRST_SIZE)))
-        return end
+            self._resize(max(2 * self._size, _FIRST_SIZE * (1 + (self._end + size) // _FIRST_SIZE)))
 
-    def _compact(self, start: int, end: int) -> int:
+    def _compact(self) -> None:
         """Copy what is live to the front if it fits there, else behind the end."""
-        target = 0 if self._live <= start else end
-        if target + self._live > len(self._map):
-            self._map.resize(target + self._live)
+        target = 0 if self._live <= self._start else self._end
+        if target + self._live > self._size:
+            self._resize(target + self._live)
         at = target
         spans: dict[bytes, list[tuple[int, int]]] = {}
         for key, records in self._spans.items():
@@ -182,7 +194,6 @@ class Log:
                 at += stop - first
         self._switch(target, at)
         self._spans = spans
-        return at
 
     def _scan(self) -> None:
         at, end = self._bounds()

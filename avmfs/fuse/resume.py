@@ -134,8 +134,13 @@ class Continuity:
         return self._note(_LISTING, 0, 0, unique)
 
     def closed(self, fh: int) -> None:
-        self._log.drop(_handle_key(fh))
-        self._rows.free(fh & ((1 << _ROW_BITS) - 1))
+        """A handle is released. Its row may be another's by now, when the request is sent again."""
+        row = fh & ((1 << _ROW_BITS) - 1)
+        state = self._rows.get(row, 0)
+        if state and self._rows.get(row, _FH) == fh:
+            if state & 0xFF != _FILE:
+                self._log.drop(_handle_key(fh))
+            self._rows.free(row)
 
     def given(self, unique: int) -> int | None:
         """The handle that a resent OPEN, CREATE or OPENDIR had made before."""

@@ -113,9 +113,7 @@ class Lanes:
     def _new(self) -> _Kept:
         client = secrets.token_bytes(16)
         row = self._rows.take()
-        self._rows.write(
-            row, _IDLE, int.from_bytes(client[:8], "big"), int.from_bytes(client[8:], "big"), 0, 0, 0, 0
-        )  # fmt: skip
+        self._rows.write(row, _IDLE, int.from_bytes(client[:8], "big"), int.from_bytes(client[8:], "big"))
         return _Kept(self._make(client, 0), row, 0)
 
     def _rest(self, kept: _Kept) -> None:

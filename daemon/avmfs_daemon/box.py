@@ -28,7 +28,7 @@ from avmfs_daemon.mountpoint import mounts_at
 log = logging.getLogger(__name__)
 
 SOCKET = "hold.sock"
-ANSWER_S = 3.0
+ANSWER_S = 1.0
 LIMIT_S = 60.0  # without a supervisor; AVM_HOLD_S
 COME_BACK_S = 10.0  # for the supervisor to start another holder
 PROCESS, BELOW = "process", "below"  # a pidfd of the child; the directory under the mount
@@ -82,7 +82,7 @@ class _Line:
                         return message, found
                     os.set_inheritable(descriptors[0], False)
                     found[message["name"]] = descriptors[0]
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, Unheld) as e:
             for descriptor in found.values():
                 os.close(descriptor)
             raise Unheld(str(e)) from None
@@ -95,7 +95,7 @@ class Holding:
     def __init__(self, directory: Path, limit_s: float) -> None:
         self.path = directory / SOCKET
         self._limit_s = limit_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # None: one that was found
         self.boxes: dict[str, dict[str, Any]] = {}
         self.pid = 0
         try:
@@ -117,6 +117,8 @@ class Holding:
     def again(self) -> None:
         """After its end: another holder. Children find it by themselves."""
         self._line.sock.close()
+        if self._process is not None:
+            self._process.wait(ANSWER_S)
         self._start()
 
     def fits(self, box: str, mount: Mount, database: Path) -> bool:
@@ -133,19 +135,30 @@ class Holding:
             os.close(process)
 
     def put(self, box: str, name: str, descriptor: int) -> None:
-        with _logged(f"{name} of a mount is not held"):
+        with self._answering(f"{name} of a mount is not held"):
             self._line.say("put", descriptor, box=box, name=name)
 
     def get(self, box: str, name: str) -> int | None:
-        with _logged(f"{name} of a mount is not to be had"):
+        with self._answering(f"{name} of a mount is not to be had"):
             return self._line.ask("get", box=box, name=name)[1].get(name)
         return None
 
     def discard(self, box: str) -> None:
         """Close everything in a box: the kernel ends the mount with its last descriptor."""
-        with _logged("a box is not emptied"):
+        with self._answering("a box is not emptied"):
             self._line.say("discard", box=box)
             self._line.ask("sync")
+
+    @contextlib.contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """A holder that hangs may not hold up the supervisor: it is ended, and replaced when that is noticed."""
+        try:
+            yield
+        except Unheld as e:
+            log.error("%s: %s", what, e)
+            if self.pid > 1:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
         with _logged("the holder is not ended"):
@@ -204,7 +217,7 @@ class Box:
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / SOCKET
         self._name = name
-        self._line = _Line(self._path)
+        self._line = self._connected()
         self._put: dict[str, int] = {}
         self._about: dict[str, Any] | None = None
         self.put(PROCESS, os.pidfd_open(os.getpid()))
@@ -242,20 +255,26 @@ class Box:
         with _logged("the mount is not described"):
             self._line.say("about", box=self._name, value=about)
 
+    def _connected(self) -> _Line:
+        """Waits for the supervisor to replace a holder that has ended."""
+        deadline = time.monotonic() + COME_BACK_S
+        while True:
+            try:
+                return _Line(self._path)
+            except Unheld:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):
                 select.select([self._line.sock], [], [])  # nothing comes but the end
-            deadline = time.monotonic() + COME_BACK_S
-            while True:
-                try:
-                    self._line = _Line(self._path)
-                    break
-                except Unheld as e:
-                    if time.monotonic() > deadline:
-                        log.error("this mount will not survive its process: %s", e)
-                        return
-                    time.sleep(0.05)
+            try:
+                self._line = self._connected()
+            except Unheld as e:
+                log.error("this mount will not survive its process: %s", e)
+                return
             for name, descriptor in list(self._put.items()):
                 self.put(name, descriptor)
             if self._about is not None:

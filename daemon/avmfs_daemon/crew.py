@@ -33,6 +33,10 @@ Message = dict[Any, Any]
 
 
 class Boxes(Protocol):
+    def give_box(self, slot: Slot) -> None:
+        """Another one: what is mounted next has nothing to do with what was."""
+        ...
+
     def discard(self, box: str) -> None:
         """Close what is in it: the mount whose device that was ends for whoever still uses it."""
         ...
@@ -69,12 +73,14 @@ class Crew:
             self._launch(slot)
 
     def replace(self, slot: Slot) -> None:
-        """Start a successor now; the process that serves ends once that has taken over. Where the successor can go on
-        with the mount as it is, the process is simply killed: no client notices."""
-        if slot.current is not None and slot.resumes and slot.current.box == slot.box and slot.current.ready_at:
-            slot.change("restarting")
-            slot.current.kill()
-            return
+        """Start a successor now; the process that serves ends once that has taken over. Where the successor goes on
+        with the mount as it is, the process is simply killed: no client notices. Two must never share a box."""
+        if slot.current is not None and slot.box is not None and slot.current.box == slot.box:
+            if slot.resumes or slot.current.ready_at is None:
+                slot.change("restarting")
+                slot.current.kill()
+                return
+            self._boxes.give_box(slot)
         if slot.current is not None:
             slot.retiring.append(slot.current)
             slot.current = None
@@ -214,7 +220,8 @@ class Crew:
         elif child is slot.current:
             if slot.mountpoint is not None:
                 slot.mountpoint.protect()
-            slot.lost(child, child.error or how_it_ended(code), killed=code == -signal.SIGKILL)
+            by_others = code == -signal.SIGKILL and not child.error
+            slot.lost(child, child.error or how_it_ended(code), killed=by_others)
             self._lost(slot)
             if not child.told_to_stop:
                 log.warning("%s (pid %d) ended: %s", slot.name, child.pid, slot.error)

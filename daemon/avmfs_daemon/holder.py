@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -111,6 +112,8 @@ class Holder:
 
 
 def main(listener: int, limit_s: float) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a terminal's, or a service manager's: only its supervisor ends it
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:

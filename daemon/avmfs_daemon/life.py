@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Invalid
+from avmfs_daemon.box import Unheld
 from avmfs_daemon.mountpoint import MountpointError
 from avmfs_daemon.spec import ChildSpec
 
@@ -130,7 +131,7 @@ def living(spec: ChildSpec) -> Iterator[Life]:
     try:
         yield life
         code = 0
-    except (AvmError, MountpointError) as e:
+    except (AvmError, MountpointError, Unheld) as e:
         log.error("%s", e)
         life.tell({"error": str(e)})
     except BaseException as e:  # a child's main: whatever it is, it is logged and reported

@@ -28,6 +28,7 @@ READY_S = 15.0
 SHORT_LIFE_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 FAILED_AFTER = 3  # attempts in a row that never got ready
+ABOUT = frozenset(("survives", "caching", "caching_reason"))  # what a mount says of itself
 STOP_S = 4.0  # from being told to stop until being killed
 
 
@@ -135,14 +136,14 @@ class Slot:
         which says nothing about whether its successor will live."""
         self.current = None
         lived = time.monotonic() - child.ready_at if child and child.ready_at is not None else 0.0
-        self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (not killed or lived == 0.0)
-        if lived > SHORT_LIFE_S or (killed and lived):
+        self._quick_ends = 0 if lived > SHORT_LIFE_S else self._quick_ends + (not killed)
+        if lived > SHORT_LIFE_S or killed:
             self._pause = FIRST_PAUSE_S
             self.retry_at = time.monotonic()
         else:
             self.retry_at = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
-        if child is None or child.ready_at is None:
+        if child is None or (child.ready_at is None and not killed):
             self._attempts += 1
         if self._attempts >= FAILED_AFTER:
             self.change("failed", error)

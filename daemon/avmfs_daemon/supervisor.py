@@ -37,7 +37,7 @@ from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.legacy import Legacy
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
 from avmfs_daemon.runtime import RuntimeProblem
-from avmfs_daemon.slot import STOP_S, Child, Slot
+from avmfs_daemon.slot import ABOUT, STOP_S, Child, Slot
 from avmfs_daemon.spec import ChildSpec, Descriptor, rules_message
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class Supervisor:
 
     def _heard(self, slot: Slot, child: Child, message: dict[Any, Any]) -> None:
         if slot.mount is not None and child is slot.current and isinstance(said := message.get("mount"), dict):
-            slot.about |= {str(key): str(value)[:200] for key, value in said.items()}
+            slot.about |= {key: str(said[key])[:200] for key in said.keys() & ABOUT}
         if slot.kind == "writer":
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False

@@ -95,7 +95,7 @@ class Daemon:
         """The pid of every process of the daemon, by the name it shows; all are remembered for the teardown."""
         status = self.status()
         found = {"supervisor": status["pid"]}
-        if status["holder_pid"]:  # after a killed supervisor it is nobody's child
+        if status.get("holder_pid"):  # after a killed supervisor it is nobody's child
             self.holder = found["holder"] = status["holder_pid"]
             self.pids.add(self.holder)
         children: dict[int, list[int]] = {}
