@@ -61,7 +61,7 @@ def mount(
     def greeted() -> None:
         survives = "remount"
         if session.resends and box is not None:
-            continuity.leave(box, descriptor, session.minor)
+            continuity.leave(box, descriptor, session.minor, session.agreed)
             survives = "resume"
         why = ""
         if not cached:
@@ -75,7 +75,7 @@ def mount(
     if continuity.minor:
         continuity.refresh(descriptor)
     try:
-        session.serve(greeted, continuity.minor)
+        session.serve(greeted, continuity.minor, continuity.agreed)
     finally:
         over.set()
         mounted.close()

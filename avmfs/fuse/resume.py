@@ -41,7 +41,7 @@ from avmfs.vfs.tree import Handle, Tree
 log = logging.getLogger(__name__)
 
 DEVICE, TABLES, LOG, SINK = "device", "tables", "log", "sink"  # names in the box; locks have theirs
-_GREETED, _MINOR, _GENERATION, _ORIGIN = 0, 1, 2, 3  # facts
+_GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
 _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
 _READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
 _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
@@ -188,11 +188,12 @@ class Continuity:
 
     # Taking over -----------------------------------------------------------------------------------------------
 
-    def leave(self, box: Box, descriptor: int, minor: int) -> None:
+    def leave(self, box: Box, descriptor: int, minor: int, agreed: int) -> None:
         """From now on a successor can take over. On a mount that was taken over itself there is nothing to do."""
         if self.minor:
             return
         self.kept.set_fact(_MINOR, minor)
+        self.kept.set_fact(_AGREED, agreed)
         self.kept.set_fact(_GREETED, 1)
         for name, each in ((TABLES, self.kept.tables), (LOG, self.kept.log_file), (DEVICE, descriptor)):
             box.put(name, each)
@@ -201,6 +202,11 @@ class Continuity:
     def minor(self) -> int:
         """Of the protocol that the kernel and a predecessor agreed on; 0 when there was none."""
         return self.kept.fact(_MINOR) if self.kept.fact(_GREETED) else 0
+
+    @property
+    def agreed(self) -> int:
+        """The Init flags that the two agreed on."""
+        return self.kept.fact(_AGREED)
 
     def refresh(self, descriptor: int) -> None:
         """Nothing that the kernel has cached counts any more: names, and the attributes of what is open."""

@@ -23,7 +23,7 @@ from avmfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 
-HOLD_EVERY_S = 30.0
+FIRST_HOLD_S, HOLD_EVERY_S = 1.0, 30.0
 FRONT_ENDS = ("linux", "portable")
 
 
@@ -50,7 +50,10 @@ def serve(
     over = threading.Event()
 
     def holding() -> None:
-        while not over.wait(HOLD_EVERY_S):
+        pause = FIRST_HOLD_S
+        # The first time soon: predecessors may have been killed again and again before it was their turn.
+        while not over.wait(pause):
+            pause = HOLD_EVERY_S
             try:
                 tree.hold_orphans()
             except AvmError as e:

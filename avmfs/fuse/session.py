@@ -95,19 +95,19 @@ class Session:
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
-        self.resends = False  # can the kernel send again what a killed process has not answered?
+        self.agreed = 0  # the Init flags that both sides have
         self.caching = False  # may replies say that names and attributes stay valid?
 
-    def serve(self, ready: Callable[[], None], minor: int = 0) -> None:
+    def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on
-        a mount that is taken over; ``minor`` is then of the protocol agreed on."""
+        a mount that is taken over; ``minor`` and ``agreed`` are then what the predecessor had."""
         buffer = bytearray(_BUFFER)
         # A process that is killed during a read of pages that are not there yet makes the kernel fail the request.
         buffer[:: os.sysconf("SC_PAGE_SIZE")] = b"\1" * len(range(0, len(buffer), os.sysconf("SC_PAGE_SIZE")))
         view = memoryview(buffer)
         resent: set[int] | None = None
         if minor:
-            self.minor, self.resends, resent = minor, True, set()
+            self.minor, self.agreed, resent = minor, agreed, set()
             os.write(self._fd, p.RESEND)
             ready()
         try:
@@ -202,8 +202,7 @@ class Session:
         if major != p.MAJOR:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
         self.minor = minor
-        self.resends = bool(offered & p.Init.HAS_RESEND)
-        wanted = int(_WANTED) & offered
+        self.agreed = wanted = int(_WANTED) & offered
         self._reply(
             request, 0,
             p.INIT_OUT.pack(
@@ -211,6 +210,11 @@ class Session:
                 MAX_WRITE // 4096, 0, wanted >> 32, 0, 0,
             ),
         )  # fmt: skip
+
+    @property
+    def resends(self) -> bool:
+        """Can the kernel send again what a killed process has not answered?"""
+        return bool(self.agreed & p.Init.HAS_RESEND)
 
     def switch_caching(self, on: bool) -> None:
         """From now on replies may be cached, or must not be; what was cached before is then dropped."""

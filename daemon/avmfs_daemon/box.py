@@ -28,7 +28,7 @@ from avmfs_daemon.mountpoint import mounts_at
 log = logging.getLogger(__name__)
 
 SOCKET = "hold.sock"
-ANSWER_S = 1.0
+ANSWER_S = 5.0
 LIMIT_S = 60.0  # without a supervisor; AVM_HOLD_S
 COME_BACK_S = 10.0  # for the supervisor to start another holder
 PROCESS, BELOW = "process", "below"  # a pidfd of the child; the directory under the mount

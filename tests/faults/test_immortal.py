@@ -391,7 +391,8 @@ def test_a_mount_that_is_no_longer_configured_ends_with_the_next_start(mounted: 
     daemon.start()
     with pytest.raises(OSError):
         stuck(10)
-    assert not daemon.mounted("alice") and _works(daemon.at("bob") / "memory/x")
+    assert not daemon.mounted("alice")
+    assert _works(daemon.at("bob") / "memory/x"), daemon.log()
 
 
 def test_stop_ends_what_a_killed_supervisor_left_and_whoever_waits_for_it(mounted: Mounted) -> None:

@@ -152,3 +152,19 @@ def test_clients_notice_no_kill(daemon: Daemon, load: Load, victims: list[str], 
     assert "Traceback" not in daemon.log() and " ERROR " not in daemon.log(), daemon.log()[-6000:]
     daemon.command("stop")
     assert database.integrity(daemon.root / "data" / "avm.db") == []
+
+
+def test_clients_only_wait_while_there_is_no_supervisor(daemon: Daemon, load: Load) -> None:
+    rounds = 2 + ROUNDS // 10
+    for _ in range(rounds):
+        time.sleep(1)
+        os.kill(status(daemon)["pid"], signal.SIGKILL)
+        daemon.start()
+        assert load.failures() == [], daemon.log()[-4000:]
+    time.sleep(1)
+    load.finish()
+    assert load.failures() == [], daemon.log()[-4000:]
+    load.check()
+    assert all(load.said(name, "over")[0] > rounds for name in load.journals), "the clients hardly got to work"
+    daemon.command("stop")
+    assert database.integrity(daemon.root / "data" / "avm.db") == []
