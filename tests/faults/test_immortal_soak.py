@@ -168,3 +168,70 @@ def test_clients_only_wait_while_there_is_no_supervisor(daemon: Daemon, load: Lo
     assert all(load.said(name, "over")[0] > rounds for name in load.journals), "the clients hardly got to work"
     daemon.command("stop")
     assert database.integrity(daemon.root / "data" / "avm.db") == []
+
+
+RANDOM_STEPS = """
+import mmap, os, random, sys
+path, seed = sys.argv[1], int(sys.argv[2])
+chance, model = random.Random(seed), bytearray()
+file = os.open(path, os.O_RDWR | os.O_CREAT)
+for step in range(100_000):
+    kind = chance.choice(("write", "write", "read", "cut", "sync", "reopen", "append", "map", "stat"))
+    at, size = chance.randrange(60_000), chance.randrange(1, 20_000)
+    if kind == "write":
+        data = chance.randbytes(size)
+        assert os.pwrite(file, data, at) == size
+        model.extend(bytes(max(0, at - len(model))))
+        model[at:at + size] = data
+    elif kind == "read":
+        assert os.pread(file, size, at) == model[at:at + size], (step, at, size)
+    elif kind == "cut" and step % 3 == 0:
+        os.ftruncate(file, at)
+        model = model[:at] + bytes(max(0, at - len(model)))
+    elif kind == "sync":
+        os.fsync(file)
+    elif kind == "reopen":
+        os.close(file)
+        file = os.open(path, os.O_RDWR)
+    elif kind == "append":
+        with open(path, "ab", buffering=0) as end:
+            data = chance.randbytes(size % 500)
+            assert end.write(data) == len(data)
+        model += data
+    elif kind == "map" and len(model) > 100:
+        with mmap.mmap(file, len(model)) as area:
+            assert area[-50:] == model[-50:], step
+            area[:20] = model[:20] = chance.randbytes(20)
+            area.flush()
+    elif kind == "stat":
+        assert os.fstat(file).st_size == os.stat(path).st_size == len(model), (step, os.fstat(file).st_size, len(model))
+    if step % 50 == 0:
+        print(step, flush=True)
+        if sys.stdin in __import__("select").select([sys.stdin], [], [], 0)[0]:
+            break
+os.close(file)
+assert open(path, "rb").read() == model
+print("well")
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_file_under_random_steps_is_what_it_would_be_on_a_disk(daemon: Daemon, seed: int) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    path = daemon.at("alice") / "memory/random"
+    client = subprocess.Popen(
+        [sys.executable, "-c", RANDOM_STEPS, str(path), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        for _ in range(ROUNDS):
+            time.sleep(0.2)
+            kill(daemon, "alice")
+            assert client.poll() is None, client.communicate()
+        output, errors = client.communicate("enough\n", timeout=60)
+    finally:
+        client.kill()
+        client.wait(10)
+    assert output.splitlines()[-1] == "well", errors
+    assert int(output.splitlines()[-2]) > 10 * ROUNDS
