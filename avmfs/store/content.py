@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import apsw
@@ -85,20 +86,31 @@ def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
     return bytes(whole)
 
 
-def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Sequence[Edit]) -> tuple[int, bool]:
-    """Apply the edits to the stored bytes. Returns the new size and whether they are in extents."""
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a node's bytes are after an edit. ``inline`` are all of them, unless they are in extents."""
+
+    size: int
+    inline: bytes | None
+
+    @property
+    def extents(self) -> bool:
+        return self.inline is None
+
+
+def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits: Sequence[Edit]) -> Applied:
+    """Apply the edits to the stored bytes. ``inline`` are those of a small file, None when they are in extents."""
     final = peak = size
     for edit in edits:
         final = size_after(final, (edit,))
         peak = max(peak, final)
-    if not extents and peak <= INLINE_LIMIT:
-        data = overlay(read(db, node, size, False, 0, size), 0, peak, size, edits)
+    if inline is not None and peak <= INLINE_LIMIT:
+        data = overlay(inline, 0, peak, size, edits)
         _set_body(db, node, data)
-        return final, False
-    if not extents:
-        data = read(db, node, size, False, 0, size)
+        return Applied(final, data)
+    if inline is not None:
         _set_body(db, node, b"")
-        _write_blocks(db, node, 0, data)
+        _write_blocks(db, node, 0, inline)
     for edit in edits:
         if edit[0] == "t":
             _truncate(db, node, edit[1])
@@ -108,8 +120,8 @@ def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Seque
         data = read(db, node, final, True, 0, final)
         release_extents(db, node)
         _set_body(db, node, data)
-        return final, False
-    return final, True
+        return Applied(final, data)
+    return Applied(final, None)
 
 
 def copy(db: apsw.Connection, source: Node, extents: bool, target: int) -> None:

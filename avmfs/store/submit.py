@@ -174,7 +174,7 @@ class DirectWriter:
         descriptor = self._lock.acquire(wait_s)
         try:
             database.prepare(path)
-            self._applier = Applier(path, policy, index, orphans=False, clock=clock)
+            self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
             self._applier.db.execute("pragma wal_autocheckpoint = 1000")
             self._applier.alone(OPERATOR, "settle", {})
         finally:

@@ -2,7 +2,7 @@
 
 Owns the only connection that changes the store while a daemon runs. A process of its own, started by the
 supervisor, which keeps the listening socket: connecting never fails, and requests queue while a
-killed writer is replaced. One thread runs the loop; a second one checkpoints the WAL.
+killed writer is replaced. One thread runs the loop; a second one checkpoints the WAL, a third one syncs it.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "client", "agent", "proof"}; ``proof`` is
 HMAC-SHA256(key, agent), so a connection speaks for one agent only; agent "*" (the door, the housekeeper)
@@ -16,6 +16,7 @@ told of changes before their replies leave (``sinks``); the answer is [True].
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -31,9 +32,10 @@ from typing import Any
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
-from avmfs.store import database
+from avmfs.store import commands, database
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
+from avmfs.store.durable import LogSync
 from avmfs.store.sinks import NATIVE, Sink, parse
 
 log = logging.getLogger(__name__)
@@ -41,8 +43,14 @@ log = logging.getLogger(__name__)
 BATCH = 256
 REQUEST_LIMIT = 32 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
+SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
+RECENT = 8  # requests that tell how many are asking
+ANSWERED = 4096  # clients whose last reply is in memory
 DRAIN_STEP = 16
 ANYBODY = "*"
+SYNC = "sync"
+
+_Replies = list[tuple["_Connection", list[Any]]]
 
 
 def proof(key: bytes, agent: str) -> bytes:
@@ -89,15 +97,22 @@ class Writer:
         self._stopping = False
         self._may_drain = True
         self._seq = 0
+        self._recent: deque[_Connection] = deque(maxlen=RECENT)
+        self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
+        self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
+        self._synced_at = time.monotonic()
         self._checkpointer = Checkpointer(applier.path)
 
     def stop(self) -> None:
         self._stopping = True
-        self._waker.send(b"x")
+        self._wake_up()
 
     def call(self, function: Callable[[], None]) -> None:
         """Run ``function`` in the loop's thread, between transactions."""
         self._calls.append(function)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
         self._waker.send(b"x")
 
     def run(self) -> None:
@@ -106,19 +121,26 @@ class Writer:
         self._wake.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
+        database.run(self._applier.db, "pragma synchronous = normal")  # and LogSync does the rest
         self._applier.db.set_wal_hook(self._checkpointer.hook)
         self._checkpointer.start()
-        self._seq = self._applier.db.execute("select max(seq) from log").get or 0
+        self._seq = self._applier.seq
+        self._log: LogSync[_Replies] = LogSync(self._applier.path, self._wake_up)
         try:
             while not self._stopping:
                 self._step()
         finally:
+            self._log.close()
+            with contextlib.suppress(OSError):  # LogSync has said so; who waits will ask the next writer
+                self._send_synced()
             self._checkpointer.stop()
             for registered in list(self._selector.get_map().values()):
                 if isinstance(registered.data, _Connection):
                     registered.data.forget_descriptor()
                     registered.data.sock.close()
             self._selector.close()
+            self._wake.close()
+            self._waker.close()
             self._applier.close()
 
     def _step(self) -> None:
@@ -132,13 +154,17 @@ class Writer:
                     self._read(registered.data)
             else:
                 registered.data()
+        self._send_synced()
         while self._calls:
             self._calls.popleft()()
+            self._unsynced = True
             self._tell_sinks()
         if self._queue:
             self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
         elif not events and self._may_drain:
             self._drain()
+        if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
+            self._sync([])
 
     def _accept(self) -> None:
         try:
@@ -224,53 +250,84 @@ class Writer:
             self._drop(peer)
 
     def _commit(self, batch: list[tuple[_Connection, list[Any]]]) -> None:
-        """One transaction for all that waits; replies leave after COMMIT only."""
-        db, replies = self._applier.db, []
+        """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
+        them promises that."""
+        replies: _Replies = []
+        before = self._applier.db.total_changes()
         try:
-            with database.translated(self._applier.path):
-                db.execute("begin immediate")
+            self._applier.begin()
             for peer, item in batch:
                 replies.append((peer, self._answer(peer, item)))
-            with database.translated(self._applier.path):
-                db.execute("commit")
+            self._applier.commit()
         except AvmError as e:
             self._applier.rollback()
             self._applier.events.clear()
+            self._answered.clear()
             log.error("writer: a transaction failed: %s", e)
             replies = [(peer, _refusal(item[0], e)) for peer, item in batch]
+        else:
+            self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._tell_sinks()
+        self._recent.extend(peer for peer, _ in batch)
+        if self._unsynced and any(_promises(item) for _, item in batch):
+            self._sync(replies)
+        else:
+            self._send_all(replies)
+        self._may_drain = True
+        if self._applier.seq != self._seq:
+            self._seq = self._applier.seq
+            for peer in list(self._watchers):
+                self._notify(peer)
+
+    def _sync(self, replies: _Replies) -> None:
+        """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
+        would cost more than it saves."""
+        self._unsynced, self._synced_at = False, time.monotonic()
+        if self._log.idle and {peer for peer, _ in replies} >= set(self._recent):
+            self._log.now()
+            self._send_all(replies)
+        else:
+            self._log.after(replies)
+
+    def _send_synced(self) -> None:
+        for replies in self._log.done():
+            self._send_all(replies)
+
+    def _send_all(self, replies: _Replies) -> None:
         for peer, reply in replies:
             peer.waiting = False
             self._send(peer, reply)
-        self._may_drain = True
-        seq = db.execute("select max(seq) from log").get or 0
-        if seq != self._seq:
-            self._seq = seq
-            for peer in list(self._watchers):
-                self._notify(peer)
 
     def _answer(self, peer: _Connection, item: list[Any]) -> list[Any]:
         number, name, operator, command, arguments = item
         db = self._applier.db
         try:
             who = self._principal(peer, name, operator)
-            row = db.execute("select num, reply from applied where client = ?", (peer.client,)).fetchone()
-            if row is not None and row[0] == number:
-                return [number, None, wire.unpack(row[1])]
-            if row is not None and row[0] > number:
+            last = self._last_answer(peer)
+            if last is not None and last[0] == number:
+                return [number, None, wire.unpack(last[1])]
+            if last is not None and last[0] > number:
                 # It lay in a socket that its client had given up, and would undo what the client did since.
                 raise Busy("overtaken by a later request")
             if not isinstance(command, str) or not isinstance(arguments, dict):
                 raise Invalid("malformed request")
+            if command == SYNC:  # changes nothing, so there is nothing to keep of it
+                return [number, None, {}]
+            packed = b""
 
             def record(reply: Any) -> None:
+                nonlocal packed
+                packed = wire.pack(reply)
                 db.execute(
                     "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
-                    (peer.client, number, wire.pack(reply), time.time_ns()),
+                    (peer.client, number, packed, time.time_ns()),
                 )
 
             self._applier.origin = peer.origin if command in NATIVE else b""
-            return [number, None, self._applier.apply(who, command, arguments, record)]
+            reply = self._applier.apply(who, command, arguments, record)
+            assert peer.client is not None, "greeted"
+            self._answered[peer.client] = number, packed
+            return [number, None, reply]
         except AvmError as e:
             if db.get_autocommit():
                 raise
@@ -280,6 +337,21 @@ class Writer:
             if db.get_autocommit():
                 raise StoreFailed("the transaction was lost") from None
             return _refusal(number, StoreFailed("internal error; the daemon's log has the details"))
+
+    def _last_answer(self, peer: _Connection) -> tuple[int, bytes] | None:
+        """The number and the packed reply of the last request that was applied for this client."""
+        assert peer.client is not None, "greeted"
+        known = self._answered.get(peer.client)
+        if known is None:
+            if len(self._answered) > ANSWERED:
+                self._answered.clear()
+            row: Any = self._applier.db.execute(
+                "select num, reply from applied where client = ?", (peer.client,)
+            ).fetchone()
+            if row is None:
+                return None
+            known = self._answered[peer.client] = row[0], bytes(row[1])
+        return known
 
     @staticmethod
     def _principal(peer: _Connection, name: Any, operator: Any) -> Principal:
@@ -316,8 +388,10 @@ class Writer:
     def _drain(self) -> None:
         """Idle: make the words of a few queued documents searchable."""
         try:
-            done = self._applier.alone(Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP})
-            self._may_drain = done["left"] > 0
+            done = self._applier.alone(
+                Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
+            )
+            self._may_drain, self._unsynced = done["left"] > 0, True
         except AvmError as e:
             log.error("writer: indexing failed: %s", e)
             self._may_drain = False
@@ -360,6 +434,10 @@ class Writer:
         if not peer.gone:
             self._selector.unregister(peer.sock)
             peer.sock.close()
+
+
+def _promises(item: list[Any]) -> bool:
+    return not isinstance(item[3], str) or commands.promises_durability(item[3])
 
 
 def _refusal(number: int, error: AvmError) -> list[Any]:

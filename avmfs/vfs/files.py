@@ -37,6 +37,7 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit, ns
+        self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
 
     def now(self) -> Node:
@@ -84,10 +85,12 @@ class OpenFile:
                 self.commit(handle)
 
     def append(self, data: bytes, handle: int) -> None:
-        """O_APPEND: durable, at the store's own end of file, when this returns."""
+        """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
+        once it has been flushed, like anything that write(2) says."""
         with self.lock:
             self.commit(handle)
             self.memory.submit("append", node=self.node, handle=handle, data=data)
+            self.unsynced = True
 
     def commit(self, handle: int) -> None:
         """Make all edits durable. They stay, to be tried again, when it fails."""
@@ -96,6 +99,13 @@ class OpenFile:
                 edits = [list(edit) for edit in self.edits]
                 self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
                 self.edits, self.pending = [], 0
+                self.unsynced = False
+
+    def sync(self) -> None:
+        """Make durable what has been committed."""
+        with self.lock:
+            self.memory.submit("sync")
+            self.unsynced = False
 
 
 class FileHandle:
@@ -109,6 +119,7 @@ class FileHandle:
         self.id = secrets.randbits(63)
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
+        self.syncs = writable  # does its close wait until what was committed is durable?
         self._released = released
         file.handles += 1
 
@@ -119,8 +130,8 @@ class FileHandle:
 
     @property
     def pending(self) -> bool:
-        """Would a flush or release have to commit?"""
-        return self.dirty
+        """Would a flush or release have to commit, or wait for the disk?"""
+        return self.dirty or (self.syncs and self.file.unsynced)
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
@@ -151,10 +162,14 @@ class FileHandle:
         if self.dirty:
             self.file.commit(self.id)
             self.dirty = False
+        if self.syncs and self.file.unsynced:
+            self.file.sync()
 
     def fsync(self) -> None:
-        self.flush()
+        """Also what others have committed to this file, and whoever's edits wait on this mount."""
         self.file.commit(self.id)
+        self.dirty = False
+        self.file.sync()
 
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""

@@ -200,7 +200,9 @@ class Tree:
                 exclusive=bool(flags & os.O_EXCL), **self._owned(caller),
             )  # fmt: skip
             found = self.node(made["node"])
-            return found, self._open_file(found.node, flags)
+            handle = self._open_file(found.node, flags)
+            handle.file.unsynced = handle.syncs = True
+            return found, handle
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""

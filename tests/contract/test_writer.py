@@ -656,6 +656,9 @@ def test_a_client_gives_up_after_its_patience(writer: WriterProcess) -> None:
         store.submit(ALICE, "create", **create(b"f"))
     assert time.monotonic() - started < 3
     writer.start()
+    patient = writer.attach("*")
+    patient.submit(ALICE, "enroll")  # it is up
+    patient.close()
     assert store.submit(ALICE, "create", **create(b"g"))["new"] is True
     store.close()
 

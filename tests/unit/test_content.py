@@ -78,13 +78,14 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
 ) -> None:
     db.execute("begin")
     try:
-        model, size, extents = b"", 0, False
+        model, after = b"", content.Applied(0, b"")
         maps: list[tuple[bytes, bytes]] = []
         for edits, keep in steps:
-            if keep and extents:
+            if keep and after.extents:
                 maps.append((content.take_map(db, 99), model))
-            size, extents = content.apply(db, 99, size, extents, edits)
-            model = applied(model, edits)
+            after = content.apply(db, 99, after.size, after.inline, edits)
+            model, size, extents = applied(model, edits), after.size, after.extents
+            assert after.inline in (model, None)
             assert size == len(model) and extents == (size > INLINE_LIMIT)
             assert content.read(db, 99, size, extents, 0, size) == model
             for offset in (0, 5, INLINE_LIMIT - 2, BLOCK * 2 - 1):
