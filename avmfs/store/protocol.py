@@ -137,8 +137,9 @@ class Store(Protocol):
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         ...
 
-    def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call."""
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call, all those
+        within ``every_s`` are."""
         ...
 
     def feed_cache(

@@ -176,10 +176,10 @@ class SqliteStore:
             ).fetchall()
             return rows
 
-    def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
         if not isinstance(self._submitter, WriterClient):
             raise NotSupported("changes can be watched while a daemon runs")
-        return self._submitter.watch(notify)
+        return self._submitter.watch(notify, every_s)
 
     def feed_cache(
         self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event

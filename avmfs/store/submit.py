@@ -94,6 +94,7 @@ class WriterClient:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._lanes: deque[Lane] = deque()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
+        self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         try:
@@ -106,16 +107,14 @@ class WriterClient:
             self._lanes.append(lane)
 
     @contextlib.contextmanager
-    def watch(self, notify: Callable[[int], None]) -> Iterator[None]:
-        """Call ``notify(seq)`` from a thread after commits, until the block ends."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(notify, over), name="watch", daemon=True)
-        thread.start()
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> Iterator[None]:
+        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends."""
+        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s}, notify)
+        watching.start()
         try:
             yield
         finally:
-            over.set()
-            thread.join(2)
+            watching.stop()
 
     def feed_cache(
         self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
@@ -123,7 +122,7 @@ class WriterClient:
         """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
         commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True."""
         sink = {"origin": self._origin, "names": names, "node": node, "at": at}
-        greeting = wire.frame({"v": wire.PROTOCOL, "agent": self._agent, "proof": self._proof, "sink": sink})
+        greeting = wire.frame({**self._hello, "sink": sink})
         while not over.is_set():
             with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
                 sock.connect(os.fspath(self._address))
@@ -136,28 +135,43 @@ class WriterClient:
                     switch(False)
             over.wait(0.02)
 
-    def _watch(self, notify: Callable[[int], None], over: threading.Event) -> None:
-        greeting = {"v": wire.PROTOCOL, "watch": True, "agent": self._agent, "proof": self._proof}
-        while not over.is_set():
-            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(0.5)
-                sock.connect(os.fspath(self._address))
-                wire.send(sock, greeting)
-                frames = wire.Assembler()
-                while not over.is_set():
-                    try:
-                        data = sock.recv(65536)
-                    except TimeoutError:
-                        continue
-                    if not data:
-                        break
-                    for (seq,) in frames.feed(data)[-1:]:
-                        notify(seq)
-            over.wait(0.05)
-
     def close(self) -> None:
         while self._lanes:
             self._lanes.pop().close()
+
+
+class _Watch(threading.Thread):
+    """One watcher's connection to the writer, made anew whenever it ends, until ``stop``."""
+
+    def __init__(self, address: Path, greeting: dict[str, Any], notify: Callable[[int], None]) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._address, self._greeting, self._notify = address, greeting, notify
+        self._over = threading.Event()
+        self._mutex = threading.Lock()
+        self._sock: socket.socket | None = None
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                with self._mutex:
+                    self._sock = sock
+                sock.connect(os.fspath(self._address))
+                wire.send(sock, self._greeting)
+                frames = wire.Assembler()
+                while data := sock.recv(65536):
+                    if self._over.is_set():
+                        break
+                    for (seq,) in frames.feed(data)[-1:]:
+                        self._notify(seq)
+            self._over.wait(0.05)
+
+    def stop(self) -> None:
+        """Returns when nothing will be notified any more."""
+        self._over.set()
+        with self._mutex, contextlib.suppress(OSError):  # not connected, or closed already
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self.join(2)
 
 
 class DirectWriter:

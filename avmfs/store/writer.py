@@ -10,7 +10,7 @@ names one in each request. Request: [number, agent | None, operator, command, ar
 client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
 answered before gets the stored reply, recorded in the transaction of the change: resending after a
 crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
-"client": the peer receives [seq] after commits, several as one. Greeting with "sink" and a descriptor: its kernel is
+"client": the peer receives [seq] after commits, several as one, at most once in "every" seconds. Greeting with "sink" and a descriptor: its kernel is
 told of changes before their replies leave (``sinks``); the answer is [True].
 """
 
@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import math
 import os
 import selectors
 import socket
@@ -47,6 +48,7 @@ SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
 RECENT = 8  # requests that tell how many are asking
 ANSWERED = 4096  # clients whose last reply is in memory
 DRAIN_STEP = 16
+LAG = 1000  # so many documents may wait while there is no idle time: a search would have to index them all first
 ANYBODY = "*"
 SYNC = "sync"
 
@@ -69,7 +71,9 @@ class _Connection:
     descriptor: int = -1  # what a sink sent along
     waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
-    watched: int = 0
+    watched: int = 0  # the seq that it was told last
+    every: float = 0.0
+    told_at: float = -math.inf
 
     def forget_descriptor(self) -> None:
         if self.descriptor >= 0:
@@ -96,6 +100,7 @@ class Writer:
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._may_drain = True
+        self._backlog = 0  # at most so many documents wait for their words to be indexed
         self._seq = 0
         self._recent: deque[_Connection] = deque(maxlen=RECENT)
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
@@ -144,8 +149,7 @@ class Writer:
             self._applier.close()
 
     def _step(self) -> None:
-        timeout = IDLE_BEFORE_DRAIN_S if self._may_drain else None
-        events = self._selector.select(0 if self._queue else timeout)
+        events = self._selector.select(0 if self._queue else self._patience())
         for registered, mask in events:
             if isinstance(registered.data, _Connection):
                 if mask & selectors.EVENT_WRITE:
@@ -163,8 +167,18 @@ class Writer:
             self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
         elif not events and self._may_drain:
             self._drain()
+        for peer in [peer for peer in self._watchers if peer.watched != self._seq]:
+            self._notify(peer)
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
+
+    def _patience(self) -> float | None:
+        """How long nothing need happen."""
+        due = [peer.told_at + peer.every for peer in self._watchers if peer.every and peer.watched != self._seq]
+        left = max(0.0, min(due) - time.monotonic()) if due else math.inf
+        if self._may_drain:
+            left = min(left, IDLE_BEFORE_DRAIN_S)
+        return left if left < math.inf else None
 
     def _accept(self) -> None:
         try:
@@ -240,6 +254,7 @@ class Writer:
             self._add_sink(peer, item["sink"])
         elif item.get("watch"):
             peer.watching = True
+            peer.every = float(item["every"]) if isinstance(item.get("every"), (int, float)) else 0.0
             self._watchers.add(peer)
             self._notify(peer)
         elif isinstance(item.get("client"), bytes) and len(item["client"]) == 16:
@@ -274,10 +289,10 @@ class Writer:
         else:
             self._send_all(replies)
         self._may_drain = True
-        if self._applier.seq != self._seq:
-            self._seq = self._applier.seq
-            for peer in list(self._watchers):
-                self._notify(peer)
+        self._seq = self._applier.seq
+        self._backlog += len(batch)
+        if self._backlog > LAG:
+            self._drain()
 
     def _sync(self, replies: _Replies) -> None:
         """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
@@ -386,18 +401,22 @@ class Writer:
                 self._drop(peer)
 
     def _drain(self) -> None:
-        """Idle: make the words of a few queued documents searchable."""
+        """Idle, or far behind: make the words of a few queued documents searchable."""
         try:
             done = self._applier.alone(
                 Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
             )
-            self._may_drain, self._unsynced = done["left"] > 0, True
+            self._backlog, self._unsynced = done["left"], True
+            self._may_drain = self._backlog > 0
+            if done["done"] and not self._backlog:
+                for peer in self._watchers:  # what works behind us has waited for this
+                    peer.watched = -1
         except AvmError as e:
             log.error("writer: indexing failed: %s", e)
-            self._may_drain = False
+            self._backlog, self._may_drain = 0, False
         except Exception:  # nor may one document
             log.exception("writer: indexing failed")
-            self._may_drain = False
+            self._backlog, self._may_drain = 0, False
 
     def _send(self, peer: _Connection, reply: Any) -> None:
         if peer.gone:
@@ -417,13 +436,13 @@ class Writer:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
         if self._selector.get_key(peer.sock).events != wanted:
             self._selector.modify(peer.sock, wanted, peer)
-        if peer in self._watchers and not peer.out and peer.watched != self._seq:
-            self._notify(peer)
 
     def _notify(self, peer: _Connection) -> None:
-        """Tell a watcher the newest seq, unless it has not yet taken the last one: then once it has."""
-        if not peer.out:
-            peer.watched = self._seq
+        """Tell a watcher the newest seq, unless it has not yet taken the last one, or was told a moment ago and wants
+        to be told seldom: then later."""
+        now = time.monotonic()
+        if not peer.out and now - peer.told_at >= peer.every:
+            peer.watched, peer.told_at = self._seq, now
             self._send(peer, [self._seq])
 
     def _drop(self, peer: _Connection) -> None:

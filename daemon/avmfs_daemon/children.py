@@ -64,7 +64,7 @@ def run_writer(spec: ChildSpec) -> None:
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
     from avmfs.store.sqlite import open_attached
-    from avmfs_daemon.keeper import Keeper
+    from avmfs_daemon.keeper import SETTLE_S, Keeper
 
     with living(spec) as life:
         assert spec.embedding is not None
@@ -72,7 +72,7 @@ def run_keeper(spec: ChildSpec) -> None:
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         keeper = Keeper(store, embedder)
         life.on_stop = lambda message: keeper.stop()
-        with store.watch(lambda seq: keeper.wake()):
+        with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()
             keeper.run()
 
