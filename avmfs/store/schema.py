@@ -34,7 +34,7 @@ create table agent(name text primary key, enrolled int not null) without rowid;
 -- Inodes. kind: 1 file, 2 directory, 3 symlink. parent is null for the root, and for a file that was
 -- unlinked while it may be open (an orphan, see `hold`). uid, gid null: the mount's own. atime null: as mtime.
 -- size of a directory is 0. expires copies the document's ttl so that every listing can leave it out.
--- extents 1: the bytes are in `extent`, otherwise in `body` (no row there: empty).
+-- extents 1: the bytes are in `extent` and `tail`, otherwise in `body` (no row there: empty).
 create table node(
   id integer primary key,
   parent int,
@@ -64,6 +64,9 @@ create table body(node integer primary key, data blob not null);
 create table block(id integer primary key, data blob not null);
 create table shared(block integer primary key, others int not null);
 create table extent(node int, n int, block int not null, primary key(node, n)) without rowid;
+-- What was appended to a node in extents and is in no block yet: pieces that follow the blocks' bytes and each other
+-- without a gap, so that an append costs what it appends and not the block that it ends in.
+create table tail(node int, at int, data blob not null, primary key(node, at)) without rowid;
 
 -- Documents: the lineage of a name (SPEC 2). node is the one that now carries it. head is the newest version,
 -- 0 for a file that was never written. One node carries one document (node.document says the same).

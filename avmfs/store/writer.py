@@ -10,8 +10,8 @@ names one in each request. Request: [number, agent | None, operator, command, ar
 client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
 answered before gets the stored reply, recorded in the transaction of the change: resending after a
 crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
-"client": the peer receives [seq] after commits, several as one, at most once in "every" seconds. Greeting with "sink" and a descriptor: its kernel is
-told of changes before their replies leave (``sinks``); the answer is [True].
+"client": the peer receives [seq] after commits, several as one, at most once in "every" seconds. Greeting with
+"sink" and a descriptor: its kernel is told of changes before their replies leave (``sinks``); the answer is [True].
 """
 
 from __future__ import annotations

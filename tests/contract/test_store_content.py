@@ -134,6 +134,27 @@ def test_an_append_only_file_stores_each_byte_once(world: World) -> None:
     assert world.history(ALICE, "/memory/log") == [lines[:size] for size in sizes]
 
 
+def test_an_append_costs_what_it_appends_however_long_the_file_is(world: World) -> None:
+    """Bytes written to the database by 100 appends of 50 bytes, to files of several sizes."""
+    grown = {}
+    for size in (1000, 60_000, 1_000_000):
+        path = f"/memory/log{size}"
+        world.write(ALICE, path, b"x" * size)
+        node = world.node(ALICE, path).id
+        world.do(ALICE, "append", node=node, handle=1, data=b"first\n")  # this one may move the file to blocks
+        before = world.rows("select coalesce(sum(length(data)), 0) from body union all select max(id) from block")
+        for number in range(100):
+            world.do(ALICE, "append", node=node, handle=number, data=b"%049d\n" % number)
+        after = world.rows("select coalesce(sum(length(data)), 0) from body union all select max(id) from block")
+        grown[size] = [(b[0] or 0) - (a[0] or 0) for a, b in zip(before, after, strict=True)]
+        tail = b"first\n" + b"".join(b"%049d\n" % number for number in range(100))
+        assert world.bytes(ALICE, path) == b"x" * size + tail
+        world.edit(ALICE, path, ["w", 3, b"yy"])  # a change elsewhere brings it all together
+        assert world.bytes(ALICE, path) == b"xxxyy" + b"x" * (size - 5) + tail
+    for size in (60_000, 1_000_000):
+        assert grown[size][0] <= 0 and grown[size][1] <= 1, "no row is made anew with the file in it"
+
+
 def test_small_changes_of_a_small_file_take_little(world: World) -> None:
     random_ = random.Random(8)
     words = [bytes(random_.choices(b"abcdefghijklmnopqrstuvwxyz ", k=12)) for _ in range(800)]

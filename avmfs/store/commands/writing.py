@@ -103,7 +103,7 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
         raise IsDirectory()
     if node.document is None:
         inline = _inline(tx, node, lineage.extents(tx, node.id))
-        after = content.apply(tx.db, node.id, node.size, inline, edits)
+        after = _lay(tx, node, inline, edits)
         _stamp(tx, node, after, mtime)
         return {"size": after.size, "version": None, "seq": None}
     document, last = node.document, lineage.newest(tx, node)
@@ -113,7 +113,7 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
         amend, before = lineage.amend_for(tx, document, last, inline, edits)
     if not amend and lineage.keep_for(tx, node, document, last, edits):
         before = inline
-    after = content.apply(tx.db, node.id, node.size, inline, edits)
+    after = _lay(tx, node, inline, edits)
     _stamp(tx, node, after, mtime)
     if before is not None:
         lineage.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
@@ -129,6 +129,13 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
     renaming.advance_own_mark(tx, document, last.number, number, seq)
     lineage.enqueue(tx, document)
     return {"size": after.size, "version": number, "seq": seq}
+
+
+def _lay(tx: Tx, node: Node, inline: bytes | None, edits: list[Edit]) -> content.Applied:
+    piece = content.small_append(node.size, edits)
+    if piece is not None:
+        return content.append(tx.db, node.id, node.size, inline, piece)
+    return content.apply(tx.db, node.id, node.size, inline, edits)
 
 
 def _inline(tx: Tx, node: Node, extents: bool) -> bytes | None:
