@@ -85,7 +85,7 @@ class LinuxMount:
 
     def _feed_cache(self, over: threading.Event) -> None:
         self.tree.memory.store.feed_cache(
-            self._session.descriptor, p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._session.switch_caching,
+            [self._session.descriptor], p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._session.switch_caching,
             over,
         )  # fmt: skip
 

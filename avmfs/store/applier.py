@@ -63,7 +63,7 @@ class Applier:
                 reply = commands.run(tx, command, arguments)
                 if record is not None:
                     record(reply)
-            self.events += [Event(self.origin, op, node) for op, node in tx.events]
+            self.events += [Event(self.origin, *event) for event in tx.events]
         except BaseException:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():

@@ -143,8 +143,9 @@ class Store(Protocol):
         ...
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event,
+    ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes (see sinks), until ``over``; blocks. Returns at once where no daemon
         runs: nothing may be cached then."""
         ...

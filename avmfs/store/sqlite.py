@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -182,10 +182,11 @@ class SqliteStore:
         return self._submitter.watch(notify, every_s)
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event,
+    ) -> None:  # fmt: skip
         if isinstance(self._submitter, WriterClient):
-            self._submitter.feed_cache(descriptor, names, node, at, switch, over)
+            self._submitter.feed_cache(descriptors, names, node, at, switch, over)
 
     def capacity(self) -> os.statvfs_result:
         return os.statvfs(self.path.parent)

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,8 +117,9 @@ class WriterClient:
             watching.stop()
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None], over: threading.Event
-    ) -> None:
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        over: threading.Event,
+    ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
         commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True."""
         sink = {"origin": self._origin, "names": names, "node": node, "at": at}
@@ -126,7 +127,7 @@ class WriterClient:
         while not over.is_set():
             with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
                 sock.connect(os.fspath(self._address))
-                socket.send_fds(sock, [greeting], [descriptor])
+                socket.send_fds(sock, [greeting], list(descriptors))
                 wire.receive(sock)
                 switch(True)
                 try:

@@ -21,7 +21,7 @@ from avmfs.access import Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
-from avmfs.store.sinks import TOUCHED
+from avmfs.store.sinks import MOVED, TOUCHED
 
 _DIRECTORIES = 50_000  # remembered places of directories
 _PRINCIPALS = 4096
@@ -158,7 +158,8 @@ class Tx:
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
     index: IndexRules = IndexRules()
-    events: list[tuple[str, int]] = field(default_factory=list)  # (op, node): what caches have to hear of
+    # What caches have to hear of: (op, node, parent, name).
+    events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
 
     @property
@@ -259,11 +260,12 @@ class Tx:
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
              path, other, os.urandom(8)),
         )  # fmt: skip
-        self.events.append((op, node.id))
+        moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
+        self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
         self.seq = self.db.last_insert_rowid()
         return self.seq
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""
-        self.events.append((TOUCHED, directory))
+        self.events.append((TOUCHED, directory, None, b""))
         self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))

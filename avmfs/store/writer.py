@@ -68,17 +68,16 @@ class _Connection:
     agent: str | None = None
     watching: bool = False
     origin: bytes = b""
-    descriptor: int = -1  # what a sink sent along
+    descriptors: list[int] = field(default_factory=list)  # what a sink sent along
     waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
     watched: int = 0  # the seq that it was told last
     every: float = 0.0
     told_at: float = -math.inf
 
-    def forget_descriptor(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    def forget_descriptors(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
     @property
     def gone(self) -> bool:
@@ -141,7 +140,7 @@ class Writer:
             self._checkpointer.stop()
             for registered in list(self._selector.get_map().values()):
                 if isinstance(registered.data, _Connection):
-                    registered.data.forget_descriptor()
+                    registered.data.forget_descriptors()
                     registered.data.sock.close()
             self._selector.close()
             self._wake.close()
@@ -207,10 +206,10 @@ class Writer:
     def _read(self, peer: _Connection) -> None:
         try:
             if peer.agent is None:
-                data, descriptors, _, _ = socket.recv_fds(peer.sock, 1 << 20, 1)
-                for descriptor in descriptors:
-                    peer.forget_descriptor()
-                    peer.descriptor = descriptor
+                data, descriptors, _, _ = socket.recv_fds(peer.sock, 1 << 20, 2)
+                if descriptors:
+                    peer.forget_descriptors()
+                    peer.descriptors = list(descriptors)
             else:
                 data = peer.sock.recv(1 << 20)
             frames = peer.frames.feed(data)
@@ -380,7 +379,7 @@ class Writer:
 
     def _add_sink(self, peer: _Connection, said: Any) -> None:
         """A mount lets its kernel cache: from now on it hears of every change, until its connection ends."""
-        sink = parse(said, peer.descriptor) if peer.descriptor >= 0 else None
+        sink = parse(said, peer.descriptors)
         if sink is None:
             self._drop(peer)
             return
@@ -448,8 +447,9 @@ class Writer:
     def _drop(self, peer: _Connection) -> None:
         """Forget a connection. What it had asked is still applied: it may come back for the answer."""
         self._watchers.discard(peer)
-        self._sinks.pop(peer, None)
-        peer.forget_descriptor()  # the kernel ends a mount when its last descriptor is closed
+        if (sink := self._sinks.pop(peer, None)) is not None:
+            sink.close()
+        peer.forget_descriptors()  # the kernel ends a mount when its last descriptor is closed
         if not peer.gone:
             self._selector.unregister(peer.sock)
             peer.sock.close()

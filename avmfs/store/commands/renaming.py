@@ -119,6 +119,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     else:
         rescope(tx, moved, parts)
         tx.log("rename", moved, paths.join(parts), other=old_path)
+    tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
     if there.id != here.id:
         tx.touch(there.id)
@@ -148,6 +149,7 @@ def _place_exchanged(tx: Tx, node: Node, directory: Node, name: bytes) -> None:
     moved = tx.node(node.id)
     rescope(tx, moved, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
+    tx.events.append(("rename", node.id, node.parent, node.name))
 
 
 def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:

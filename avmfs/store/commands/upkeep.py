@@ -37,7 +37,7 @@ def settle(tx: Tx) -> dict[str, Any]:
     memory = tx.node(schema.MEMORY)
     renaming.rescope(tx, memory, (paths.MEMORY,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
-    tx.events.append(("rules", schema.ROOT))
+    tx.events.append(("rules", schema.ROOT, None, b""))
     return {"rescoped": True}
 
 
