@@ -130,7 +130,7 @@ class SqliteReader:
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
         if not self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get:
-            raise Invalid(f"there is no version v{number}")
+            raise Invalid(self._not_kept(document, number))
         rows = self._db.execute(
             "select encoding, body, size from version where document = ? and number >= ? order by number",
             (document, number),
@@ -152,6 +152,12 @@ class SqliteReader:
         for encoding, body, size in reversed(chain):
             data = history.decode(encoding, body, size, data)
         return data
+
+    def _not_kept(self, document: int, number: int) -> str:
+        oldest = self._db.execute("select min(number) from version where document = ?", (document,)).get
+        if oldest is not None and 0 < number < oldest:
+            return f"v{number} is no longer kept; the oldest version is v{oldest}"
+        return f"there is no version v{number}"
 
     def tags(self, document: int) -> list[str]:
         self._require_document(document)

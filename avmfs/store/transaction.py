@@ -25,6 +25,7 @@ from avmfs.store.sinks import MOVED, TOUCHED
 
 _DIRECTORIES = 50_000  # remembered places of directories
 _PRINCIPALS = 4096
+_FEW_VERSIONS = 16
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 
@@ -132,10 +133,18 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class IndexRules:
-    """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files."""
+    """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files. And how
+    much history is kept of a document: at most ``versions``, of a large file as many as would fill ``history_bytes``
+    if each were whole, but always a few."""
 
     ignore: tuple[str, ...] = ()
     max_bytes: int = 4 * 1024 * 1024
+    versions: int = 1000
+    history_bytes: int = 256 * 1024 * 1024
+
+    def versions_kept(self, size: int) -> int:
+        """Of a document of ``size`` bytes."""
+        return max(_FEW_VERSIONS, min(self.versions, self.history_bytes // max(size, 1)))
 
     def ignores(self, parts: tuple[bytes, ...]) -> bool:
         names = [paths.text(part) for part in parts]

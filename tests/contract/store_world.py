@@ -279,8 +279,9 @@ _LEFT_OVER = {
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
     "version of no document": "select document from version where document not in (select id from document)",
-    "versions that are not 1 to head":
-        "select id from document where (select count(*) from version where document = id) <> head"
+    "a gap in the versions up to head":
+        "select id from document where (select count(*) from version where document = id)"
+        " <> head + 1 - coalesce((select min(number) from version where document = id), 1)"
         " or coalesce((select max(number) from version where document = id), 0) <> head",
     "an older version stated as the node's bytes":
         "select document, number from version join document on document.id = version.document"

@@ -7,13 +7,20 @@ one, or maps of shared blocks. The audit at the end of each test counts the owne
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, World, rows
+from store_world import ALICE, BOB, World, faults, rows
 
+from avmfs.access import Policy
 from avmfs.errors import TooBig
-from avmfs.store.schema import BLOCK, INLINE_LIMIT
+from avmfs.store import database
+from avmfs.store.applier import Applier
+from avmfs.store.schema import BLOCK, INLINE_LIMIT, MEMORY
+from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import IndexRules
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -219,3 +226,21 @@ def test_symlinks_and_directories_have_no_bytes_to_write(world: World) -> None:
     for path in ("/memory/l", "/memory/shared"):
         with pytest.raises((IsADirectoryError, OSError)):
             world.edit(ALICE, path, ["w", 0, b"x"], handle=1)
+
+
+def test_of_a_large_file_as_many_versions_are_kept_as_fill_the_limit(tmp_path: Path) -> None:
+    rules = IndexRules(versions=100, history_bytes=40 * 100_000)
+    path = tmp_path / "avm.db"
+    database.prepare(path)
+    applier = Applier(path, Policy(), rules, orphans=True, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    node = applier.alone(ALICE, "create", {"parent": MEMORY, "name": b"f", "mode": 0o644, "exclusive": True})["node"]
+    for number in range(60):
+        edits = [["w", 0, bytes([number]) * 100_000]]
+        applier.alone(ALICE, "commit", {"node": node, "handle": number, "edits": edits})
+    kept = [row[0] for row in applier.db.execute("select number from version order by number")]
+    assert kept == list(range(21, 61))
+    blocks = applier.db.execute("select count(*) from block").get
+    assert blocks == 40 * 2, "the blocks of the versions that went are free"
+    applier.close()
+    assert faults(path, Policy()) == []

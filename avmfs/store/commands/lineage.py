@@ -81,14 +81,32 @@ def newest(tx: Tx, node: Node) -> Newest:
     return Newest(number, encoding == Encoding.HEAD, at or 0, handle, bool(inside))
 
 
-def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> int:
-    """The node's bytes are now the newest version. The old one must have been kept before."""
+def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:
+    """The node's bytes are now the newest version. The old one must have been kept before. The oldest goes when there
+    are as many as are kept."""
     tx.db.execute(
         "insert into version(document, number, at, author, size, seq, encoding, handle) values(?, ?, ?, ?, ?, ?, 0, ?)",
         (document, number, tx.now, tx.who.name, size, seq, handle),
     )
     tx.db.execute("update document set head = ? where id = ?", (number, document))
-    return number
+    over = number - tx.index.versions_kept(size)
+    if over > 0:
+        _drop_versions(tx, document, over)
+
+
+def _drop_versions(tx: Tx, document: int, up_to: int) -> None:
+    """Forget the oldest versions. No newer one is stated against them."""
+    _release_maps(tx, document, up_to)
+    tx.db.execute("delete from version where document = ? and number <= ?", (document, up_to))
+
+
+def _release_maps(tx: Tx, document: int, up_to: int) -> None:
+    rows: list[Any] = tx.db.execute(
+        "select body from version where document = ? and number <= ? and encoding = ?",
+        (document, up_to, int(Encoding.MAP)),
+    ).fetchall()
+    for (packed,) in rows:
+        content.release_map(tx.db, packed)
 
 
 def keep_for(tx: Tx, node: Node, document: int, last: Newest, edits: list[Edit]) -> bool:
@@ -225,11 +243,7 @@ def is_backup(name: bytes, other: bytes) -> bool:
 
 def drop_document(tx: Tx, document: int) -> None:
     """Remove a document with its versions, index rows and everything said about it."""
-    maps: list[Any] = tx.db.execute(
-        "select body from version where document = ? and encoding = ?", (document, int(Encoding.MAP))
-    ).fetchall()
-    for (packed,) in maps:
-        content.release_map(tx.db, packed)
+    _release_maps(tx, document, head(tx, document))
     tx.db.execute("delete from version where document = ?", (document,))
     drop_index(tx, document)
     for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):
