@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError
 from avmfs.store import database
-from avmfs.store.applier import Applier
+from avmfs.store.applier import Applier, changed_nodes
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.schema import MEMORY, SHARED
 from avmfs.store.submit import OPERATOR
@@ -92,3 +94,71 @@ def test_a_file_that_changes_hands_is_named(told: Told) -> None:
     node = told.file(b"f", SHARED)
     told.do("set_shared", node=node, agents=["bob"])
     assert {("remove", SHARED, b"f"), ("shared", SHARED, b"f")} <= told.names
+
+
+# Whoever remembers rows ------------------------------------------------------------------------------------
+
+
+def test_no_row_of_a_node_changes_without_an_event_that_names_it(told: Told) -> None:
+    """Random commands; triggers see what really changed."""
+    db = told.applier.db
+    database.run(db, "create temp table touched(id int, parent int, what text)")
+    for what, row in (("insert", "new"), ("update", "new"), ("update", "old"), ("delete", "old")):
+        database.run(
+            db,
+            f"create temp trigger seen_{what}_{row} after {what} on main.node"
+            f" begin insert into touched values({row}.id, {row}.parent, '{what}'); end",
+        )
+    random_ = random.Random(5)
+    refused = 0
+    for step in range(1500):
+        database.run(db, "delete from touched")
+        told.applier.events.clear()
+        command, arguments = _random_command(random_, told, step)
+        try:
+            told.applier.alone(OPERATOR if command.startswith("reap") else ALICE, command, arguments)
+        except AvmError:
+            refused += 1
+            continue
+        named = changed_nodes(told.applier.events)
+        touched = {row[0] for row in db.execute("select id from touched")}
+        # The parent too, where a name came or went: who lists it remembers that as well.
+        touched |= {row[0] for row in db.execute(
+            "select parent from touched where what <> 'update' and parent is not null union"
+            " select parent from touched where parent is not null and id in"
+            "   (select id from touched group by id having count(distinct coalesce(parent, -1)) > 1)"
+        )}  # fmt: skip
+        assert touched <= named, (command, arguments)
+    assert refused < 900
+
+
+def _random_command(random_: random.Random, told: Told, step: int) -> tuple[str, dict[str, Any]]:
+    db = told.applier.db
+    rows = db.execute("select id, parent, name, kind from node where id > 15 and parent is not null").fetchall()
+    orphans = [row[0] for row in db.execute("select id from node where id > 15 and parent is null")]
+    directories = [MEMORY, SHARED, *(row[0] for row in rows if row[3] == 2)]
+    parent, name = random_.choice(directories), b"n%d" % random_.randrange(12)
+    here = random_.choice(rows) if rows else (MEMORY, MEMORY, b"none", 2)
+    files = [row[0] for row in rows if row[3] == 1] + orphans
+    node = random_.choice(files) if files else SHARED
+    place = {"parent": here[1], "name": bytes(here[2])}
+    return random_.choice([
+        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+        ("mkdir", {"parent": parent, "name": name, "mode": 0o755}),
+        ("symlink", {"parent": parent, "name": name, "target": b"x"}),
+        ("unlink", place), ("rmdir", place),
+        ("rename", {**place, "new_parent": parent, "new_name": random_.choice([name, name + b"~"])}),
+        ("rename", {**place, "new_parent": parent, "new_name": name}),
+        ("rename", {**place, "new_parent": parent, "new_name": name, "flags": EXCHANGE}),
+        ("commit", {"node": node, "handle": step, "edits": [["t", 0], ["w", random_.randrange(9000), b"x" * 3000]]}),
+        ("append", {"node": node, "handle": step, "data": b"y" * 700}),
+        ("set_attributes", {"node": node, "mode": 0o600}),
+        ("set_ttl", {"node": node, "expires": random_.choice([None, 1, 1 << 62])}),
+        ("set_shared", {"node": node, "agents": random_.choice([None, ["bob"], []])}),
+        ("set_tags", {"node": node, "add": ["t"], "remove": [], "replace": False}),
+        ("write_path", {"path": [b"memory", name, b"deep", b"f"], "data": b"z"}),
+        ("remember", {"path": [b"memory", name], "data": b"r", "created": 5}),
+        ("reap_expired", {}),
+        ("reap_orphans", {"nodes": orphans[:2]}),
+    ])  # fmt: skip

@@ -10,6 +10,7 @@ from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, relaxed
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT
+from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx, new_id
 
 
@@ -162,6 +163,7 @@ def remove(tx: Tx, directory: Node, node: Node) -> None:
 
 def orphan(tx: Tx, node: Node) -> None:
     """Detach a node from the tree; its bytes go now, or once no mount holds it open."""
+    tx.events.append((ORPHANED, node.id, None, b""))
     if tx.orphans and node.kind is Kind.FILE:
         tx.db.execute(
             "update node set parent = null, document = null, expires = null, ctime = ? where id = ?", (tx.now, node.id)
