@@ -20,6 +20,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.pool import Pool
 from avmfs.fuse.protocol import Op
 from avmfs.vfs.attributes import Caller
+from avmfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -61,26 +62,25 @@ Handler = Callable[[Request], bytes]
 
 
 class Session:
-    """One mounted device. ``pooled`` are opcodes whose handlers always may block; another handler that finds it
-    would have to wait raises Later. ``forget`` takes FORGET and BATCH_FORGET, which have no reply."""
+    """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply."""
 
-    def __init__(
-        self,
-        descriptor: int,
-        handlers: Mapping[int, Handler],
-        pooled: frozenset[int],
-        forget: Callable[[Request], None],
-    ) -> None:
+    def __init__(self, descriptor: int, forget: Callable[[Request], None]) -> None:
         self._fd = descriptor
-        self._handlers = handlers
-        self._pooled = pooled
+        self._handlers: dict[int, Handler] = {}
+        self._pooled: set[int] = set()
         self._forget = forget
         self._pool = Pool()
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
-        self.caching = False  # may replies say that names and attributes stay valid?
+
+    def serves(self, handlers: Mapping[int, Handler], *, pooled: bool = False) -> None:
+        """Add handlers by opcode. ``pooled``: they always may block; another handler that finds it would have to
+        wait raises Later."""
+        self._handlers.update(handlers)
+        if pooled:
+            self._pooled.update(handlers)
 
     def serve(self, ready: Callable[[], None]) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
@@ -147,6 +147,11 @@ class Session:
         """Is this a pool thread, which may wait?"""
         return getattr(self._current, "request", None) is not None
 
+    def must_not_wait_for(self, node: int, tree: Tree) -> None:
+        """A commit of this file may be under way: whoever must wait for it waits in the pool. Raises Later."""
+        if not self.may_block() and tree.contended(node):
+            raise Later
+
     def _reply(self, request: Request, error: int, body: bytes = b"") -> None:
         with self._mutex:
             if request.answered:
@@ -176,12 +181,10 @@ class Session:
             ),
         )  # fmt: skip
 
-    def switch_caching(self, on: bool) -> None:
-        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self.caching = on
-        if not on:
-            with contextlib.suppress(OSError):  # unmounted: there is no cache any more
-                os.write(self._fd, p.INC_EPOCH)
+    def notify(self, notice: bytes) -> None:
+        """Tell the kernel something by itself, from any thread. Nothing happens once it is unmounted."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, notice)
 
     @property
     def descriptor(self) -> int:

@@ -1,0 +1,111 @@
+"""Operations on open files: opening, reading, writing, closing.
+
+Owns what these requests mean, as calls of handles. What has to commit, to render or to wait for another's commit is
+answered from the session's pool; all else at once, in the reading thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+from avmfs.fuse import protocol as p
+from avmfs.fuse.handles import Handles
+from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.replies import Replies
+from avmfs.fuse.session import Later, Request, Session
+from avmfs.vfs.address import Real
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.locks import LockTable
+from avmfs.vfs.nodes import VirtualHandle
+from avmfs.vfs.tree import Handle, Tree
+
+
+class OpenFiles:
+    """See the module."""
+
+    def __init__(
+        self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles, locks: LockTable
+    ) -> None:
+        self._session, self._tree, self._numbers = session, tree, numbers
+        self._replies, self._handles, self._locks = replies, handles, locks
+        session.serves({
+            Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
+            Op.RELEASE: self._release,
+        })  # fmt: skip
+        session.serves({Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate}, pooled=True)
+
+    def _open(self, request: Request) -> bytes:
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        found = self._numbers.address(request.node)
+        if isinstance(found, Real):
+            self._session.must_not_wait_for(request.node, self._tree)
+        elif not self._session.may_block():
+            raise Later
+        else:
+            request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
+        handle = self._tree.open(found, flags)
+        if request.answered:  # interrupted meanwhile: nobody will release it
+            handle.release()
+            return b""
+        return self._kept(handle)
+
+    def _create(self, request: Request) -> bytes:
+        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
+        name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
+        found, handle = self._tree.create(
+            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
+        )
+        return self._replies.entry(found, self._tree.attributes(found)) + self._kept(handle)
+
+    def _kept(self, handle: Handle) -> bytes:
+        return p.OPEN_OUT.pack(self._handles.keep(handle), p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
+
+    def _read(self, request: Request) -> bytes:
+        fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if isinstance(handle, VirtualHandle) and not self._session.may_block():
+            raise Later  # reaching the end of a view may commit a mark
+        self._session.must_not_wait_for(request.node, self._tree)
+        return handle.read(offset, size)
+
+    def _write(self, request: Request) -> bytes:
+        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if not self._session.may_block() and (
+            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+        ):
+            raise Later
+        self._session.must_not_wait_for(request.node, self._tree)
+        start = p.WRITE_IN.size
+        return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
+
+    def _flush(self, request: Request) -> bytes:
+        fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if not self._session.may_block() and handle.pending:
+            raise Later
+        handle.flush()
+        if isinstance(handle, FileHandle):
+            self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
+        return b""
+
+    def _fsync(self, request: Request) -> bytes:
+        self._handles[p.FSYNC_IN.unpack_from(request.body)[0]].fsync()
+        return b""
+
+    def _release(self, request: Request) -> bytes:
+        fh, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if not self._session.may_block() and handle.pending:
+            raise Later
+        self._handles.drop(fh)
+        if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
+            self._locks.forget(handle.file.node, owner, "whole")
+        handle.release()
+        return b""
+
+    def _fallocate(self, request: Request) -> bytes:
+        fh, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
+        self._tree.allocate(self._handles[fh], mode, offset, length)
+        return b""
