@@ -25,6 +25,8 @@ from avmfs.fuse.locking import Locking
 from avmfs.fuse.names import Names
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.openfiles import OpenFiles
+from avmfs.fuse.pages import Pages
+from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import Session
 from avmfs.vfs.locks import LockTable
@@ -39,10 +41,12 @@ class LinuxMount:
         self._numbers = Numbers(tree)
         self._replies = Replies(tree, self._numbers)
         self._session = Session(descriptor, self._numbers.forget)
+        self._session.answers({Op.FORGET: self._numbers.forget_real})
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted)
         self.handles = Handles()
-        Names(self._session, tree, self._numbers, self._replies, self.handles)
-        OpenFiles(self._session, tree, self._numbers, self._replies, self.handles, self._locks)
+        pages = Pages()
+        Names(self._session, tree, self._numbers, self._replies, self.handles, pages)
+        OpenFiles(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
         Directories(self._session, tree, self._numbers)
         Locking(self._session, self.handles, self._locks)
 
@@ -70,7 +74,7 @@ class LinuxMount:
 
     def _switch_caching(self, on: bool) -> None:
         """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self._replies.caching = on
+        self._replies.switch(on)
         if not on:
             self._session.notify(p.INC_EPOCH)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import stat
 
-from avmfs.errors import NotFound, NotPermitted
+from avmfs.errors import NotPermitted
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.pages import Pages
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import Request, Session
@@ -23,11 +24,14 @@ _NS = 1_000_000_000
 class Names:
     """See the module."""
 
-    def __init__(self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles) -> None:
+    def __init__(
+        self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles, pages: Pages
+    ) -> None:
         self._session, self._tree, self._numbers = session, tree, numbers
-        self._replies, self._handles = replies, handles
-        session.serves({Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr})
+        self._replies, self._handles, self._pages = replies, handles, pages
+        session.answers({Op.LOOKUP: replies.lookup, Op.GETATTR: replies.getattr})
         session.serves({
+            Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr,
             Op.READLINK: self._readlink, Op.LINK: self._link, Op.STATFS: self._statfs, Op.DESTROY: lambda request: b"",
         })  # fmt: skip
         session.serves({
@@ -38,12 +42,7 @@ class Names:
     # Looking -------------------------------------------------------------------------------------------
 
     def _lookup(self, request: Request) -> bytes:
-        name = request.body.rstrip(b"\0")
-        where = self._numbers.address(request.node)
-        try:
-            return self._replies.entry(*self._tree.lookup(where, name))
-        except NotFound:
-            return self._replies.absent(where, name)
+        return self._replies.found(request.node, request.body.rstrip(b"\0"))
 
     def _getattr(self, request: Request) -> bytes:
         self._session.must_not_wait_for(request.node, self._tree)
@@ -56,6 +55,7 @@ class Names:
         found = self._numbers.address(request.node)
         handle = self._handles.find(fh) if valid & p.SetAttr.FH else None
         if valid & p.SetAttr.SIZE:
+            self._pages.wrote(request.node)
             if handle is not None:
                 handle.truncate(size)
             else:

@@ -11,6 +11,7 @@ import os
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.pages import Pages
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import Later, Request, Session
@@ -20,20 +21,73 @@ from avmfs.vfs.locks import LockTable
 from avmfs.vfs.nodes import VirtualHandle
 from avmfs.vfs.tree import Handle, Tree
 
+_BODY = p.IN_HEADER.size
+_WRITES = os.O_ACCMODE | os.O_TRUNC
+
 
 class OpenFiles:
     """See the module."""
 
     def __init__(
-        self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles, locks: LockTable
-    ) -> None:
+        self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles, pages: Pages,
+        locks: LockTable,
+    ) -> None:  # fmt: skip
         self._session, self._tree, self._numbers = session, tree, numbers
-        self._replies, self._handles, self._locks = replies, handles, locks
+        self._replies, self._handles, self._pages, self._locks = replies, handles, pages, locks
+        session.answers({
+            Op.OPEN: self._open_again, Op.READ: self._read_again, Op.FLUSH: self._flush_unwritten,
+            Op.RELEASE: self._release_unwritten,
+        })  # fmt: skip
         session.serves({
             Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
             Op.RELEASE: self._release,
         })  # fmt: skip
         session.serves({Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate}, pooled=True)
+
+    # From memory: a file that is only read ------------------------------------------------------------
+
+    def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        (flags, _) = p.OPEN_IN.unpack_from(view, _BODY)
+        if flags & _WRITES:
+            return None
+        version = self._replies.known(node)
+        if version is None:
+            return None
+        number = self._handles.keep(self._tree.open_known(node))
+        if self._pages.keep(node, version):
+            return p.OPEN_REPLY.pack(p.OPEN_REPLY.size, 0, unique, number, p.FOPEN_KEEP_CACHE, 0)
+        self._pages.dropped(node, number, version)
+        return p.OPEN_REPLY.pack(p.OPEN_REPLY.size, 0, unique, number, 0, 0)
+
+    def _read_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, offset, length, _, _, _, _ = p.READ_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.file.edits:
+            return None
+        self._pages.heard(node, fh)
+        data = handle.read(offset, length)
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), 0, unique) + data
+
+    def _flush_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, _, _, owner = p.FLUSH_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.dirty:
+            return None
+        self._pages.heard(node, fh)
+        self._locks.forget(handle.file.node, owner, "range")
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
+
+    def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, _, flags, _ = p.RELEASE_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.dirty or flags & p.RELEASE_FLOCK_UNLOCK:
+            return None
+        self._pages.heard(node, fh)
+        self._handles.drop(fh)
+        handle.release()
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
+
+    # Whatever it is -----------------------------------------------------------------------------------
 
     def _open(self, request: Request) -> bytes:
         flags, _ = p.OPEN_IN.unpack_from(request.body)
@@ -77,6 +131,7 @@ class OpenFiles:
         ):
             raise Later
         self._session.must_not_wait_for(request.node, self._tree)
+        self._pages.wrote(request.node)
         start = p.WRITE_IN.size
         return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
 
@@ -107,5 +162,6 @@ class OpenFiles:
 
     def _fallocate(self, request: Request) -> bytes:
         fh, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
+        self._pages.wrote(request.node)
         self._tree.allocate(self._handles[fh], mode, offset, length)
         return b""

@@ -32,6 +32,10 @@ class Op(IntEnum):
     STATFS = 17
     RELEASE = 18
     FSYNC = 20
+    SETXATTR = 21
+    GETXATTR = 22
+    LISTXATTR = 23
+    REMOVEXATTR = 24
     FLUSH = 25
     INIT = 26
     OPENDIR = 27
@@ -46,7 +50,9 @@ class Op(IntEnum):
     DESTROY = 38
     BATCH_FORGET = 42
     FALLOCATE = 43
+    READDIRPLUS = 44
     RENAME2 = 45
+    LSEEK = 46
 
 
 class Init(IntFlag):
@@ -58,8 +64,11 @@ class Init(IntFlag):
     BIG_WRITES = 1 << 5
     FLOCK_LOCKS = 1 << 10
     AUTO_INVAL_DATA = 1 << 12
+    DO_READDIRPLUS = 1 << 13
+    READDIRPLUS_AUTO = 1 << 14
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
+    CACHE_SYMLINKS = 1 << 23
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
 
@@ -77,11 +86,14 @@ class SetAttr(IntFlag):
 
 
 FOPEN_DIRECT_IO = 1
+FOPEN_KEEP_CACHE = 2
+FOPEN_CACHE_DIR = 8
 GETATTR_FH = 1
 LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid total_extlen padding
+IN_BRIEF = struct.Struct("=4xIQQ")  # of IN_HEADER: opcode unique nodeid
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags
 INIT_OUT = struct.Struct("=IIIIHHIIHHIIH22x")  # ... max_background congestion max_write time_gran max_pages ... flags2
@@ -114,7 +126,17 @@ BATCH_FORGET_IN = struct.Struct("=II")  # count dummy
 FORGET_ONE = struct.Struct("=QQ")  # nodeid nlookup
 FALLOCATE_IN = struct.Struct("=QQQII")  # fh offset length mode padding
 DIRENT = struct.Struct("=QQII")  # ino off namelen type; then the name, padded to 8 bytes
+LSEEK_IN = struct.Struct("=QQII")  # fh offset whence padding
+LSEEK_OUT = struct.Struct("=Q")  # offset
+GETXATTR_IN = struct.Struct("=II")  # size padding; then the name
+GETXATTR_OUT = struct.Struct("=II")  # size padding
+SETXATTR_IN = struct.Struct("=II")  # size flags; then the name, then the value
 
+# Whole replies, header included, of what is asked most.
+ENTRY_REPLY = struct.Struct("=IiQ128s")
+ATTR_REPLY = struct.Struct("=IiQQII88s")
+OPEN_REPLY = struct.Struct("=IiQQIi")
+NO_ENTRY = bytes(ENTRY_OUT.size + ATTR.size)  # in READDIRPLUS: of this one nothing is told but the name
 
 NOTIFY_INVAL_INODE = 2
 NOTIFY_INC_EPOCH = 8  # protocol >= 7.44: every cached name is looked up again; takes no lock, waits for nobody
@@ -127,5 +149,5 @@ INVAL_NODE_AT = OUT_HEADER.size
 
 
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:
-    """One entry of a READDIR reply. ``kind`` is st_mode's type bits."""
+    """One entry of a READDIR reply, and the second part of one of READDIRPLUS. ``kind`` is st_mode's type bits."""
     return DIRENT.pack(ino, offset, len(name), kind >> 12) + name + bytes(-len(name) % 8)

@@ -35,6 +35,7 @@ _WANTED = (
     | p.Init.AUTO_INVAL_DATA
     | p.Init.PARALLEL_DIROPS
     | p.Init.MAX_PAGES
+    | p.Init.CACHE_SYMLINKS
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
 )
@@ -59,6 +60,10 @@ class Later(Exception):
 
 
 Handler = Callable[[Request], bytes]
+Quick = Callable[[int, int, memoryview, int], bytes | None]
+"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler."""
+
+_GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
 
 class Session:
@@ -67,6 +72,7 @@ class Session:
     def __init__(self, descriptor: int, forget: Callable[[Request], None]) -> None:
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
+        self._quick: dict[int, Quick] = {}
         self._pooled: set[int] = set()
         self._forget = forget
         self._pool = Pool()
@@ -74,6 +80,7 @@ class Session:
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
+        self.wanted = _WANTED  # what to agree on with the kernel, as far as it offers it
 
     def serves(self, handlers: Mapping[int, Handler], *, pooled: bool = False) -> None:
         """Add handlers by opcode. ``pooled``: they always may block; another handler that finds it would have to
@@ -82,35 +89,56 @@ class Session:
         if pooled:
             self._pooled.update(handlers)
 
+    def answers(self, quick: Mapping[int, Quick]) -> None:
+        """Add by opcode what answers from memory, in the reading thread, before the handlers are asked."""
+        self._quick.update(quick)
+
     def serve(self, ready: Callable[[], None]) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
         buffer = bytearray(_BUFFER)
-        view = memoryview(buffer)
+        view, buffers = memoryview(buffer), [buffer]
+        brief, quick, fd = p.IN_BRIEF.unpack_from, self._quick, self._fd
         try:
             while True:
                 try:
-                    size = os.readv(self._fd, [buffer])
+                    size = os.readv(fd, buffers)
                 except OSError as e:
                     if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue  # ENOENT: the request was interrupted before it could be read
                     if e.errno == errno.ENODEV:
                         return
                     raise
-                _, op, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(buffer)
-                request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
-                if op == Op.INIT:
-                    self._greet(request)
-                    ready()
-                elif op in (Op.FORGET, Op.BATCH_FORGET):
-                    self._forget(request)
-                elif op == Op.INTERRUPT:
-                    self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
-                elif op in self._pooled:
-                    self._defer(request)
-                else:
-                    self._handle(request)
+                op, unique, node = brief(buffer)
+                answer = quick.get(op)
+                reply = None
+                if answer is not None:
+                    try:
+                        reply = answer(unique, node, view, size)
+                    except Exception as e:
+                        # It goes wrong once more below, where errors are answered.
+                        if not isinstance(e, AvmError):
+                            log.exception("quick answer to request %d on node %d failed", op, node)
+                if reply is None:
+                    self._one(op, view, size, ready)
+                elif reply:
+                    self._send(reply)
         finally:
-            os.close(self._fd)
+            os.close(fd)
+
+    def _one(self, op: int, view: memoryview, size: int, ready: Callable[[], None]) -> None:
+        _, _, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(view)
+        request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
+        if op == Op.INIT:
+            self._greet(request)
+            ready()
+        elif op in (Op.FORGET, Op.BATCH_FORGET):
+            self._forget(request)
+        elif op == Op.INTERRUPT:
+            self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
+        elif op in self._pooled:
+            self._defer(request)
+        else:
+            self._handle(request)
 
     def _handle(self, request: Request) -> None:
         """Run a request and reply. The boundary: no error leaves here but Later, and that only to be deferred."""
@@ -157,11 +185,13 @@ class Session:
             if request.answered:
                 return
             request.answered = True
-        header = p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique)
+        self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
+
+    def _send(self, reply: bytes) -> None:
         try:
-            os.writev(self._fd, [header, body] if body else [header])
+            os.write(self._fd, reply)
         except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.ENODEV):  # interrupted for good; unmounted
+            if e.errno not in _GONE:
                 raise
 
     def _greet(self, request: Request) -> None:
@@ -172,7 +202,7 @@ class Session:
         if major != p.MAJOR:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
         self.minor = minor
-        wanted = int(_WANTED) & offered
+        wanted = int(self.wanted) & offered
         self._reply(
             request, 0,
             p.INIT_OUT.pack(

@@ -20,7 +20,7 @@ from avmfs.access import Principal, Visible
 from avmfs.node import Node
 
 _HEADER = 48
-_MOST = 200_000
+_MOST = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES = 16 * 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class Remembered:
 
     header: bytes
     nodes: dict[int, Node | None] = field(default_factory=dict)
-    children: dict[tuple[int, bytes], Node | None] = field(default_factory=dict)
+    children: dict[tuple[int, bytes], int] = field(default_factory=dict)  # 0: no such name
     subdirectories: dict[tuple[Principal, int], int] = field(default_factory=dict)
     visible: dict[Principal, Visible] = field(default_factory=dict)
     bodies: dict[int, bytes] = field(default_factory=dict)  # of small files, in order of first read

@@ -98,6 +98,11 @@ class Store(Protocol):
     """One store, from one process."""
 
     def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
+    def peek_state(self) -> object:
+        """The same object for as long as nothing has been committed, by any process: what may be remembered of
+        answers is valid while this is what it was before they were asked for."""
+        ...
+
     def peek_node(self, who: Principal, node: int) -> Node:
         """Like Reader.open_node, from memory while nothing has been committed. Raises Stale."""
         ...

@@ -33,6 +33,8 @@ from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
 _UNKNOWN: Final = object()
+_NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
+_NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
 _SMALL: Final = 64 * 1024
 
 
@@ -55,12 +57,15 @@ class SqliteStore:
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 
+    def peek_state(self) -> object:
+        return self._remembered()
+
     def peek_node(self, who: Principal, node: int) -> Node:
         kept = self._remembered()
         found = kept.nodes.get(node, _UNKNOWN)
         if found is _UNKNOWN:
-            with self._connection() as (db, _):
-                row = db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+            with _Lone(self) as db:
+                row = db.execute(_NODE_BY_ID, (node,)).fetchone()
             found = kept.nodes[node] = node_of(row) if row is not None else None
         if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
             raise Stale()
@@ -68,12 +73,16 @@ class SqliteStore:
 
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
         kept = self._remembered()
-        found = kept.children.get((parent, name), _UNKNOWN)
-        if found is _UNKNOWN:
-            with self._connection() as (db, _):
-                row = db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
-            found = kept.children[parent, name] = node_of(row) if row is not None else None
-        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+        number = kept.children.get((parent, name))
+        found = kept.nodes.get(number) if number else None
+        if number is None or (number and found is None):
+            with _Lone(self) as db:
+                row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
+            found = node_of(row) if row is not None else None
+            if found is not None:
+                kept.nodes[found.id] = found
+            kept.children[parent, name] = 0 if found is None else found.id
+        if found is None or found.scope not in self._visible(kept, who):
             return None
         return found if found.expires is None or found.expires > self._clock() else None
 
@@ -245,6 +254,27 @@ class _Borrowed:
                 db.execute("commit")
         finally:
             self._store._pool.append(self._pooled)
+        if isinstance(error, apsw.Error):
+            with database.translated(self._store.path):
+                raise error
+
+
+class _Lone:
+    """A pooled connection for a single SELECT, which is a read transaction by itself."""
+
+    __slots__ = ("_pooled", "_store")
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> apsw.Connection:
+        self._pooled = self._store._borrow()
+        return self._pooled[0]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store._pool.append(self._pooled)
         if isinstance(error, apsw.Error):
             with database.translated(self._store.path):
                 raise error

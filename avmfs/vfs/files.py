@@ -30,6 +30,8 @@ _PIECE = 4 * 1024 * 1024
 class OpenFile:
     """One node that this mount has open, whatever its name is by now."""
 
+    __slots__ = ("edits", "handles", "lock", "memory", "node", "pending", "written")
+
     def __init__(self, memory: Memory, node: int) -> None:
         self.memory = memory
         self.node = node
@@ -102,11 +104,13 @@ class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end."""
 
+    __slots__ = ("_released", "appends", "dirty", "file", "id", "readable", "writable")
+
     def __init__(
         self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None]
     ) -> None:
         self.file = file
-        self.id = secrets.randbits(63)
+        self.id = secrets.randbits(63) if writable else 0  # who only reads commits nothing
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
         self._released = released

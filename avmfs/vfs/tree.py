@@ -44,6 +44,7 @@ class Tree:
         self.owner = Caller(uid, gid)
         self._read_only = read_only
         self._open: dict[int, OpenFile] = {}
+        self.opened = self._open  # for a front end that remembers answers: to look at, by node
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._attributer = Attributer(memory, self.owner, read_only)
@@ -188,6 +189,10 @@ class Tree:
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
 
+    def open_known(self, node: int) -> FileHandle:
+        """open(2) for reading of a regular file that the caller knows to be there and visible."""
+        return self._opening(node, True, False, False)
+
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
         with self._errors():
@@ -273,21 +278,21 @@ class Tree:
             self._writable()
             if not self.memory.store.peek_writable(self.memory.who, node.scope):
                 raise Denied("read-only for you", paths.printable(node.name))
-        with self._mutex:
-            file = self._open.get(node.id)
-            if file is None:
-                file = self._open[node.id] = OpenFile(self.memory, node.id)
-            handle = FileHandle(
-                file, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable,
-                released=self._close,
-            )  # fmt: skip
+        handle = self._opening(node.id, readable, writable, bool(flags & os.O_APPEND) and writable)
         try:
             if flags & os.O_TRUNC:
                 handle.truncate(0)
         except BaseException:
-            self._close(file)
+            self._close(handle.file)
             raise
         return handle
+
+    def _opening(self, node: int, readable: bool, writable: bool, append: bool) -> FileHandle:
+        with self._mutex:
+            file = self._open.get(node)
+            if file is None:
+                file = self._open[node] = OpenFile(self.memory, node)
+            return FileHandle(file, readable=readable, writable=writable, append=append, released=self._close)
 
     def _close(self, file: OpenFile) -> None:
         with self._mutex:
