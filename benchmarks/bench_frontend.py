@@ -7,8 +7,8 @@ One daemon, three mounts of one store: `strict` (nothing cached), `cached` (the 
 Operations: stat of a path; open+read+close of 1 KiB; ls, which is opendir+readdir+lstat of 1,000 names. `--disturbed`
 repeats them while the other agent creates, renames and deletes 10 and 100 names a second, elsewhere and in the very
 directory, and while views are read. `--trees` runs `grep -r` and `git status` over 10,000 notes. The baseline is
-minifs, one C thread on libfuse3 without kernel caching; a ratio above 1 is faster. "server us" is the processor time that
-the serving process used for an operation, whatever else the machine does.
+minifs, one C thread on libfuse3 without kernel caching; a ratio above 1 is faster. "server us" is the
+processor time that the serving process used for an operation, whatever else the machine does.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class LinuxMount:
         pages = Pages()
         Names(self._session, tree, self._numbers, self._replies, self.handles, pages)
         OpenFiles(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
-        Directories(self._session, tree, self._numbers)
+        Directories(self._session, tree, self._numbers, self._replies)
         Locking(self._session, self.handles, self._locks)
 
     def serve(self, ready: Callable[[], None], *, cached: bool) -> None:

@@ -50,7 +50,6 @@ class Op(IntEnum):
     DESTROY = 38
     BATCH_FORGET = 42
     FALLOCATE = 43
-    READDIRPLUS = 44
     RENAME2 = 45
     LSEEK = 46
 
@@ -64,8 +63,6 @@ class Init(IntFlag):
     BIG_WRITES = 1 << 5
     FLOCK_LOCKS = 1 << 10
     AUTO_INVAL_DATA = 1 << 12
-    DO_READDIRPLUS = 1 << 13
-    READDIRPLUS_AUTO = 1 << 14
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
     CACHE_SYMLINKS = 1 << 23
@@ -136,7 +133,6 @@ SETXATTR_IN = struct.Struct("=II")  # size flags; then the name, then the value
 ENTRY_REPLY = struct.Struct("=IiQ128s")
 ATTR_REPLY = struct.Struct("=IiQQII88s")
 OPEN_REPLY = struct.Struct("=IiQQIi")
-NO_ENTRY = bytes(ENTRY_OUT.size + ATTR.size)  # in READDIRPLUS: of this one nothing is told but the name
 
 NOTIFY_INVAL_INODE = 2
 NOTIFY_INC_EPOCH = 8  # protocol >= 7.44: every cached name is looked up again; takes no lock, waits for nobody
@@ -149,5 +145,5 @@ INVAL_NODE_AT = OUT_HEADER.size
 
 
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:
-    """One entry of a READDIR reply, and the second part of one of READDIRPLUS. ``kind`` is st_mode's type bits."""
+    """One entry of a READDIR reply. ``kind`` is st_mode's type bits."""
     return DIRENT.pack(ino, offset, len(name), kind >> 12) + name + bytes(-len(name) % 8)

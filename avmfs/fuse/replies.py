@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
-from avmfs.node import Node
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.attributes import Attributes
@@ -119,17 +118,6 @@ class Replies:
     def entry(self, found: Address, attributes: Attributes) -> bytes:
         """The reply to all that make a name. Not remembered: the attributes were asked for before."""
         return self._entry(_Known(None, self._valid), self._numbers.number(found), found, attributes)
-
-    def entries(self, nodes: list[Node]) -> list[bytes]:
-        """What READDIRPLUS tells of real nodes, which were read from the store after ``current``."""
-        known = self._current()
-        told = []
-        for node in nodes:
-            entry = known.entries.get(node.id)
-            if entry is None:
-                entry = self._entry(known, node.id, Real(node), self._tree.attributes_of(node.id))
-            told.append(entry)
-        return told
 
     def attributes(self, number: int) -> bytes:
         """The reply to GETATTR and SETATTR."""

@@ -80,7 +80,6 @@ class Session:
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
-        self.wanted = _WANTED  # what to agree on with the kernel, as far as it offers it
 
     def serves(self, handlers: Mapping[int, Handler], *, pooled: bool = False) -> None:
         """Add handlers by opcode. ``pooled``: they always may block; another handler that finds it would have to
@@ -202,7 +201,7 @@ class Session:
         if major != p.MAJOR:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
         self.minor = minor
-        wanted = int(self.wanted) & offered
+        wanted = int(_WANTED) & offered
         self._reply(
             request, 0,
             p.INIT_OUT.pack(

@@ -19,7 +19,7 @@ from pathlib import Path
 from avmfs.access import Principal, Visible
 from avmfs.node import Node
 
-_HEADER = 48
+HEADER = 48
 _MOST = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES = 16 * 1024 * 1024
 
@@ -55,7 +55,7 @@ class CommitHeader:
     def __init__(self, database: Path) -> None:
         # Never closed: see the module.
         descriptor = os.open(f"{os.fspath(database)}-shm", os.O_RDONLY | os.O_CLOEXEC)
-        self._map = mmap.mmap(descriptor, 2 * _HEADER, prot=mmap.PROT_READ)
+        self._map = mmap.mmap(descriptor, 2 * HEADER, prot=mmap.PROT_READ)
 
     def read(self) -> bytes:
-        return self._map[:_HEADER]
+        return self._map[:HEADER]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -35,7 +36,19 @@ from avmfs.text import sniff
 _UNKNOWN: Final = object()
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 _NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
+_NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
 _SMALL: Final = 64 * 1024
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for store in _stores:
+        store._forked()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 class SqliteStore:
@@ -46,11 +59,12 @@ class SqliteStore:
         self._submitter = submitter
         self._clock = clock
         self._pool: deque[tuple[apsw.Connection, Scopes]] = deque()
-        self._pid = os.getpid()
         self._caches: dict[str, VectorCache] = {}
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
+        self._inherited: list[object] = []
         self._kept = Remembered(b"")
+        _stores.add(self)
 
     def reading(self, who: Principal) -> _Reading:
         return _Reading(self, who)
@@ -64,6 +78,7 @@ class SqliteStore:
         kept = self._remembered()
         found = kept.nodes.get(node, _UNKNOWN)
         if found is _UNKNOWN:
+            kept = self._with_room(kept)
             with _Lone(self) as db:
                 row = db.execute(_NODE_BY_ID, (node,)).fetchone()
             found = kept.nodes[node] = node_of(row) if row is not None else None
@@ -76,6 +91,7 @@ class SqliteStore:
         number = kept.children.get((parent, name))
         found = kept.nodes.get(number) if number else None
         if number is None or (number and found is None):
+            kept = self._with_room(kept)
             with _Lone(self) as db:
                 row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
             found = node_of(row) if row is not None else None
@@ -85,6 +101,27 @@ class SqliteStore:
         if found is None or found.scope not in self._visible(kept, who):
             return None
         return found if found.expires is None or found.expires > self._clock() else None
+
+    def peek_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
+        kept = self._with_room(self._remembered())
+        self.peek_node(who, parent)
+        visible, now = self._visible(kept, who), self._clock()
+        found: list[Node] = []
+        while True:
+            with _Lone(self) as db:
+                rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
+            for row in rows:
+                node = node_of(row)
+                # Who lists asks for each of them next.
+                kept.nodes[node.id], kept.children[parent, node.name] = node, node.id
+                if node.scope in visible and (node.expires is None or node.expires > now):
+                    found.append(node)
+            # Pages that others' rows fill are passed over.
+            if len(rows) < limit:
+                return found, False
+            if found:
+                return found, True
+            after = bytes(rows[-1][2])
 
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         kept = self._remembered()
@@ -123,12 +160,19 @@ class SqliteStore:
 
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
-        if self._header is None or os.getpid() != self._pid:
+        if self._header is None:
             with self._connection():  # the first connection makes the WAL index
                 self._header = CommitHeader(self.path)
-        header = self._header.read()
-        if header != self._kept.header or self._kept.full():
-            self._kept = Remembered(header)
+        kept, header = self._kept, self._header.read()
+        if header != kept.header:
+            kept = self._kept = Remembered(header)
+        return kept
+
+    def _with_room(self, kept: Remembered) -> Remembered:
+        """To remember one thing more: where too much is known already, from the beginning."""
+        if not kept.full():
+            return kept
+        self._kept = Remembered(kept.header)
         return self._kept
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
@@ -214,13 +258,16 @@ class SqliteStore:
             yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
 
     def _borrow(self) -> tuple[apsw.Connection, Scopes]:
-        if os.getpid() != self._pid:
-            # Inherited over fork: must not be used, and not even closed (it would drop the parent's locks).
-            self._pool, self._pid, self._header = deque(), os.getpid(), None
         try:
             return self._pool.pop()
         except IndexError:
             return database.connect(self.path, writable=False), Scopes()
+
+    def _forked(self) -> None:
+        """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
+        locks)."""
+        self._inherited.append((self._pool, self._header))
+        self._pool, self._header = deque(), None
 
     def _cache(self, model: str) -> VectorCache:
         with self._mutex:

@@ -104,6 +104,17 @@ class Tree:
                 entries.sort()
             return entries
 
+    def page(self, found: Address, after: bytes, limit: int) -> tuple[list[tuple[bytes, int, int]], bool, bool]:
+        """Like names(), of a directory of the store only those after a name and no more than ``limit``; whether there
+        are more; and whether they stay the same while nothing is committed."""
+        if not isinstance(found, Real) or found.node.id == ROOT:
+            return self.names(found), False, False
+        if found.node.kind is not Kind.DIRECTORY:
+            raise NotDirectory()
+        nodes, more = self.memory.store.peek_children(self.memory.who, found.node.id, after, limit)
+        lasting = all(node.expires is None for node in nodes)
+        return [(node.name, node.id, TYPE[node.kind]) for node in nodes], more, lasting
+
     def readlink(self, found: Address) -> bytes:
         if isinstance(found, Alias):
             return found.target
