@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from avmfs.errors import Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.numbers import Numbers
@@ -42,7 +43,9 @@ class OpenFiles:
             Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
             Op.RELEASE: self._release,
         })  # fmt: skip
-        session.serves({Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate}, pooled=True)
+        session.serves({
+            Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate, Op.LSEEK: self._lseek,
+        }, pooled=True)  # fmt: skip
 
     # From memory: a file that is only read ------------------------------------------------------------
 
@@ -165,3 +168,9 @@ class OpenFiles:
         self._pages.wrote(request.node)
         self._tree.allocate(self._handles[fh], mode, offset, length)
         return b""
+
+    def _lseek(self, request: Request) -> bytes:
+        fh, offset, whence, _ = p.LSEEK_IN.unpack_from(request.body)
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise Invalid(f"lseek: whence {whence}")
+        return p.LSEEK_OUT.pack(self._tree.seek(self._handles[fh], offset, hole=whence == os.SEEK_HOLE))

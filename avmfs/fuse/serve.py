@@ -36,10 +36,12 @@ def front_end(environ: Mapping[str, str]) -> str:
 
 
 def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
-) -> None:
+    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
+    report: Callable[[str], None] = lambda caches: None,
+) -> None:  # fmt: skip
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
-    has accepted it. Raises AvmError or RuntimeError when it cannot be mounted."""
+    has accepted it; ``report`` hears what the kernel may cache ("epoch", or "none: " and why), whenever that changes.
+    Raises AvmError or RuntimeError when it cannot be mounted."""
     uid = os.getuid() if mount.uid is None else mount.uid
     gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
     tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
@@ -62,6 +64,7 @@ def serve(
         mount_it(
             tree, mount.mountpoint, read_only=mount.read_only, allow_other=mount.allow_other or mount.uid is not None,
             cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir,
+            xattr=mount.xattr, report=report,
         )  # fmt: skip
     finally:
         over.set()

@@ -77,6 +77,25 @@ def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     return bytes(piece)
 
 
+def seek(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, *, hole: bool) -> int | None:
+    """Where the first data, or the first hole, from ``offset`` on begins; None when there is no data any more. The
+    end of file counts as a hole. A hole is a block that is not there."""
+    if not extents:
+        return size if hole else offset
+    first = offset // BLOCK
+    if not hole:
+        n: Any = db.execute("select n from extent where node = ? and n >= ? order by n limit 1", (node, first)).get
+        return None if n is None or n * BLOCK >= size else int(max(offset, n * BLOCK))
+    if db.execute("select 1 from extent where node = ? and n = ?", (node, first)).get is None:
+        return offset
+    n = db.execute(
+        "select n + 1 from extent as here where node = ?1 and n >= ?2"
+        " and not exists (select 1 from extent where node = ?1 and n = here.n + 1) order by n limit 1",
+        (node, first),
+    ).get
+    return int(min(size, n * BLOCK))
+
+
 def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
     """The whole of an old version kept as a map of blocks."""
     whole = bytearray(size)

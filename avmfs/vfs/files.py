@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable
 
-from avmfs.errors import AvmError, BadHandle, Invalid
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store import content
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
 _PIECE = 4 * 1024 * 1024
+_ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
 
 
 class OpenFile:
@@ -63,6 +65,14 @@ class OpenFile:
             size = reader.open_node(self.node).size
             base = reader.read(self.node, offset, length)
             return content.overlay(base, offset, length, size, self.edits)
+
+    def seek(self, offset: int, *, hole: bool) -> int | None:
+        """See Reader.seek; a file with uncommitted edits is all data."""
+        with self.lock, self.memory.reading() as reader:
+            if not self.edits:
+                return reader.seek(self.node, offset, hole=hole)
+            size = content.size_after(reader.open_node(self.node).size, self.edits)
+            return None if offset >= size else size if hole else offset
 
     def edit(self, edit: Edit, handle: int) -> None:
         """Note a write or truncation; commits when much has gathered."""
@@ -139,8 +149,7 @@ class FileHandle:
         if self.appends:
             self.file.append(data, self.id)
         else:
-            self.file.edit(("w", offset, data), self.id)
-            self.dirty = True
+            self.write_at(offset, data)
         return len(data)
 
     def truncate(self, size: int) -> None:
@@ -150,6 +159,30 @@ class FileHandle:
         if self.file.now().size != size:
             self.file.edit(("t", size), self.id)
             self.dirty = True
+
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
+        aside. Raises NotSupported for other modes, and for a large range in the middle of a file."""
+        if mode not in (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
+            raise NotSupported("this mode of fallocate")
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        size = self.file.now().size
+        if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < size:
+            if offset + length >= size:
+                self.truncate(offset)
+                self.truncate(size)
+            elif length > _ZEROS:
+                raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
+            else:
+                self.write_at(offset, bytes(length))
+        if not mode & KEEP_SIZE and offset + length > size:
+            self.truncate(offset + length)
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """At this offset, whatever O_APPEND says."""
+        self.file.edit(("w", offset, data), self.id)
+        self.dirty = True
 
     def flush(self) -> None:
         if self.dirty:

@@ -22,6 +22,7 @@ from avmfs.errors import (
     NotFound,
     NotPermitted,
     NotSupported,
+    PastEnd,
     ReadOnly,
 )
 from avmfs.memory import Memory
@@ -230,11 +231,23 @@ class Tree:
                     handle.release()
 
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
-        """fallocate(2) without flags: the file reaches at least to offset + length."""
-        if mode or not isinstance(handle, FileHandle):
-            raise NotSupported("only plain fallocate")
-        if offset + length > handle.file.now().size:
-            handle.truncate(offset + length)
+        """fallocate(2); see FileHandle.allocate."""
+        if not isinstance(handle, FileHandle):
+            raise NotSupported("only a real file has room")
+        handle.allocate(mode, offset, length)
+
+    def seek(self, handle: Handle, offset: int, *, hole: bool) -> int:
+        """lseek(2) with SEEK_DATA or SEEK_HOLE. Raises PastEnd."""
+        if not isinstance(handle, FileHandle):
+            raise Invalid("a view has neither data nor holes")
+        found = handle.file.seek(offset, hole=hole)
+        if found is None:
+            raise PastEnd()
+        return found
+
+    def require_writable(self) -> None:
+        """Raises ReadOnly on a mount that only reads."""
+        self._writable()
 
     def statfs(self) -> os.statvfs_result:
         """Of the filesystem that holds the store."""
