@@ -6,8 +6,8 @@ A listing is read from the store a page at a time, in order of name, each page f
 with: what is there throughout comes exactly once, whatever is made or removed meanwhile, and a directory of any size
 takes little memory and keeps nobody waiting. An entry's offset is its ordinal number.
 
-A listing of one page is a snapshot. The kernel may keep it (FOPEN_CACHE_DIR) and, while nothing at all has been
-committed since, use it again (FOPEN_KEEP_CACHE). It drops the old one in the opener's own time, so, as in ``pages``, a
+A listing of one page is a snapshot. The kernel may keep it (FOPEN_CACHE_DIR) and, while no entry of the directory has
+changed since, use it again (FOPEN_KEEP_CACHE). It drops the old one in the opener's own time, so, as in ``pages``, a
 listing counts as kept once a request on the new handle was seen. Where open listings are of different states of the
 store, the later one is not to be cached: the earlier one might still be filling the kernel's cache.
 
@@ -34,6 +34,7 @@ from avmfs.vfs.tree import Tree
 PAGE = 1024  # names that are read from the store at once
 _FIRST = 2  # the offset of the first entry after . and ..
 _MOST_NAMES = 50_000  # of snapshots that are remembered: some 10 MB
+_MIXED = -1  # no state of the store
 _BODY = p.IN_HEADER.size
 _DOTS = ((b".", 1, stat.S_IFDIR), (b"..", 1, stat.S_IFDIR))
 
@@ -45,7 +46,7 @@ class Listing:
 
     __slots__ = ("begins", "entries", "fills", "more", "node", "page", "state", "where")
 
-    def __init__(self, node: int, where: Address | None, state: object, entries: Entries, *, more: bool) -> None:
+    def __init__(self, node: int, where: Address | None, state: int, entries: Entries, *, more: bool) -> None:
         self.node, self.where, self.state, self.entries, self.more = node, where, state, entries, more
         self.page = 0
         self.begins = [b"", *([entries[-1][0]] if more else [])]  # by page: the name that it begins after
@@ -64,7 +65,7 @@ class Directories:
         self._session, self._tree, self._numbers, self._replies = session, tree, numbers, replies
         self._next = itertools.count(1)
         self._open: dict[int, Listing] = {}
-        self._kept: dict[int, tuple[object, Entries]] = {}  # by node: the (state, snapshot) that the kernel has
+        self._kept: dict[int, tuple[int, Entries]] = {}  # by node: the (state, snapshot) that the kernel has
         self._kept_names = 0
         self._filling: dict[int, list[Listing]] = {}  # by node: open listings that may fill the kernel's cache
         self._mutex = threading.Lock()  # over the last four
@@ -75,11 +76,25 @@ class Directories:
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory whose listing the kernel has, and nothing has changed."""
         kept = self._kept.get(node)
-        if kept is None or kept[0] is not self._tree.memory.store.peek_state() or not self._replies.caching:
+        if kept is None or not self._replies.caching or not self._still_so(node, kept):
             return None
         number = self._keep(Listing(node, None, *kept, more=False), cached=True)
         flags = p.FOPEN_KEEP_CACHE | p.FOPEN_CACHE_DIR
         return p.OPEN_REPLY.pack(p.OPEN_REPLY.size, 0, unique, number, flags, 0)
+
+    def _still_so(self, node: int, kept: tuple[int, Entries]) -> bool:
+        """Has no entry of the directory changed since its snapshot?"""
+        store = self._tree.memory.store
+        state = store.peek_state()
+        if kept[0] == state:
+            return True
+        changes = store.peek_changes(kept[0])
+        if changes is None or any(parent == node for parent, _ in changes.names):
+            return False
+        with self._mutex:
+            if self._kept.get(node) is kept:
+                self._kept[node] = state, kept[1]
+        return True
 
     def _open_asking(self, request: Request) -> bytes:
         where = self._numbers.address(request.node)
@@ -94,7 +109,7 @@ class Directories:
         with self._mutex:
             self._open[number] = listing
             others = self._filling.get(listing.node, [])
-            if cached and all(other.state is listing.state for other in others):
+            if cached and all(other.state == listing.state for other in others):
                 listing.fills = True
                 self._filling[listing.node] = [*others, listing]
         return number
@@ -117,7 +132,7 @@ class Directories:
             raise BadHandle()
         dots: Entries = []
         if offset < _FIRST:
-            if listing.state is not self._tree.memory.store.peek_state() or listing.page:
+            if listing.state != self._tree.memory.store.peek_state() or listing.page:
                 self._turn_to(listing, 0)  # from the beginning: as it is now
             elif listing.fills:
                 self._has(listing)
@@ -150,7 +165,7 @@ class Directories:
         listing.page, listing.entries = page, entries
         with self._mutex:
             # The kernel's cache may become a mixture of this and what it was given before.
-            listing.state = object() if listing.fills else state
+            listing.state = _MIXED if listing.fills else state
             if listing.fills:
                 self._drop(listing.node)
 
@@ -158,7 +173,7 @@ class Directories:
         """The kernel has dropped what it had of this directory, and is being given a snapshot."""
         with self._mutex:
             kept = self._kept.get(listing.node)
-            if kept is not None and kept[0] is listing.state:
+            if kept is not None and kept[0] == listing.state:
                 return
             self._drop(listing.node)
             self._kept[listing.node] = listing.state, listing.entries

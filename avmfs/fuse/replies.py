@@ -4,7 +4,7 @@ Owns the packing of ``vfs`` attributes into the kernel's structures, the cache t
 for being asked again. Real nodes and absent names may stay in the kernel while the writer tells it of every commit
 (``switch``); virtual nodes are never cached nor remembered.
 
-An entry is remembered for as long as nothing has been committed by anybody (``Store.peek_state``), so that it holds
+An entry is remembered until anybody commits what concerns it (``Store.peek_state``, ``peek_changes``), so that it holds
 what this agent may see, as it is; not of a node that expires, since time passes without a commit. Uncommitted edits of
 this mount are not in the store: a node that has some is asked for anew. All quick answers are given in the reading
 thread; what is remembered may come from any.
@@ -12,11 +12,12 @@ thread; what is remembered may come from any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import threading
 
 from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
+from avmfs.node import Node
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.attributes import Attributes
@@ -30,16 +31,6 @@ _NAME = p.IN_HEADER.size  # where the name of a LOOKUP begins
 _ATTR = p.ENTRY_OUT.size  # where the attributes of an entry begin
 
 
-@dataclass(slots=True)
-class _Known:
-    """What was told of nodes under one state of the store. A name's NUL is kept; node 0: no such name."""
-
-    state: object
-    valid: int
-    entries: dict[int, bytes] = field(default_factory=dict)
-    names: dict[tuple[int, bytes], int] = field(default_factory=dict)
-
-
 class Replies:
     """One mount's replies about nodes."""
 
@@ -47,7 +38,10 @@ class Replies:
         self._tree = tree
         self._numbers = numbers
         self._valid = 0  # seconds that the kernel may keep names and attributes
-        self._known = _Known(None, 0)
+        self._moment = -1  # of the store, for what follows
+        self._entries: dict[int, bytes] = {}
+        self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
+        self._mutex = threading.Lock()  # over changes of the last three
 
     @property
     def caching(self) -> bool:
@@ -55,16 +49,17 @@ class Replies:
 
     def switch(self, caching: bool) -> None:
         """From now on replies may be cached, or must not be."""
-        self._valid = CACHED_S if caching else 0
+        with self._mutex:
+            self._valid = CACHED_S if caching else 0
+            self._forget(-1)
 
     # From memory ---------------------------------------------------------------------------------------
 
     def known(self, node: int) -> bytes | None:
         """The entry of a real node if it was told before and still is as it was."""
-        known = self._known
-        if self._tree.memory.store.peek_state() is not known.state or known.valid != self._valid:
-            return None
-        entry = known.entries.get(node)
+        if self._tree.memory.store.peek_state() != self._moment:
+            self._catch_up()
+        entry = self._entries.get(node)
         if entry is None:
             return None
         file = self._tree.opened.get(node)
@@ -72,15 +67,14 @@ class Replies:
 
     def lookup(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a LOOKUP."""
-        known = self._known
-        if self._tree.memory.store.peek_state() is not known.state or known.valid != self._valid:
-            return None
-        number = known.names.get((node, bytes(view[_NAME:size])))
+        if self._tree.memory.store.peek_state() != self._moment:
+            self._catch_up()
+        number = self._names.get((node, bytes(view[_NAME:size])))
         if number is None:
             return None
         if not number:
-            return self._absence(unique, known.valid)
-        entry = known.entries.get(number)
+            return self._absence(unique)
+        entry = self._entries.get(number)
         file = self._tree.opened.get(number)
         if entry is None or (file is not None and file.edits):
             return None
@@ -97,7 +91,7 @@ class Replies:
 
     def found(self, parent: int, name: bytes) -> bytes:
         """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
-        known = self._current()
+        moment = self._catch_up()
         where = self._numbers.address(parent)
         try:
             found, attributes = self._tree.lookup(where, name)
@@ -106,53 +100,94 @@ class Replies:
             # going is in no log.
             if not isinstance(where, Real) or where.node.id == ROOT or b":" in name:
                 raise
-            known.names[parent, name + b"\0"] = 0
-            if not known.valid:
+            self._remember_name(moment, parent, name, 0)
+            if not self._valid:
                 raise
-            return p.ENTRY_OUT.pack(0, 0, known.valid, 0, 0, 0) + bytes(p.ATTR.size)
-        entry = self._entry(known, self._numbers.number(found), found, attributes)
+            return p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0) + bytes(p.ATTR.size)
+        number = self._numbers.number(found)
+        entry = self._entry(moment, number, found, attributes)
         if isinstance(found, Real) and found.node.expires is None:
-            known.names[parent, name + b"\0"] = found.node.id
+            self._remember_name(moment, parent, name, number)
         return entry
 
     def entry(self, found: Address, attributes: Attributes) -> bytes:
         """The reply to all that make a name. Not remembered: the attributes were asked for before."""
-        return self._entry(_Known(None, self._valid), self._numbers.number(found), found, attributes)
+        return self._entry(-1, self._numbers.number(found), found, attributes)
 
     def attributes(self, number: int) -> bytes:
         """The reply to GETATTR and SETATTR."""
-        known = self._current()
+        moment = self._catch_up()
         found = self._numbers.address(number)
-        entry = self._entry(known, number, found, self._tree.attributes(found))
-        return p.ATTR_OUT.pack(self._validity(known.valid, found), 0, 0) + entry[_ATTR:]
+        entry = self._entry(moment, number, found, self._tree.attributes(found))
+        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + entry[_ATTR:]
 
-    def _current(self) -> _Known:
-        """Where to remember what is asked of the store from now on."""
-        state, known, valid = self._tree.memory.store.peek_state(), self._known, self._valid
-        if known.state is not state or known.valid != valid or len(known.entries) + len(known.names) > _MOST:
-            known = self._known = _Known(state, valid)
-        return known
+    def _catch_up(self) -> int:
+        """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""
+        store = self._tree.memory.store
+        moment = store.peek_state()
+        if moment == self._moment:
+            return moment
+        with self._mutex:
+            changes = store.peek_changes(self._moment) if self._moment >= 0 else None
+            if changes is None:
+                self._forget(moment)
+                return moment
+            for node in changes.nodes:
+                self._entries.pop(node, None)
+            for parent, name in changes.names:
+                self._names.pop((parent, name + b"\0"), None)
+            # Further changes may have come meanwhile: they are let go of once more, the next time.
+            self._moment = moment
+        return moment
 
-    def _entry(self, known: _Known, number: int, found: Address, attributes: Attributes) -> bytes:
-        valid = self._validity(known.valid, found)
+    def _forget(self, moment: int) -> None:
+        self._entries.clear()
+        self._names.clear()
+        self._moment = moment
+
+    def _remember_name(self, moment: int, parent: int, name: bytes, number: int) -> None:
+        with self._mutex:
+            if self._takes(moment):
+                self._names[parent, name + b"\0"] = number
+
+    def _entry(self, moment: int, number: int, found: Address, attributes: Attributes) -> bytes:
+        valid = self._validity(found)
         entry = p.ENTRY_OUT.pack(number, 0, valid, valid, 0, 0) + packed(attributes)
-        if isinstance(found, Real) and found.node.expires is None:
-            known.entries[number] = entry
+        if isinstance(found, Real) and _as_stored(found.node, attributes):
+            with self._mutex:
+                if valid == self._valid and self._takes(moment):
+                    self._entries[number] = entry
         return entry
 
-    @staticmethod
-    def _absence(unique: int, valid: int) -> bytes:
-        if not valid:
-            return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
-        return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, p.ENTRY_OUT.pack(0, 0, valid, 0, 0, 0))
+    def _takes(self, moment: int) -> bool:
+        """May what was asked for since a moment be remembered? Only what the store's own memory took as well: it can
+        tell when that changes."""
+        if moment != self._moment or moment != self._tree.memory.store.peek_state():
+            return False
+        if len(self._entries) + len(self._names) > _MOST:
+            self._forget(moment)
+        return True
 
-    def _validity(self, valid: int, found: Address) -> int:
+    def _absence(self, unique: int) -> bytes:
+        if not self._valid:
+            return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
+        return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0))
+
+    def _validity(self, found: Address) -> int:
         """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
         if not isinstance(found, Real):
             return 0
         if found.node.expires is None:
-            return valid
-        return max(0, min(valid, (found.node.expires - self._tree.memory.now()) // _NS))
+            return self._valid
+        return max(0, min(self._valid, (found.node.expires - self._tree.memory.now()) // _NS))
+
+
+def _as_stored(node: Node, told: Attributes) -> bool:
+    """Does the log tell when these attributes change? Not of an unlinked file, of uncommitted edits, of time."""
+    return (
+        told.nlink > 0 and node.expires is None
+        and (told.size, told.mtime, told.ctime) == (node.size, node.mtime, node.ctime)
+    )  # fmt: skip
 
 
 def packed(found: Attributes) -> bytes:

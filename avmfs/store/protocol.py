@@ -34,6 +34,14 @@ class Counts:
     waiting_semantic: int
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Nodes of which something has changed, and (parent, name) of entries that now stand for something else."""
+
+    nodes: frozenset[int]
+    names: frozenset[tuple[int, bytes]]
+
+
 class Reader(Protocol):
     """Questions on one snapshot. Node arguments that the asker cannot see raise NotFound."""
 
@@ -103,9 +111,13 @@ class Store(Protocol):
     """One store, from one process."""
 
     def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
-    def peek_state(self) -> object:
-        """The same object for as long as nothing has been committed, by any process: what may be remembered of
-        answers is valid while this is what it was before they were asked for."""
+    def peek_state(self) -> int:
+        """The same number for as long as nothing has been committed, by any process, that concerns what the other
+        peeks tell: what is derived from their answers is valid while this is what it was before they were asked for."""
+        ...
+
+    def peek_changes(self, since: int) -> Changes | None:
+        """What has changed since an earlier state; None: anything may have."""
         ...
 
     def peek_node(self, who: Principal, node: int) -> Node:

@@ -25,6 +25,7 @@ from avmfs.errors import NotSupported, Stale
 from avmfs.node import Node
 from avmfs.store import content, database
 from avmfs.store.peek import CommitHeader, Remembered
+from avmfs.store.protocol import Changes
 from avmfs.store.reader import SqliteReader
 from avmfs.store.schema import ROOT
 from avmfs.store.search_index import SqliteSearchIndex
@@ -33,7 +34,6 @@ from avmfs.store.transaction import NODE, IndexRules, Scopes, node_of
 from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
-_UNKNOWN: Final = object()
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 _NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
 _NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
@@ -63,7 +63,7 @@ class SqliteStore:
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
         self._inherited: list[object] = []
-        self._kept = Remembered(b"")
+        self._kept = Remembered()
         _stores.add(self)
 
     def reading(self, who: Principal) -> _Reading:
@@ -71,39 +71,44 @@ class SqliteStore:
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 
-    def peek_state(self) -> object:
-        return self._remembered()
+    def peek_state(self) -> int:
+        return self._remembered().moment
+
+    def peek_changes(self, since: int) -> Changes | None:
+        return self._remembered().changes(since)
 
     def peek_node(self, who: Principal, node: int) -> Node:
         kept = self._remembered()
-        found = kept.nodes.get(node, _UNKNOWN)
-        if found is _UNKNOWN:
-            kept = self._with_room(kept)
+        moment, found = kept.moment, kept.nodes.get(node)
+        if found is None:
             with _Lone(self) as db:
                 row = db.execute(_NODE_BY_ID, (node,)).fetchone()
-            found = kept.nodes[node] = node_of(row) if row is not None else None
-        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+            if row is None:
+                raise Stale()
+            found = node_of(row)
+            kept.add(moment, found)
+        if found.scope not in self._visible(kept, who):
             raise Stale()
         return found
 
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
         kept = self._remembered()
-        number = kept.children.get((parent, name))
-        found = kept.nodes.get(number) if number else None
-        if number is None or (number and found is None):
-            kept = self._with_room(kept)
+        moment, found = kept.moment, kept.child(parent, name)
+        if found is None:
             with _Lone(self) as db:
                 row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
-            found = node_of(row) if row is not None else None
-            if found is not None:
-                kept.nodes[found.id] = found
-            kept.children[parent, name] = 0 if found is None else found.id
-        if found is None or found.scope not in self._visible(kept, who):
+            if row is None:
+                kept.add_absent(moment, parent, name)
+            else:
+                found = node_of(row)
+                kept.add(moment, found)
+        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
             return None
         return found if found.expires is None or found.expires > self._clock() else None
 
     def peek_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
-        kept = self._with_room(self._remembered())
+        kept = self._remembered()
+        moment = kept.moment
         self.peek_node(who, parent)
         visible, now = self._visible(kept, who), self._clock()
         found: list[Node] = []
@@ -112,8 +117,7 @@ class SqliteStore:
                 rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
             for row in rows:
                 node = node_of(row)
-                # Who lists asks for each of them next.
-                kept.nodes[node.id], kept.children[parent, node.name] = node, node.id
+                kept.add(moment, node)  # who lists asks for each of them next
                 if node.scope in visible and (node.expires is None or node.expires > now):
                     found.append(node)
             # Pages that others' rows fill are passed over.
@@ -125,6 +129,7 @@ class SqliteStore:
 
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         kept = self._remembered()
+        moment = kept.moment
         # Also when the bytes are here: another agent of this process may have read them.
         found = self.peek_node(who, node)
         data = kept.bodies.get(node)
@@ -136,26 +141,27 @@ class SqliteStore:
                 if row[1] or found.size > _SMALL:
                     return content.read(db, node, row[0], bool(row[1]), offset, length)
                 data = content.read(db, node, row[0], False, 0, row[0])
-            with self._mutex:
-                kept.keep_body(node, data)
+            kept.add_body(moment, node, data)
         return data[offset : offset + length]
 
     def peek_subdirectories(self, who: Principal, parent: int) -> int:
         kept = self._remembered()
-        found = kept.subdirectories.get((who, parent))
+        moment, found = kept.moment, kept.subdirectories.get((who, parent))
         if found is None:
             with self.reading(who) as reader:
-                found = kept.subdirectories[who, parent] = reader.subdirectories(parent)
+                found = reader.subdirectories(parent)
+            kept.add_subdirectories(moment, who, parent, found)
         return found
 
     def peek_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
     def _visible(self, kept: Remembered, who: Principal) -> Visible:
-        found = kept.visible.get(who)
+        moment, found = kept.moment, kept.visible.get(who)
         if found is None:
             with self.reading(who) as reader:
-                found = kept.visible[who] = reader.visible
+                found = reader.visible
+            kept.add_visible(moment, who, found)
         return found
 
     def _remembered(self) -> Remembered:
@@ -163,17 +169,14 @@ class SqliteStore:
         if self._header is None:
             with self._connection():  # the first connection makes the WAL index
                 self._header = CommitHeader(self.path)
-        kept, header = self._kept, self._header.read()
-        if header != kept.header:
-            kept = self._kept = Remembered(header)
+        kept = self._kept
+        if self._header.read() != kept.header:
+            with kept.lock:
+                header = self._header.read()
+                if header != kept.header:
+                    with self._connection() as (db, _):
+                        kept.catch_up(header, db)
         return kept
-
-    def _with_room(self, kept: Remembered) -> Remembered:
-        """To remember one thing more: where too much is known already, from the beginning."""
-        if not kept.full():
-            return kept
-        self._kept = Remembered(kept.header)
-        return self._kept
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         return self._submitter.submit(who, command, arguments)
@@ -267,7 +270,7 @@ class SqliteStore:
         """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
         locks)."""
         self._inherited.append((self._pool, self._header))
-        self._pool, self._header = deque(), None
+        self._pool, self._header, self._kept = deque(), None, Remembered()
 
     def _cache(self, model: str) -> VectorCache:
         with self._mutex:
