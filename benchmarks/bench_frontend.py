@@ -63,8 +63,10 @@ NOTES, FOLDERS = 10_000, 100
 
 
 def commands() -> Mapping[str, Command]:
-    return {"prepare": prepare, "measure": measure, "churn": churn, "read_views": read_views, "notes": notes,
-            "timed": timed}  # fmt: skip
+    return {
+        "prepare": prepare, "warm": warm, "measure": measure, "churn": churn, "read_views": read_views,
+        "notes": notes, "timed": timed,
+    }  # fmt: skip
 
 
 def prepare(base: str) -> None:
@@ -78,17 +80,23 @@ def prepare(base: str) -> None:
 
 
 def measure(operation: str, base: str, n: int, seed: str, start_ns: int, limit_s: float) -> list[object]:
-    """Do one operation `n` times from `start_ns` on, after once without being timed."""
+    """Do one operation `n` times from `start_ns` on."""
     names = f"{base}/memory/names"
     paths = [f"{names}/n{i:04}" for i in range(NAMES)]
     random.Random(seed).shuffle(paths)
     call: Callable[[str], object] = {"stat": os.stat, "read": _read, "ls": _ls}[operation]
     items = itertools.repeat(names) if operation == "ls" else itertools.cycle(paths)
-    for item in [names] if operation == "ls" else paths:  # what is measured is the second time
-        with contextlib.suppress(FileNotFoundError):
-            call(item)
     wait_until(start_ns)
     return reply_of(timed_loop(call, itertools.islice(items, n), limit_s))
+
+
+def warm(operation: str, base: str) -> None:
+    """Do it once for every name: what is measured is how it goes from the second time on."""
+    names = f"{base}/memory/names"
+    _ls(names)
+    if operation == "read":
+        for i in range(NAMES):
+            _read(f"{names}/n{i:04}")
 
 
 def _read(path: str) -> None:
@@ -272,7 +280,8 @@ class Run:
         self._timed(number, (what, operation, clients, variant), LIMIT_S, arguments)
 
     def _timed(self, number: int, cell: Cell, limit_s: float, arguments: Sequence[Mapping[str, object]]) -> None:
-        _, _, clients, variant = cell
+        _, operation, clients, variant = cell
+        self.pools[variant][0].call("warm", LIMIT_S, operation=operation, base=str(self.bases[variant]))
         server = self.served.get(variant)
         before = server.busy_us() if server else 0.0
         done = summarize(run_together(self.pools[variant][:clients], "measure", limit_s, arguments))

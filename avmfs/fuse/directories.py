@@ -28,6 +28,7 @@ from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import Later, Request, Session
+from avmfs.vfs import listings
 from avmfs.vfs.address import Address
 from avmfs.vfs.tree import Tree
 
@@ -38,7 +39,7 @@ _MIXED = -1  # no state of the store
 _BODY = p.IN_HEADER.size
 _DOTS = ((b".", 1, stat.S_IFDIR), (b"..", 1, stat.S_IFDIR))
 
-Entries = list[tuple[bytes, int, int]]
+Entries = list[listings.Entry]
 
 
 class Listing:
@@ -99,7 +100,7 @@ class Directories:
     def _open_asking(self, request: Request) -> bytes:
         where = self._numbers.address(request.node)
         state = self._tree.memory.store.peek_state()
-        entries, more, lasting = self._tree.page(where, b"", PAGE)
+        entries, more, lasting = listings.page(self._tree.memory, where, b"", PAGE)
         listing = Listing(request.node, where, state, entries, more=more)
         number = self._keep(listing, cached=self._replies.caching and lasting and not more)
         return p.OPEN_OUT.pack(number, p.FOPEN_CACHE_DIR if listing.fills else 0, 0)
@@ -156,7 +157,7 @@ class Directories:
         if not page:
             del listing.begins[1:]
         state = self._tree.memory.store.peek_state()
-        entries, listing.more, _ = self._tree.page(listing.where, listing.begins[page], PAGE)
+        entries, listing.more, _ = listings.page(self._tree.memory, listing.where, listing.begins[page], PAGE)
         if page + 1 < len(listing.begins):  # once more: what was on the next page then stays there
             entries = [entry for entry in entries if entry[0] <= listing.begins[page + 1]]
             listing.more = True

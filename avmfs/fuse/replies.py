@@ -57,26 +57,25 @@ class Replies:
 
     def known(self, node: int) -> bytes | None:
         """The entry of a real node if it was told before and still is as it was."""
+        # In this order: edits that are no longer there have been committed, which the state then tells.
+        if self._edited(node):
+            return None
         if self._tree.memory.store.peek_state() != self._moment:
             self._catch_up()
-        entry = self._entries.get(node)
-        if entry is None:
-            return None
-        file = self._tree.opened.get(node)
-        return None if file is not None and file.edits else entry
+        return self._entries.get(node)
 
     def lookup(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a LOOKUP."""
-        if self._tree.memory.store.peek_state() != self._moment:
-            self._catch_up()
-        number = self._names.get((node, bytes(view[_NAME:size])))
+        key = (node, bytes(view[_NAME:size]))
+        number = self._names.get(key)
         if number is None:
             return None
+        entry = self.known(number) if number else None
+        if self._tree.memory.store.peek_state() != self._moment or self._names.get(key) != number:
+            return None  # it has changed, or may have
         if not number:
             return self._absence(unique)
-        entry = self._entries.get(number)
-        file = self._tree.opened.get(number)
-        if entry is None or (file is not None and file.edits):
+        if entry is None:
             return None
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
@@ -120,6 +119,10 @@ class Replies:
         found = self._numbers.address(number)
         entry = self._entry(moment, number, found, self._tree.attributes(found))
         return p.ATTR_OUT.pack(self._validity(found), 0, 0) + entry[_ATTR:]
+
+    def _edited(self, node: int) -> bool:
+        file = self._tree.opened.get(node)
+        return file is not None and bool(file.edits)
 
     def _catch_up(self) -> int:
         """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""

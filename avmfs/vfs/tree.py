@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from avmfs import paths, views
@@ -27,11 +27,10 @@ from avmfs.errors import (
 )
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
-from avmfs.vfs import address, nodes
+from avmfs.vfs import address, listings, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
-from avmfs.vfs.attributes import TYPE, Attributer, Attributes, Caller, inode
+from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.files import FileHandle, OpenFile
 
 Handle = FileHandle | nodes.VirtualHandle
@@ -67,12 +66,13 @@ class Tree:
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
-            node = self.memory.store.peek_child(self.memory.who, where.node.id, name)
-            if node is None:
+            parent = where.node.id
+            node, seen = self._settled(lambda: self.memory.store.peek_child(self.memory.who, parent, name))
+            if node is None or seen is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
                 raise address.absent(name)
-            return Real(node), self._attributer.of_node(self._overlaid(node))
+            return Real(node), self._attributer.of_node(seen)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self._attributes(found)
@@ -89,32 +89,13 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributer.of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
+        _, seen = self._settled(lambda: self.memory.store.peek_node(self.memory.who, number))
+        assert seen is not None
+        return self._attributer.of_node(seen)
 
-    def names(self, found: Address) -> list[tuple[bytes, int, int]]:
-        """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
-        with self.memory.reading() as reader:
-            if isinstance(found, Place):
-                return self._names_of_place(reader, found)
-            if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
-                raise NotDirectory()
-            entries = [(node.name, node.id, TYPE[node.kind]) for node in reader.children(found.node.id)]
-            if found.node.id == ROOT:
-                entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(self.memory)]
-                entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
-                entries.sort()
-            return entries
-
-    def page(self, found: Address, after: bytes, limit: int) -> tuple[list[tuple[bytes, int, int]], bool, bool]:
-        """Like names(), of a directory of the store only those after a name and no more than ``limit``; whether there
-        are more; and whether they stay the same while nothing is committed."""
-        if not isinstance(found, Real) or found.node.id == ROOT:
-            return self.names(found), False, False
-        if found.node.kind is not Kind.DIRECTORY:
-            raise NotDirectory()
-        nodes, more = self.memory.store.peek_children(self.memory.who, found.node.id, after, limit)
-        lasting = all(node.expires is None for node in nodes)
-        return [(node.name, node.id, TYPE[node.kind]) for node in nodes], more, lasting
+    def names(self, found: Address) -> list[listings.Entry]:
+        """All entries but . and .., in order of name; views are never among them."""
+        return listings.names(self.memory, found)
 
     def readlink(self, found: Address) -> bytes:
         if isinstance(found, Alias):
@@ -345,6 +326,16 @@ class Tree:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
+    def _settled(self, ask: Callable[[], Node | None]) -> tuple[Node | None, Node | None]:
+        """A node as stored, and with this mount's uncommitted edits. Once more when something was committed on the
+        way: those edits, it may be, which would then be in neither."""
+        while True:
+            state = self.memory.store.peek_state()
+            node = ask()
+            seen = None if node is None else self._overlaid(node)
+            if self.memory.store.peek_state() == state:
+                return node, seen
+
     def _overlaid(self, node: Node) -> Node:
         file = self._open.get(node.id)
         return node if file is None else file.overlaid(node)
@@ -353,14 +344,6 @@ class Tree:
         if isinstance(found, Real):
             return self._attributer.of_node(self._overlaid(found.node))
         return self._attributer.of_virtual(found)
-
-    def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
-        if found.name == ASK:
-            with self.memory.mutex:
-                names = [paths.raw(name) for name in self.memory.questions]
-        else:
-            names = [paths.raw(name) for name in [paths.EVERYONE, *reader.agents()]]
-        return [(name, inode(found.name + b"/" + name), stat.S_IFREG) for name in sorted(names)]
 
     def _owned(self, caller: Caller) -> dict[str, int | None]:
         """Owner to record: None where it is the mount's, so that other mounts show their own."""
