@@ -1,7 +1,8 @@
 """The Linux front end: the kernel's FUSE protocol, spoken on /dev/fuse.
 
-Owns what each request means, as calls of ``vfs.Tree``; the loop is ``session``, node numbers are ``numbers``. What
-commits, renders or may block runs in the session's pool, so a slow view or a held lock delays nobody else.
+Owns one mount as a whole: it puts the loop (``session``), node numbers, replies, handles and the operations together,
+and keeps the kernel's cache fed. What requests mean stands in ``names``, ``openfiles``, ``directories``, ``locking``
+and ``xattrs``.
 
 Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it
 of every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
@@ -13,58 +14,50 @@ works, a rename over an open file is one atomic step, a waiting open can be inte
 
 from __future__ import annotations
 
-import fcntl
-import itertools
-import os
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from avmfs.errors import Invalid, NotFound, NotPermitted
 from avmfs.fuse import device
 from avmfs.fuse import protocol as p
+from avmfs.fuse.directories import Directories
+from avmfs.fuse.handles import Handles
+from avmfs.fuse.locking import Locking
+from avmfs.fuse.names import Names
 from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.openfiles import OpenFiles
+from avmfs.fuse.pages import Pages
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Handler, Later, Request, Session
-from avmfs.store.schema import ROOT
-from avmfs.vfs.address import Address, Real
-from avmfs.vfs.attributes import Attributes
-from avmfs.vfs.files import FileHandle
+from avmfs.fuse.replies import Replies
+from avmfs.fuse.session import Session
+from avmfs.fuse.xattrs import Xattrs
 from avmfs.vfs.locks import LockTable
-from avmfs.vfs.nodes import VirtualHandle
-from avmfs.vfs.tree import Handle, Tree
-
-CACHED_S = 60  # a safety net: notices end what is cached long before
-_NS = 1_000_000_000
-_WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
+from avmfs.vfs.tree import Tree
 
 
 class LinuxMount:
     """One mount on an open device. ``serve`` returns when it is unmounted."""
 
-    def __init__(self, tree: Tree, descriptor: int, runtime_dir: Path) -> None:
+    def __init__(
+        self, tree: Tree, descriptor: int, runtime_dir: Path, *, xattr: bool = False,
+        report: Callable[[str], None] = lambda caches: None,
+    ) -> None:  # fmt: skip
         self.tree = tree
+        self.caches = "none: not mounted yet"
+        self._report = report
         self._numbers = Numbers(tree)
-        self._next = itertools.count(1)
-        self._handles: dict[int, Handle] = {}
-        self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
-        pooled = frozenset({
-            Op.SETATTR, Op.SYMLINK, Op.MKNOD, Op.MKDIR, Op.UNLINK, Op.RMDIR, Op.RENAME, Op.RENAME2, Op.CREATE, Op.FSYNC,
-            Op.SETLK, Op.SETLKW, Op.FALLOCATE,
-        })  # fmt: skip
-        handlers: dict[int, Handler] = {
-            Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr, Op.SETATTR: self._setattr,
-            Op.READLINK: self._readlink, Op.SYMLINK: self._symlink, Op.MKNOD: self._mknod, Op.MKDIR: self._mkdir,
-            Op.UNLINK: self._unlink, Op.RMDIR: self._rmdir, Op.RENAME: self._rename, Op.RENAME2: self._rename,
-            Op.LINK: self._link, Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write,
-            Op.STATFS: self._statfs, Op.RELEASE: self._release, Op.FSYNC: self._fsync, Op.FLUSH: self._flush,
-            Op.OPENDIR: self._opendir, Op.READDIR: self._readdir, Op.RELEASEDIR: self._releasedir,
-            Op.FSYNCDIR: lambda request: b"", Op.GETLK: self._getlk, Op.SETLK: self._setlk, Op.SETLKW: self._setlk,
-            Op.CREATE: self._create, Op.FALLOCATE: self._fallocate, Op.DESTROY: lambda request: b"",
-        }  # fmt: skip
-        self._session = Session(descriptor, handlers, pooled, self._numbers.forget)
+        self._replies = Replies(tree, self._numbers)
+        self._session = Session(descriptor, self._numbers.forget)
+        self._session.answers({Op.FORGET: self._numbers.forget_real})
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted)
+        self.handles = Handles()
+        pages = Pages()
+        Names(self._session, tree, self._numbers, self._replies, self.handles, pages)
+        OpenFiles(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
+        Directories(self._session, tree, self._numbers, self._replies)
+        Locking(self._session, self.handles, self._locks)
+        if xattr:
+            Xattrs(self._session, tree, self._numbers)
 
     def serve(self, ready: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted. ``cached``:
@@ -72,7 +65,13 @@ class LinuxMount:
         over = threading.Event()
 
         def greeted() -> None:
-            if cached and self._session.minor >= p.EPOCH_MINOR:
+            minor = self._session.minor
+            if not cached:
+                self._caches("none: coherence is strict")
+            elif minor < p.EPOCH_MINOR:
+                self._caches(f"none: the kernel speaks FUSE 7.{minor}, names are invalidated from 7.{p.EPOCH_MINOR} on")
+            else:
+                self._caches("none: the writer does not tell of changes yet")
                 threading.Thread(target=self._feed_cache, args=(over,), name="cache", daemon=True).start()
             ready()
 
@@ -85,300 +84,27 @@ class LinuxMount:
 
     def _feed_cache(self, over: threading.Event) -> None:
         self.tree.memory.store.feed_cache(
-            [self._session.descriptor], p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._session.switch_caching,
-            over,
-        )  # fmt: skip
-
-    def _validity(self, found: Address) -> int:
-        """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
-        if not self._session.caching or not isinstance(found, Real):
-            return 0
-        if found.node.expires is None:
-            return CACHED_S
-        return max(0, min(CACHED_S, (found.node.expires - self.tree.memory.now()) // _NS))
-
-    def _entry(self, found: Address, attributes: Attributes) -> bytes:
-        valid = self._validity(found)
-        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, valid, 0, 0) + _attr(attributes)
-
-    def _absent(self, where: Address, name: bytes) -> bytes:
-        """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
-        not for views, whose coming and going is in no log."""
-        if not isinstance(where, Real) or where.node.id == ROOT or not self._session.caching or b":" in name:
-            raise NotFound()
-        return p.ENTRY_OUT.pack(0, 0, CACHED_S, 0, 0, 0) + bytes(p.ATTR.size)
-
-    def _attributes(self, number: int) -> bytes:
-        """The reply to GETATTR and SETATTR."""
-        found = self._numbers.address(number)
-        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + _attr(self.tree.attributes(found))
-
-    # Looking -------------------------------------------------------------------------------------------
-
-    def _lookup(self, request: Request) -> bytes:
-        name = request.body.rstrip(b"\0")
-        where = self._numbers.address(request.node)
-        try:
-            return self._entry(*self.tree.lookup(where, name))
-        except NotFound:
-            return self._absent(where, name)
-
-    def _getattr(self, request: Request) -> bytes:
-        self._not_contended(request.node)
-        return self._attributes(request.node)
-
-    def _setattr(self, request: Request) -> bytes:
-        (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
-            p.SETATTR_IN.unpack_from(request.body)
+            [self._session.descriptor], p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._switch_caching, over
         )
-        found = self._numbers.address(request.node)
-        handle = self._handles.get(fh) if valid & p.SetAttr.FH else None
-        if valid & p.SetAttr.SIZE:
-            if handle is not None:
-                handle.truncate(size)
-            else:
-                self.tree.truncate(found, size)
-        now = self.tree.memory.now()
-        changes = {
-            "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
-            "uid": uid if valid & p.SetAttr.UID else None,
-            "gid": gid if valid & p.SetAttr.GID else None,
-            "atime": _chosen(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
-            "mtime": _chosen(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
-        }
-        if any(value is not None for value in changes.values()):
-            self.tree.set_attributes(found, handle, **changes)
-        return self._attributes(request.node)
 
-    def _readlink(self, request: Request) -> bytes:
-        return self.tree.readlink(self._numbers.address(request.node))
+    def _switch_caching(self, on: bool) -> None:
+        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
+        self._replies.switch(on)
+        if not on:
+            self._session.notify(p.INC_EPOCH)
+        self._caches("epoch" if on else "none: the writer has gone")
 
-    def _statfs(self, request: Request) -> bytes:
-        found = self.tree.statfs()
-        return p.STATFS_OUT.pack(
-            found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree, found.f_bsize, 255,
-            found.f_frsize, 0,
-        )  # fmt: skip
-
-    # Names ---------------------------------------------------------------------------------------------
-
-    def _made(self, number: int) -> bytes:
-        found = self.tree.node(number)
-        return self._entry(found, self.tree.attributes(found))
-
-    def _mkdir(self, request: Request) -> bytes:
-        mode, _ = p.MKDIR_IN.unpack_from(request.body)
-        name = request.body[p.MKDIR_IN.size :].rstrip(b"\0")
-        return self._made(self.tree.mkdir(self._numbers.address(request.node), name, mode & 0o7777, request.caller))
-
-    def _symlink(self, request: Request) -> bytes:
-        name, target, _ = request.body.split(b"\0", 2)
-        return self._made(self.tree.symlink(self._numbers.address(request.node), name, target, request.caller))
-
-    def _mknod(self, request: Request) -> bytes:
-        mode, _, _, _ = p.MKNOD_IN.unpack_from(request.body)
-        if not stat.S_ISREG(mode):
-            raise NotPermitted("device nodes, fifos and sockets cannot be kept")
-        name = request.body[p.MKNOD_IN.size :].rstrip(b"\0")
-        found, handle = self.tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
-        )
-        handle.release()
-        return self._entry(found, self.tree.attributes(found))
-
-    def _create(self, request: Request) -> bytes:
-        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
-        name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
-        found, handle = self.tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
-        )
-        return self._entry(found, self.tree.attributes(found)) + self._kept(handle)
-
-    def _unlink(self, request: Request) -> bytes:
-        self.tree.unlink(self._numbers.address(request.node), request.body.rstrip(b"\0"))
-        return b""
-
-    def _rmdir(self, request: Request) -> bytes:
-        self.tree.rmdir(self._numbers.address(request.node), request.body.rstrip(b"\0"))
-        return b""
-
-    def _rename(self, request: Request) -> bytes:
-        flags = 0
-        if request.op == Op.RENAME2:
-            directory, flags, _ = p.RENAME2_IN.unpack_from(request.body)
-            names = request.body[p.RENAME2_IN.size :]
-        else:
-            (directory,) = p.RENAME_IN.unpack_from(request.body)
-            names = request.body[p.RENAME_IN.size :]
-        name, new_name, _ = names.split(b"\0", 2)
-        self.tree.rename(self._numbers.address(request.node), name, self._numbers.address(directory), new_name, flags)
-        return b""
-
-    def _link(self, request: Request) -> bytes:
-        raise NotPermitted("hard links are not supported")
-
-    # Bytes ---------------------------------------------------------------------------------------------
-
-    def _open(self, request: Request) -> bytes:
-        flags, _ = p.OPEN_IN.unpack_from(request.body)
-        found = self._numbers.address(request.node)
-        if isinstance(found, Real):
-            self._not_contended(request.node)
-        elif not self._session.may_block():
-            raise Later
-        else:
-            request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
-        handle = self.tree.open(found, flags)
-        if request.answered:  # interrupted meanwhile: nobody will release it
-            handle.release()
-            return b""
-        return self._kept(handle)
-
-    def _kept(self, handle: Handle) -> bytes:
-        number = next(self._next)
-        self._handles[number] = handle
-        return p.OPEN_OUT.pack(number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
-
-    def _read(self, request: Request) -> bytes:
-        fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
-        handle = self._handles[fh]
-        if isinstance(handle, VirtualHandle) and not self._session.may_block():
-            raise Later  # reaching the end of a view may commit a mark
-        self._not_contended(request.node)
-        return handle.read(offset, size)
-
-    def _write(self, request: Request) -> bytes:
-        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
-        handle = self._handles[fh]
-        if not self._session.may_block() and (
-            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
-        ):
-            raise Later
-        self._not_contended(request.node)
-        start = p.WRITE_IN.size
-        return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
-
-    def _flush(self, request: Request) -> bytes:
-        fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
-        handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
-            raise Later
-        handle.flush()
-        if isinstance(handle, FileHandle):
-            self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
-        return b""
-
-    def _fsync(self, request: Request) -> bytes:
-        self._handles[p.FSYNC_IN.unpack_from(request.body)[0]].fsync()
-        return b""
-
-    def _release(self, request: Request) -> bytes:
-        fh, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
-        handle = self._handles[fh]
-        if not self._session.may_block() and handle.pending:
-            raise Later
-        del self._handles[fh]
-        if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
-            self._locks.forget(handle.file.node, owner, "whole")
-        handle.release()
-        return b""
-
-    def _fallocate(self, request: Request) -> bytes:
-        fh, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
-        self.tree.allocate(self._handles[fh], mode, offset, length)
-        return b""
-
-    def _not_contended(self, node: int) -> None:
-        """A commit of this file may be under way: whoever must wait for it waits in the pool."""
-        if not self._session.may_block() and self.tree.contended(node):
-            raise Later
-
-    # Directories ---------------------------------------------------------------------------------------
-
-    def _opendir(self, request: Request) -> bytes:
-        number = next(self._next)
-        self._listings[number] = (self._numbers.address(request.node), [])
-        return p.OPEN_OUT.pack(number, 0, 0)
-
-    def _readdir(self, request: Request) -> bytes:
-        """Streams: an entry's offset is its place in a list that is made when the reader (re)starts at 0."""
-        fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
-        where, entries = self._listings[fh]
-        if offset == 0:
-            if not self._session.may_block():
-                raise Later  # a large directory takes its time
-            entries = [(b".", 0, stat.S_IFDIR), (b"..", 0, stat.S_IFDIR), *self.tree.names(where)]
-            self._listings[fh] = (where, entries)
-        reply = bytearray()
-        for place in range(offset, len(entries)):
-            name, ino, kind = entries[place]
-            if len(reply) + p.DIRENT.size + len(name) + 8 > size:
-                break
-            reply += p.dirent(ino or 1, place + 1, kind, name)
-        return bytes(reply)
-
-    def _releasedir(self, request: Request) -> bytes:
-        self._listings.pop(p.RELEASE_IN.unpack_from(request.body)[0], None)
-        return b""
-
-    # Locks ---------------------------------------------------------------------------------------------
-
-    def _getlk(self, request: Request) -> bytes:
-        fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)
-        handle = self._file(fh)
-        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
-        if found is None:
-            return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
-        kind, at, length = found
-        return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, 0)
-
-    def _setlk(self, request: Request) -> bytes:
-        fh, owner, start, end, kind, _, flags, _ = p.LK_IN.unpack_from(request.body)
-        node, wait = self._file(fh).file.node, request.op == Op.SETLKW
-        if flags & p.LK_FLOCK:
-            operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
-            self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
-        else:
-            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait)
-        return b""
-
-    def _file(self, fh: int) -> FileHandle:
-        handle = self._handles[fh]
-        if not isinstance(handle, FileHandle):
-            raise Invalid("a view cannot be locked")
-        return handle
+    def _caches(self, mode: str) -> None:
+        """Note, and tell, what the kernel may cache: "epoch", or "none: " and why."""
+        self.caches = mode
+        self._report(mode)
 
 
 def mount(
     tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
-    runtime_dir: Path,
+    runtime_dir: Path, xattr: bool = False, report: Callable[[str], None] = lambda caches: None,
 ) -> None:  # fmt: skip
-    """Mount and serve until unmounted."""
+    """Mount and serve until unmounted. ``report`` hears what the kernel may cache, whenever that changes."""
     options = ["fsname=avmfs", "subtype=avmfs", "nosuid", "nodev", "default_permissions", "ro" if read_only else "rw"]
     descriptor = device.mount(mountpoint, [*options, "allow_other"] if allow_other else options)
-    LinuxMount(tree, descriptor, runtime_dir).serve(ready, cached=cached)
-
-
-def _attr(found: Attributes) -> bytes:
-    (atime, atime_ns), (mtime, mtime_ns), (ctime, ctime_ns) = (
-        divmod(found.atime, _NS), divmod(found.mtime, _NS), divmod(found.ctime, _NS)
-    )  # fmt: skip
-    mask = (1 << 64) - 1  # times before 1970 travel as two's complement
-    return p.ATTR.pack(
-        found.ino, found.size, found.blocks, atime & mask, mtime & mask, ctime & mask, atime_ns, mtime_ns, ctime_ns,
-        found.mode, found.nlink, found.uid, found.gid, 0, 65536, 0,
-    )  # fmt: skip
-
-
-def _chosen(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    if valid & at_once:
-        return now
-    if not valid & given:
-        return None
-    if seconds >= 1 << 63:
-        seconds -= 1 << 64
-    return seconds * _NS + nanoseconds
-
-
-def _length(start: int, end: int) -> int:
-    return 0 if end >= _WHOLE else end - start + 1
+    LinuxMount(tree, descriptor, runtime_dir, xattr=xattr, report=report).serve(ready, cached=cached)

@@ -6,6 +6,7 @@ and everywhere else there is nothing but that.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pwd
@@ -23,6 +24,12 @@ from avmfs.vfs.tree import Tree
 log = logging.getLogger(__name__)
 
 HOLD_EVERY_S = 30.0
+# A view that computes gives way to the thread that reads requests after this long; Python's own 5 ms are a hundred
+# answers. Shorter, and the two only take turns at waiting.
+SWITCH_S = 0.0005
+# What a mount remembers lives long and refers to little: looking through it for cycles at every 700 new objects, as
+# Python does by itself, takes more than answering.
+COLLECT_AFTER = (20_000, 20, 50)
 FRONT_ENDS = ("linux", "portable")
 
 
@@ -36,10 +43,12 @@ def front_end(environ: Mapping[str, str]) -> str:
 
 
 def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path
-) -> None:
+    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
+    report: Callable[[str], None] = lambda caches: None,
+) -> None:  # fmt: skip
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
-    has accepted it. Raises AvmError or RuntimeError when it cannot be mounted."""
+    has accepted it; ``report`` hears what the kernel may cache ("epoch", or "none: " and why), whenever that changes.
+    Raises AvmError or RuntimeError when it cannot be mounted."""
     uid = os.getuid() if mount.uid is None else mount.uid
     gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
     tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
@@ -53,6 +62,9 @@ def serve(
                 log.warning("could not renew leases on unlinked files: %s", e)
 
     threading.Thread(target=holding, name="holds", daemon=True).start()
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*COLLECT_AFTER)
+    gc.freeze()
     if front_end(os.environ) == "linux":
         from avmfs.fuse.linux import mount as mount_it
     else:
@@ -62,6 +74,7 @@ def serve(
         mount_it(
             tree, mount.mountpoint, read_only=mount.read_only, allow_other=mount.allow_other or mount.uid is not None,
             cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir,
+            xattr=mount.xattr, report=report,
         )  # fmt: skip
     finally:
         over.set()

@@ -20,6 +20,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.pool import Pool
 from avmfs.fuse.protocol import Op
 from avmfs.vfs.attributes import Caller
+from avmfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ _WANTED = (
     | p.Init.AUTO_INVAL_DATA
     | p.Init.PARALLEL_DIROPS
     | p.Init.MAX_PAGES
+    | p.Init.CACHE_SYMLINKS
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
 )
@@ -58,59 +60,84 @@ class Later(Exception):
 
 
 Handler = Callable[[Request], bytes]
+Quick = Callable[[int, int, memoryview, int], bytes | None]
+"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler."""
+
+_GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
 
 class Session:
-    """One mounted device. ``pooled`` are opcodes whose handlers always may block; another handler that finds it
-    would have to wait raises Later. ``forget`` takes FORGET and BATCH_FORGET, which have no reply."""
+    """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply."""
 
-    def __init__(
-        self,
-        descriptor: int,
-        handlers: Mapping[int, Handler],
-        pooled: frozenset[int],
-        forget: Callable[[Request], None],
-    ) -> None:
+    def __init__(self, descriptor: int, forget: Callable[[Request], None]) -> None:
         self._fd = descriptor
-        self._handlers = handlers
-        self._pooled = pooled
+        self._handlers: dict[int, Handler] = {}
+        self._quick: dict[int, Quick] = {}
+        self._pooled: set[int] = set()
         self._forget = forget
         self._pool = Pool()
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
-        self.caching = False  # may replies say that names and attributes stay valid?
+
+    def serves(self, handlers: Mapping[int, Handler], *, pooled: bool = False) -> None:
+        """Add handlers by opcode. ``pooled``: they always may block; another handler that finds it would have to
+        wait raises Later."""
+        self._handlers.update(handlers)
+        if pooled:
+            self._pooled.update(handlers)
+
+    def answers(self, quick: Mapping[int, Quick]) -> None:
+        """Add by opcode what answers from memory, in the reading thread, before the handlers are asked."""
+        self._quick.update(quick)
 
     def serve(self, ready: Callable[[], None]) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted."""
         buffer = bytearray(_BUFFER)
-        view = memoryview(buffer)
+        view, buffers = memoryview(buffer), [buffer]
+        brief, quick, fd = p.IN_BRIEF.unpack_from, self._quick, self._fd
         try:
             while True:
                 try:
-                    size = os.readv(self._fd, [buffer])
+                    size = os.readv(fd, buffers)
                 except OSError as e:
                     if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue  # ENOENT: the request was interrupted before it could be read
                     if e.errno == errno.ENODEV:
                         return
                     raise
-                _, op, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(buffer)
-                request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
-                if op == Op.INIT:
-                    self._greet(request)
-                    ready()
-                elif op in (Op.FORGET, Op.BATCH_FORGET):
-                    self._forget(request)
-                elif op == Op.INTERRUPT:
-                    self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
-                elif op in self._pooled:
-                    self._defer(request)
-                else:
-                    self._handle(request)
+                op, unique, node = brief(buffer)
+                answer = quick.get(op)
+                reply = None
+                if answer is not None:
+                    try:
+                        reply = answer(unique, node, view, size)
+                    except Exception as e:
+                        # It goes wrong once more below, where errors are answered.
+                        if not isinstance(e, AvmError):
+                            log.exception("quick answer to request %d on node %d failed", op, node)
+                if reply is None:
+                    self._one(op, view, size, ready)
+                elif reply:
+                    self._send(reply)
         finally:
-            os.close(self._fd)
+            os.close(fd)
+
+    def _one(self, op: int, view: memoryview, size: int, ready: Callable[[], None]) -> None:
+        _, _, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(view)
+        request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
+        if op == Op.INIT:
+            self._greet(request)
+            ready()
+        elif op in (Op.FORGET, Op.BATCH_FORGET):
+            self._forget(request)
+        elif op == Op.INTERRUPT:
+            self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
+        elif op in self._pooled:
+            self._defer(request)
+        else:
+            self._handle(request)
 
     def _handle(self, request: Request) -> None:
         """Run a request and reply. The boundary: no error leaves here but Later, and that only to be deferred."""
@@ -147,16 +174,23 @@ class Session:
         """Is this a pool thread, which may wait?"""
         return getattr(self._current, "request", None) is not None
 
+    def must_not_wait_for(self, node: int, tree: Tree) -> None:
+        """A commit of this file may be under way: whoever must wait for it waits in the pool. Raises Later."""
+        if not self.may_block() and tree.contended(node):
+            raise Later
+
     def _reply(self, request: Request, error: int, body: bytes = b"") -> None:
         with self._mutex:
             if request.answered:
                 return
             request.answered = True
-        header = p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique)
+        self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
+
+    def _send(self, reply: bytes) -> None:
         try:
-            os.writev(self._fd, [header, body] if body else [header])
+            os.write(self._fd, reply)
         except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.ENODEV):  # interrupted for good; unmounted
+            if e.errno not in _GONE:
                 raise
 
     def _greet(self, request: Request) -> None:
@@ -176,12 +210,10 @@ class Session:
             ),
         )  # fmt: skip
 
-    def switch_caching(self, on: bool) -> None:
-        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self.caching = on
-        if not on:
-            with contextlib.suppress(OSError):  # unmounted: there is no cache any more
-                os.write(self._fd, p.INC_EPOCH)
+    def notify(self, notice: bytes) -> None:
+        """Tell the kernel something by itself, from any thread. Nothing happens once it is unmounted."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, notice)
 
     @property
     def descriptor(self) -> int:

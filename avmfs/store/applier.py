@@ -6,25 +6,14 @@ not. Knows no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from avmfs.access import Policy, Principal
 from avmfs.store import commands, database
-from avmfs.store.changed import EVERYTHING, ChangedNodes
 from avmfs.store.sinks import Event
 from avmfs.store.transaction import IndexRules, Known, Tx
-
-
-def changed_nodes(events: Iterable[Event]) -> set[int]:
-    """Whose rows, or the lists of whose children, the events change."""
-    found: set[int] = set()
-    for event in events:
-        found.add(EVERYTHING if event.op == "rules" else event.node)
-        if event.parent is not None:
-            found.add(event.parent)
-    return found
 
 
 class Applier:
@@ -45,7 +34,6 @@ class Applier:
         self._stale = True  # what is known has to be read anew before the next request
         self.origin = b""  # of the command that is applied next
         self.events: list[Event] = []  # of the commands applied since somebody took them
-        self.ring: ChangedNodes | None = None
         self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log
 
     def begin(self) -> None:
@@ -55,15 +43,8 @@ class Applier:
         self._stale = self._stale or self._shared
 
     def commit(self) -> None:
-        """What is in ``events`` becomes so. Whoever remembers nodes is told which, before and after."""
-        if self.ring is not None:
-            self.ring.publish(changed_nodes(self.events))
-        try:
-            with database.translated(self.path):
-                self.db.execute("commit")
-        finally:
-            if self.ring is not None:
-                self.ring.committed()
+        with database.translated(self.path):
+            self.db.execute("commit")
 
     def apply(
         self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
@@ -82,8 +63,6 @@ class Applier:
                 reply = commands.run(tx, command, arguments)
                 if record is not None:
                     record(reply)
-            if self._known.scopes.interned != interned:
-                tx.events.append(("scopes", EVERYTHING, None, b""))
             self.events += [Event(self.origin, *event) for event in tx.events]
         except BaseException:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).

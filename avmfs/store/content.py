@@ -84,6 +84,30 @@ def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     return bytes(piece)
 
 
+def seek(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, *, hole: bool) -> int | None:
+    """Where the first data, or the first hole, from ``offset`` on begins; None when there is no data any more. The
+    end of file counts as a hole. A hole is a block that is not there."""
+    if not extents:
+        return size if hole else offset
+    appended = db.execute("select min(at) from tail where node = ?", (node,)).get  # from there on all is data
+    first = offset // BLOCK
+    if not hole:
+        n: Any = db.execute("select n from extent where node = ? and n >= ? order by n limit 1", (node, first)).get
+        found = [] if n is None or n * BLOCK >= size else [n * BLOCK]
+        found += [] if appended is None else [appended]
+        return max(offset, min(found)) if found else None
+    if appended is not None and offset >= appended:
+        return size
+    if db.execute("select 1 from extent where node = ? and n = ?", (node, first)).get is None:
+        return offset
+    n = db.execute(
+        "select n + 1 from extent as here where node = ?1 and n >= ?2"
+        " and not exists (select 1 from extent where node = ?1 and n = here.n + 1) order by n limit 1",
+        (node, first),
+    ).get
+    return size if appended is not None and n * BLOCK >= appended else int(min(size, n * BLOCK))
+
+
 def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
     """The whole of an old version kept as a map of blocks."""
     whole = bytearray(size)

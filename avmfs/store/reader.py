@@ -88,6 +88,12 @@ class SqliteReader:
             raise Stale()
         return content.read(self._db, node, row[0], bool(row[1]), offset, length)
 
+    def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+        if row is None or row[2] not in self.visible:
+            raise Stale()
+        return content.seek(self._db, node, row[0], bool(row[1]), offset, hole=hole) if offset < row[0] else None
+
     def target(self, node: int) -> bytes:
         self.node(node)
         data = self._db.execute("select data from body where node = ?", (node,)).get

@@ -32,12 +32,10 @@ NATIVE: Final = frozenset(
 """Commands that answer a request of a kernel, which then knows the outcome by itself."""
 
 _NAMES: Final = frozenset(("create", "mkdir", "remove", "rmdir", "rename"))
-HIDDEN: Final = "scope"  # a node of a directory that moved has changed hands
-FREED: Final = "freed"  # nobody holds it open any more
 ORPHANED: Final = "orphaned"  # it lost its name, or another file took it
 MOVED: Final = "moved"  # a directory: the names below it are reached, or not, by another path
 _ALL_NAMES: Final = frozenset((MOVED, "shared", "ttl", "rules"))  # what an agent may reach at all has changed
-_SILENT: Final = frozenset(("tell", "scopes", HIDDEN, FREED))  # no kernel need hear of it
+_SILENT: Final = frozenset(("tell",))
 _DEVICE: Final = (10, 229)  # /dev/fuse in every Linux: devices.txt, "10 char ... 229 = /dev/fuse"
 _LONGEST: Final = 128
 TOUCHED: Final = "touched"  # a directory whose own times and link count changed: its kernel may not know the count

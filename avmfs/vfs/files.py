@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable
 
-from avmfs.errors import AvmError, BadHandle, Invalid
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store import content
@@ -25,10 +25,14 @@ log = logging.getLogger(__name__)
 
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
 _PIECE = 4 * 1024 * 1024
+_ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
 
 
 class OpenFile:
     """One node that this mount has open, whatever its name is by now."""
+
+    __slots__ = ("edits", "handles", "lock", "memory", "node", "pending", "unsynced", "written")
 
     def __init__(self, memory: Memory, node: int) -> None:
         self.memory = memory
@@ -62,6 +66,14 @@ class OpenFile:
             size = reader.open_node(self.node).size
             base = reader.read(self.node, offset, length)
             return content.overlay(base, offset, length, size, self.edits)
+
+    def seek(self, offset: int, *, hole: bool) -> int | None:
+        """See Reader.seek; a file with uncommitted edits is all data."""
+        with self.lock, self.memory.reading() as reader:
+            if not self.edits:
+                return reader.seek(self.node, offset, hole=hole)
+            size = content.size_after(reader.open_node(self.node).size, self.edits)
+            return None if offset >= size else size if hole else offset
 
     def edit(self, edit: Edit, handle: int) -> None:
         """Note a write or truncation; commits when much has gathered."""
@@ -112,11 +124,13 @@ class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end."""
 
+    __slots__ = ("_released", "appends", "dirty", "file", "id", "readable", "syncs", "writable")
+
     def __init__(
         self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None]
     ) -> None:
         self.file = file
-        self.id = secrets.randbits(63)
+        self.id = secrets.randbits(63) if writable else 0  # who only reads commits nothing
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
         self.syncs = writable  # does its close wait until what was committed is durable?
@@ -146,8 +160,7 @@ class FileHandle:
         if self.appends:
             self.file.append(data, self.id)
         else:
-            self.file.edit(("w", offset, data), self.id)
-            self.dirty = True
+            self.write_at(offset, data)
         return len(data)
 
     def truncate(self, size: int) -> None:
@@ -157,6 +170,30 @@ class FileHandle:
         if self.file.now().size != size:
             self.file.edit(("t", size), self.id)
             self.dirty = True
+
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
+        aside. Raises NotSupported for other modes, and for a large range in the middle of a file."""
+        if mode not in (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
+            raise NotSupported("this mode of fallocate")
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        size = self.file.now().size
+        if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < size:
+            if offset + length >= size:
+                self.truncate(offset)
+                self.truncate(size)
+            elif length > _ZEROS:
+                raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
+            else:
+                self.write_at(offset, bytes(length))
+        if not mode & KEEP_SIZE and offset + length > size:
+            self.truncate(offset + length)
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """At this offset, whatever O_APPEND says."""
+        self.file.edit(("w", offset, data), self.id)
+        self.dirty = True
 
     def flush(self) -> None:
         if self.dirty:

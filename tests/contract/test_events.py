@@ -12,12 +12,14 @@ import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError
+from avmfs.node import Kind, Node
 from avmfs.store import database
-from avmfs.store.applier import Applier, changed_nodes
+from avmfs.store.applier import Applier
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.schema import MEMORY, SHARED
+from avmfs.store.sqlite import SqliteStore
 from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
+from avmfs.store.transaction import NODE, IndexRules, node_of
 
 ALICE = Principal("alice")
 
@@ -99,37 +101,53 @@ def test_a_file_that_changes_hands_is_named(told: Told) -> None:
 # Whoever remembers rows ------------------------------------------------------------------------------------
 
 
-def test_no_row_of_a_node_changes_without_an_event_that_names_it(told: Told) -> None:
-    """Random commands; triggers see what really changed."""
+class Here:
+    """Commands applied in this process, as a Submitter."""
+
+    def __init__(self, applier: Applier) -> None:
+        self.applier = applier
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        return self.applier.alone(who, command, arguments)
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_is_remembered_is_what_is_stored(told: Told) -> None:
+    """Random commands; after each, every node, name and list of names is asked of one who remembers."""
     db = told.applier.db
-    database.run(db, "create temp table touched(id int, parent int, what text)")
-    for what, row in (("insert", "new"), ("update", "new"), ("update", "old"), ("delete", "old")):
-        database.run(
-            db,
-            f"create temp trigger seen_{what}_{row} after {what} on main.node"
-            f" begin insert into touched values({row}.id, {row}.parent, '{what}'); end",
-        )
+    store = SqliteStore(told.applier.path, Here(told.applier))
     random_ = random.Random(5)
     refused = 0
-    for step in range(1500):
-        database.run(db, "delete from touched")
-        told.applier.events.clear()
+    for step in range(500):
         command, arguments = _random_command(random_, told, step)
         try:
-            told.applier.alone(OPERATOR if command.startswith("reap") else ALICE, command, arguments)
+            store.submit(OPERATOR if command.startswith("reap") else ALICE, command, **arguments)
         except AvmError:
             refused += 1
             continue
-        named = changed_nodes(told.applier.events)
-        touched = {row[0] for row in db.execute("select id from touched")}
-        # The parent too, where a name came or went: who lists it remembers that as well.
-        touched |= {row[0] for row in db.execute(
-            "select parent from touched where what <> 'update' and parent is not null union"
-            " select parent from touched where parent is not null and id in"
-            "   (select id from touched group by id having count(distinct coalesce(parent, -1)) > 1)"
-        )}  # fmt: skip
-        assert touched <= named, (command, arguments)
-    assert refused < 900
+        now = time.time_ns()
+        with store.reading(ALICE) as reader:
+            visible = reader.visible
+        rows = [node_of(row) for row in db.execute(f"select {NODE} from node")]
+        below: dict[int | None, list[Node]] = {}
+        for node in rows:
+            if node.scope in visible:
+                assert store.peek_node(ALICE, node.id) == node, (command, arguments)
+                if node.expires is None or node.expires > now:
+                    below.setdefault(node.parent, []).append(node)
+        for node in rows:
+            if node.kind is Kind.DIRECTORY and node.scope in visible:
+                inside = sorted(below.get(node.id, []), key=lambda each: each.name)
+                assert store.peek_children(ALICE, node.id, b"", 1000)[0] == inside, (command, arguments)
+                count = sum(each.kind is Kind.DIRECTORY for each in inside)
+                assert store.peek_subdirectories(ALICE, node.id) == count, (command, arguments)
+                named = {each.name: each for each in inside}
+                for name in (b"n%d" % number for number in range(12)):
+                    assert store.peek_child(ALICE, node.id, name) == named.get(name), (command, arguments)
+    assert refused < 350
+    store.close()
 
 
 def _random_command(random_: random.Random, told: Told, step: int) -> tuple[str, dict[str, Any]]:

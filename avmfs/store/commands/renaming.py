@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, lineage, namespace
-from avmfs.store.sinks import HIDDEN, ORPHANED
+from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx
 
 NOREPLACE = 1  # renameat2(2)
@@ -185,7 +185,6 @@ def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
 def set_scope(tx: Tx, node: Node, scope: int) -> None:
     """Move a node to another visibility class: its index rows are hidden at once and made again."""
     tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
-    tx.events.append((HIDDEN, node.id, None, b""))
     if node.document is not None:
         lineage.drop_index(tx, node.document)
         lineage.enqueue(tx, node.document)

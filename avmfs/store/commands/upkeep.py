@@ -8,7 +8,6 @@ from avmfs import paths
 from avmfs.node import Kind
 from avmfs.store import content, schema
 from avmfs.store.commands import command, namespace, relaxed, renaming
-from avmfs.store.sinks import FREED
 from avmfs.store.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
@@ -72,7 +71,6 @@ def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
             content.release(tx.db, node)
             tx.db.execute("delete from node where id = ?", (node,))
             tx.db.execute("delete from hold where node = ?", (node,))
-            tx.events.append((FREED, node, None, b""))
             reaped += 1
     return {"reaped": reaped}
 
