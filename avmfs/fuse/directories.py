@@ -72,7 +72,7 @@ class Directories:
         self._mutex = threading.Lock()  # over the last four
         session.answers({Op.OPENDIR: self._open_again, Op.RELEASEDIR: self._release})
         session.serves({Op.READDIR: self._read, Op.FSYNCDIR: lambda request: b""})
-        session.serves({Op.OPENDIR: self._open_asking}, pooled=True)
+        session.serves({Op.OPENDIR: self._open_asking}, blocking=True)
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory whose listing the kernel has, and nothing has changed."""

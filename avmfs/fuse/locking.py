@@ -1,6 +1,6 @@
 """fcntl and flock requests, as calls of the mount's lock table.
 
-A lock that has to be waited for is waited for in the session's pool.
+A lock that has to be waited for is waited for where it may block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Locking:
     def __init__(self, session: Session, handles: Handles, locks: LockTable) -> None:
         self._handles, self._locks = handles, locks
         session.serves({Op.GETLK: self._getlk})
-        session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, pooled=True)
+        session.serves({Op.SETLK: self._setlk, Op.SETLKW: self._setlk}, blocking=True)
 
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)

@@ -1,6 +1,6 @@
 """Operations on names and on nodes as such: looking up, attributes, making, removing, renaming.
 
-Owns what these requests mean, as calls of ``vfs.Tree``. Everything that changes something runs in the session's pool.
+Owns what these requests mean, as calls of ``vfs.Tree``. Everything that changes something may block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Names:
         session.serves({
             Op.SETATTR: self._setattr, Op.SYMLINK: self._symlink, Op.MKNOD: self._mknod, Op.MKDIR: self._mkdir,
             Op.UNLINK: self._unlink, Op.RMDIR: self._rmdir, Op.RENAME: self._rename, Op.RENAME2: self._rename,
-        }, pooled=True)  # fmt: skip
+        }, blocking=True)  # fmt: skip
 
     # Looking -------------------------------------------------------------------------------------------
 

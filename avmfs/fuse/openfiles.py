@@ -1,7 +1,7 @@
 """Operations on open files: opening, reading, writing, closing.
 
-Owns what these requests mean, as calls of handles. What has to commit, to render or to wait for another's commit is
-answered from the session's pool; all else at once, in the reading thread.
+Owns what these requests mean, as calls of handles. What has to commit, to render or to wait for another's commit may
+block; all else is answered at once, in the thread that leads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OpenFiles:
         })  # fmt: skip
         session.serves({
             Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate, Op.LSEEK: self._lseek,
-        }, pooled=True)  # fmt: skip
+        }, blocking=True)  # fmt: skip
 
     # From memory: a file that is only read ------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class Xattrs:
         self._tree, self._numbers = tree, numbers
         session.answers({Op.GETXATTR: _foreign})
         session.serves({Op.GETXATTR: self._get, Op.LISTXATTR: self._list})
-        session.serves({Op.SETXATTR: self._set, Op.REMOVEXATTR: self._remove}, pooled=True)
+        session.serves({Op.SETXATTR: self._set, Op.REMOVEXATTR: self._remove}, blocking=True)
 
     def _get(self, request: Request) -> bytes:
         size, _ = p.GETXATTR_IN.unpack_from(request.body)
