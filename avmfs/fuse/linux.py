@@ -31,6 +31,8 @@ from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import Session
 from avmfs.fuse.xattrs import Xattrs
+from avmfs.store import seen
+from avmfs.store.seen import SeenNames
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.tree import Tree
 
@@ -46,7 +48,8 @@ class LinuxMount:
         self.caches = "none: not mounted yet"
         self._report = report
         self._numbers = Numbers(tree)
-        self._replies = Replies(tree, self._numbers)
+        self._names = seen.create()
+        self._replies = Replies(tree, self._numbers, SeenNames(self._names))
         self._session = Session(descriptor, self._numbers.forget)
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted)
@@ -84,7 +87,12 @@ class LinuxMount:
 
     def _feed_cache(self, over: threading.Event) -> None:
         self.tree.memory.store.feed_cache(
-            [self._session.descriptor], p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT, self._switch_caching, over
+            [self._session.descriptor, self._names],
+            p.INC_EPOCH,
+            p.INVAL_ATTRIBUTES,
+            p.INVAL_NODE_AT,
+            self._switch_caching,
+            over,
         )
 
     def _switch_caching(self, on: bool) -> None:

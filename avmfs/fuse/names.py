@@ -91,10 +91,12 @@ class Names:
     def _mkdir(self, request: Request) -> bytes:
         mode, _ = p.MKDIR_IN.unpack_from(request.body)
         name = request.body[p.MKDIR_IN.size :].rstrip(b"\0")
+        self._replies.will_be_cached(request.node, name)
         return self._made(self._tree.mkdir(self._numbers.address(request.node), name, mode & 0o7777, request.caller))
 
     def _symlink(self, request: Request) -> bytes:
         name, target, _ = request.body.split(b"\0", 2)
+        self._replies.will_be_cached(request.node, name)
         return self._made(self._tree.symlink(self._numbers.address(request.node), name, target, request.caller))
 
     def _mknod(self, request: Request) -> bytes:
@@ -102,6 +104,7 @@ class Names:
         if not stat.S_ISREG(mode):
             raise NotPermitted("device nodes, fifos and sockets cannot be kept")
         name = request.body[p.MKNOD_IN.size :].rstrip(b"\0")
+        self._replies.will_be_cached(request.node, name)
         found, handle = self._tree.create(
             self._numbers.address(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
         )
@@ -125,6 +128,8 @@ class Names:
             (directory,) = p.RENAME_IN.unpack_from(request.body)
             names = request.body[p.RENAME_IN.size :]
         name, new_name, _ = names.split(b"\0", 2)
+        self._replies.will_be_cached(request.node, name)
+        self._replies.will_be_cached(directory, new_name)
         self._tree.rename(self._numbers.address(request.node), name, self._numbers.address(directory), new_name, flags)
         return b""
 

@@ -110,6 +110,7 @@ class OpenFiles:
     def _create(self, request: Request) -> bytes:
         flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
+        self._replies.will_be_cached(request.node, name)
         found, handle = self._tree.create(
             self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
         )

@@ -2,7 +2,8 @@
 
 Owns the packing of ``vfs`` attributes into the kernel's structures, the cache times, and the packed entries remembered
 for being asked again. Real nodes and absent names may stay in the kernel while the writer tells it of every commit
-(``switch``); virtual nodes are never cached nor remembered.
+(``switch``), which it does for those names only that were noted before they were told (``will_be_cached``). Virtual
+nodes are never cached nor remembered.
 
 An entry is remembered until anybody commits what concerns it (``Store.peek_state``, ``peek_changes``), so that it holds
 what this agent may see, as it is; not of a node that expires, since time passes without a commit. Uncommitted edits of
@@ -19,6 +20,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.node import Node
 from avmfs.store.schema import ROOT
+from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Address, Real
 from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.tree import Tree
@@ -34,9 +36,10 @@ _ATTR = p.ENTRY_OUT.size  # where the attributes of an entry begin
 class Replies:
     """One mount's replies about nodes."""
 
-    def __init__(self, tree: Tree, numbers: Numbers) -> None:
+    def __init__(self, tree: Tree, numbers: Numbers, seen: SeenNames) -> None:
         self._tree = tree
         self._numbers = numbers
+        self._seen = seen
         self._valid = 0  # seconds that the kernel may keep names and attributes
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
@@ -46,6 +49,12 @@ class Replies:
     @property
     def caching(self) -> bool:
         return self._valid > 0
+
+    def will_be_cached(self, parent: int, name: bytes) -> None:
+        """The kernel is about to have this name, or its absence: whoever changes it has to tell. Before it is looked up
+        or made."""
+        if self._valid:
+            self._seen.note(parent, name)
 
     def switch(self, caching: bool) -> None:
         """From now on replies may be cached, or must not be."""
@@ -70,6 +79,7 @@ class Replies:
         number = self._names.get(key)
         if number is None:
             return None
+        self.will_be_cached(node, key[1][:-1])
         entry = self.known(number) if number else None
         if self._tree.memory.store.peek_state() != self._moment or self._names.get(key) != number:
             return None  # it has changed, or may have
@@ -90,6 +100,7 @@ class Replies:
 
     def found(self, parent: int, name: bytes) -> bytes:
         """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
+        self.will_be_cached(parent, name)
         moment = self._catch_up()
         where = self._numbers.address(parent)
         try:
