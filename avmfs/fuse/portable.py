@@ -127,7 +127,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         number = info.contents.fh
         where, entries = self._listings[number]
         if offset == 0:
-            entries = [(b".", 0, 0o040000), (b"..", 0, 0o040000), *self.tree.names(where)]
+            # Not 0: readdir(3) takes an entry of that number for a removed one.
+            entries = [(b".", 1, 0o040000), (b"..", 1, 0o040000), *self.tree.names(where)]
             self._listings[number] = (where, entries)
         stat = mfusepy.c_stat()
         extra = (0,) if mfusepy.fuse_version_major == 3 else ()
