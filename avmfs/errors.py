@@ -124,12 +124,24 @@ class NoAttribute(AvmError):
     code = getattr(_errno, "ENODATA", 93)
 
 
+class TooSmall(AvmError):
+    """The caller's buffer cannot hold the answer."""
+
+    code = _errno.ERANGE
+
+
+class PastEnd(AvmError):
+    """There is nothing of the kind from this offset on: lseek(2)."""
+
+    code = _errno.ENXIO
+
+
 _BY_CODE: dict[int, type[AvmError]] = {
     cls.code: cls
     for cls in (
         NotFound, Denied, NotPermitted, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NameTooLong,
         TooBig, OverQuota, NoSpace, ReadOnly, Busy, Interrupted, BadHandle, Stale, StoreFailed, NotSupported,
-        NoAttribute,
+        NoAttribute, TooSmall, PastEnd,
     )
 }  # fmt: skip
 

@@ -3,6 +3,9 @@
 Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so nothing is kept
 for it; the fixed places and aliases have numbers of their own; every other virtual node (a view, a mailbox, a handle)
 gets one at its first lookup and loses it when the kernel has forgotten all of them.
+
+No number is ever used again for something else (ids in the store are random, the others count upwards), so generations
+are always 0: what the kernel keeps of an old number, a file handle say, can only meet the same node or none.
 """
 
 from __future__ import annotations
@@ -68,6 +71,11 @@ class Numbers:
             self._virtual[number] = (address, count + 1, row)
             self._continuity.node_counted(row, count + 1)
         return number
+
+    @staticmethod
+    def forget_real(unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """A quick answer to FORGET: nothing is kept for a real node."""
+        return None if node & _VIRTUAL else b""
 
     def forget(self, request: Request) -> None:
         if request.op == Op.FORGET:

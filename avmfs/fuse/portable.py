@@ -24,7 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from avmfs.errors import AvmError, NotPermitted, Stale
+from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
+from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
 from avmfs.vfs.attributes import Attributes, Caller
 from avmfs.vfs.files import FileHandle
@@ -47,6 +48,7 @@ _IMPLEMENTED = [
     "truncate", "open", "read", "write", "statfs", "flush", "release", "fsync", "opendir", "readdir", "releasedir",
     "destroy", "create", "utimens", "fallocate",
 ]  # fmt: skip
+_XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
 _NS = 1_000_000_000
 
 
@@ -67,14 +69,14 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def __init__(
         self, tree: Tree, mountpoint: Path, locks: LockTable | None, *, read_only: bool, allow_other: bool,
-        ready: Callable[[], None],
+        ready: Callable[[], None], xattr: bool = False,
     ) -> None:  # fmt: skip
         self.tree = tree
         self.locks = locks
         self._handles: dict[int, tuple[Address, Handle]] = {}
         self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
         self._numbers = itertools.count(1)
-        names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else [])
+        names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else []) + (_XATTRS if xattr else [])
         options: dict[str, Any] = {
             "foreground": True, "fsname": "avmfs", "subtype": "avmfs", "default_permissions": True,
             "attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "hard_remove": True, "use_ino": True,
@@ -125,7 +127,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         number = info.contents.fh
         where, entries = self._listings[number]
         if offset == 0:
-            entries = [(b".", 0, 0o040000), (b"..", 0, 0o040000), *self.tree.names(where)]
+            # Not 0: readdir(3) takes an entry of that number for a removed one.
+            entries = [(b".", 1, 0o040000), (b"..", 1, 0o040000), *self.tree.names(where)]
             self._listings[number] = (where, entries)
         stat = mfusepy.c_stat()
         extra = (0,) if mfusepy.fuse_version_major == 3 else ()
@@ -260,6 +263,25 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         self.tree.allocate(self._opened(info), mode, offset, length)
         return 0
 
+    # Extended attributes; macOS adds a position, which means nothing here -------------------------------
+
+    def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
+        return _put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
+
+    def listxattr(self, path: bytes, names: Any, size: int) -> int:
+        found = xattrs.names(self.tree.memory, self.tree.locate(path))
+        return _put(b"".join(name + b"\0" for name in found), names, size)
+
+    def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
+        self.tree.require_writable()
+        xattrs.put(self.tree.memory, self.tree.locate(path), name, ctypes.string_at(value, size))
+        return 0
+
+    def removexattr(self, path: bytes, name: bytes) -> int:
+        self.tree.require_writable()
+        xattrs.remove(self.tree.memory, self.tree.locate(path), name)
+        return 0
+
     # Locks ---------------------------------------------------------------------------------------------
 
     def lock(self, path: bytes | None, info: Any, command: int, lock: Any) -> int:
@@ -314,15 +336,17 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, ready: Callable[[], None], runtime_dir: Path
-) -> None:
-    """Mount and serve until unmounted; nothing is ever cached. Raises RuntimeError when libfuse cannot mount."""
+    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
+    runtime_dir: Path, xattr: bool = False, report: Callable[[str], None] = lambda caches: None,
+) -> None:  # fmt: skip
+    """Mount and serve until unmounted; nothing is ever ``cached``. Raises RuntimeError when libfuse cannot mount."""
     # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
     # the signal would end the process. Waits look at fuse_interrupted() instead.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    report("none: the portable front end cannot be told of changes")
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
     try:
-        PortableMount(tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready)
+        PortableMount(tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready, xattr=xattr)
     except RuntimeError as e:
         # libfuse returns 8 after it was ended by a signal: its own clean end.
         if e.args != (8,):
@@ -334,6 +358,15 @@ def mount(
 
 def _interrupted() -> bool:
     return bool(mfusepy._libfuse.fuse_interrupted())
+
+
+def _put(answer: bytes, buffer: Any, size: int) -> int:
+    """How long it is; the answer itself goes to the buffer, unless the caller only asks how long it is."""
+    if size:
+        if len(answer) > size:
+            raise TooSmall()
+        ctypes.memmove(buffer, answer, len(answer))
+    return len(answer)
 
 
 def _caller() -> Caller:

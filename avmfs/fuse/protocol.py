@@ -32,6 +32,10 @@ class Op(IntEnum):
     STATFS = 17
     RELEASE = 18
     FSYNC = 20
+    SETXATTR = 21
+    GETXATTR = 22
+    LISTXATTR = 23
+    REMOVEXATTR = 24
     FLUSH = 25
     INIT = 26
     OPENDIR = 27
@@ -47,6 +51,7 @@ class Op(IntEnum):
     BATCH_FORGET = 42
     FALLOCATE = 43
     RENAME2 = 45
+    LSEEK = 46
 
 
 class Init(IntFlag):
@@ -60,6 +65,7 @@ class Init(IntFlag):
     AUTO_INVAL_DATA = 1 << 12
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
+    CACHE_SYMLINKS = 1 << 23
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
     HAS_RESEND = 1 << 39  # protocol >= 7.40 (Linux 6.9)
@@ -78,11 +84,14 @@ class SetAttr(IntFlag):
 
 
 FOPEN_DIRECT_IO = 1
+FOPEN_KEEP_CACHE = 2
+FOPEN_CACHE_DIR = 8
 GETATTR_FH = 1
 LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid total_extlen padding
+IN_BRIEF = struct.Struct("=4xIQQ")  # of IN_HEADER: opcode unique nodeid
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags
 INIT_OUT = struct.Struct("=IIIIHHIIHHIIH22x")  # ... max_background congestion max_write time_gran max_pages ... flags2
@@ -115,7 +124,16 @@ BATCH_FORGET_IN = struct.Struct("=II")  # count dummy
 FORGET_ONE = struct.Struct("=QQ")  # nodeid nlookup
 FALLOCATE_IN = struct.Struct("=QQQII")  # fh offset length mode padding
 DIRENT = struct.Struct("=QQII")  # ino off namelen type; then the name, padded to 8 bytes
+LSEEK_IN = struct.Struct("=QQII")  # fh offset whence padding
+LSEEK_OUT = struct.Struct("=Q")  # offset
+GETXATTR_IN = struct.Struct("=II")  # size padding; then the name
+GETXATTR_OUT = struct.Struct("=II")  # size padding
+SETXATTR_IN = struct.Struct("=II")  # size flags; then the name, then the value
 
+# Whole replies, header included, of what is asked most.
+ENTRY_REPLY = struct.Struct("=IiQ128s")
+ATTR_REPLY = struct.Struct("=IiQQII88s")
+OPEN_REPLY = struct.Struct("=IiQQIi")
 
 NOTIFY_INVAL_INODE = 2
 NOTIFY_RESEND = 7  # every request that was read and not answered is sent again, before all others

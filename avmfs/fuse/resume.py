@@ -20,8 +20,8 @@ import logging
 import os
 import select
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Mapping
 from typing import Protocol
 
 from avmfs import kept as memory_kept
@@ -40,7 +40,7 @@ from avmfs.vfs.tree import Handle, Tree
 
 log = logging.getLogger(__name__)
 
-DEVICE, TABLES, LOG, SINK = "device", "tables", "log", "sink"  # names in the box; locks have theirs
+DEVICE, TABLES, LOG, SINK, SEEN = "device", "tables", "log", "sink", "seen"  # names in the box; locks have theirs
 _GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
 _FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
 _READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
@@ -48,8 +48,6 @@ _NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
 _ROW_BITS = 20
 _EDIT = struct.Struct("=BQQ")  # write or truncation, offset or size, time
 _MARK = struct.Struct("=Q")  # offset of a directory's reader, and the name before it
-
-Entries = list[tuple[bytes, int, int]]
 
 
 class Box(Holder, Protocol):
@@ -65,7 +63,7 @@ class Box(Holder, Protocol):
 def left_by_predecessor(found: Mapping[str, int]) -> Kept | None:
     """The kept memory of a mount that can go on, None when there is none: it never got ready, is unmounted meanwhile,
     or was kept by another version."""
-    if not {DEVICE, TABLES, LOG} <= found.keys():
+    if not {DEVICE, TABLES, LOG, SEEN} <= found.keys():
         return None
     poll = select.poll()
     poll.register(found[DEVICE], select.POLLOUT)
@@ -175,27 +173,25 @@ class Continuity:
         """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
         self._log.add(_handle_key(fh), _MARK.pack(offset), last)
 
-    def entries(self, fh: int, offset: int, fresh: Entries) -> Entries:
-        """A listing in which ``offset`` stands where the predecessor's reader was, from the entries as they are now
-        (first . and .., then in order of name)."""
-        last = self._marks.get(fh, {}).get(offset)
-        if last is None or last in (b".", b".."):
-            return fresh
-        place = bisect_right(fresh, last, lo=2, key=lambda entry: entry[0])
-        before = fresh[:place]
-        missing = offset - len(before)
-        return [*(before[:offset] if missing <= 0 else [*before, *[fresh[0]] * missing]), *fresh[place:]]
+    def last_listed(self, fh: int, offset: int) -> bytes | None:
+        """The entry before ``offset`` in a listing of a predecessor's; None when this is not one, or was not there."""
+        return self._marks.get(fh, {}).get(offset)
+
+    def is_listing(self, fh: int) -> bool:
+        """Did a predecessor give this number to an open directory?"""
+        return fh in self._marks
 
     # Taking over -----------------------------------------------------------------------------------------------
 
-    def leave(self, box: Box, descriptor: int, minor: int, agreed: int) -> None:
+    def leave(self, box: Box, descriptor: int, seen: int, minor: int, agreed: int) -> None:
         """From now on a successor can take over. On a mount that was taken over itself there is nothing to do."""
         if self.minor:
             return
         self.kept.set_fact(_MINOR, minor)
         self.kept.set_fact(_AGREED, agreed)
         self.kept.set_fact(_GREETED, 1)
-        for name, each in ((TABLES, self.kept.tables), (LOG, self.kept.log_file), (DEVICE, descriptor)):
+        left = ((TABLES, self.kept.tables), (LOG, self.kept.log_file), (SEEN, seen), (DEVICE, descriptor))
+        for name, each in left:
             box.put(name, each)
 
     @property
@@ -218,12 +214,12 @@ class Continuity:
             with contextlib.suppress(OSError):  # the kernel has forgotten it
                 os.write(descriptor, notice)
 
-    def settle(self, resent: set[int], defer: Callable[[Callable[[], None]], None]) -> None:
+    def settle(self, resent: set[int]) -> None:
         """The kernel has sent again all that it will, ``resent`` by their plain uniques: what else the predecessor had
         under way is over."""
         self._tree.memory.store.settle(REQUEST, resent)
         self._given = {unique: fh for unique, fh in self._given.items() if unique in resent}
-        defer(self._tree.finish_abandoned)
+        threading.Thread(target=self._tree.finish_abandoned, name="abandoned", daemon=True).start()
 
     def _restore(self) -> None:
         known: set[bytes] = set()

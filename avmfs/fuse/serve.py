@@ -6,6 +6,7 @@ and everywhere else there is nothing but that.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pwd
@@ -24,6 +25,12 @@ from avmfs.vfs.tree import Tree
 log = logging.getLogger(__name__)
 
 FIRST_HOLD_S, HOLD_EVERY_S = 1.0, 30.0
+# A view that computes gives way to the thread that reads requests after this long; Python's own 5 ms are a hundred
+# answers. Shorter, and the two only take turns at waiting.
+SWITCH_S = 0.0005
+# What a mount remembers lives long and refers to little: looking through it for cycles at every 700 new objects, as
+# Python does by itself, takes more than answering.
+COLLECT_AFTER = (20_000, 20, 50)
 FRONT_ENDS = ("linux", "portable")
 
 
@@ -37,13 +44,18 @@ def front_end(environ: Mapping[str, str]) -> str:
 
 
 def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[dict[str, str]], None], told: Callable[[dict[str, str]], None],
-    before_mount: Callable[[], None], runtime_dir: Path, box: Box | None,
+    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
+    report: Callable[[dict[str, str]], None] = lambda about: None, box: Box | None = None,
 ) -> None:  # fmt: skip
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
-    has accepted it; it and ``told`` are given what the mount can do (``mounted.About``). ``box`` holds what outlives
-    this process: with a predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it
-    cannot be mounted."""
+    has accepted it; ``report`` hears what the mount can do, whenever that changes: "survives" is "resume" or
+    "remount", "caching" is "epoch" or "none" with a "caching_reason". ``box`` holds what outlives this process: with a
+    predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it cannot be mounted."""
+
+    def caches(mode: str) -> None:
+        what, _, why = mode.partition(": ")
+        report({"caching": what, "caching_reason": why})
+
     uid = os.getuid() if mount.uid is None else mount.uid
     gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
     tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
@@ -60,24 +72,28 @@ def serve(
                 log.warning("could not renew leases on unlinked files: %s", e)
 
     threading.Thread(target=holding, name="holds", daemon=True).start()
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*COLLECT_AFTER)
+    gc.freeze()
     allow_other = mount.allow_other or mount.uid is not None
+    report({"survives": "remount"})
     try:
         if front_end(os.environ) == "linux":
-            from avmfs.fuse import mounted
+            from avmfs.fuse import linux
 
-            mounted.mount(
+            linux.mount(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                cached=mount.coherence != "strict", ready=ready, told=told, before_mount=before_mount,
-                runtime_dir=runtime_dir, box=box,
+                cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
+                report=caches, before_mount=before_mount, box=box, survives=lambda: report({"survives": "resume"}),
             )  # fmt: skip
         else:
             from avmfs.fuse import portable
 
             before_mount()
-            about = {"survives": "remount", "caching": "none", "caching_reason": "the portable front end never caches"}
             portable.mount(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                ready=lambda: ready(about), runtime_dir=runtime_dir,
+                cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
+                report=caches,
             )  # fmt: skip
     finally:
         over.set()

@@ -1,8 +1,10 @@
 """The request loop on /dev/fuse: read, dispatch, reply, interrupt.
 
-Owns the device descriptor and the state of requests under way. One thread reads and runs what cannot wait; handlers
-that may block run in a pool and are answered when they are done. Knows the protocol's envelope, not what requests
-mean: handlers are given by opcode.
+Owns the device descriptor, the threads and the state of requests under way. One thread at a time *leads*: it reads
+requests and answers what cannot wait. When it comes to one that may block it lets another thread lead and goes on with
+that request itself, so no request is handed from thread to thread (leader and followers: Schmidt et al., POSA 2). A
+hundred parked readers of ``:inbox?wait=`` keep nobody waiting. Knows the protocol's envelope, not what requests mean:
+handlers are given by opcode.
 """
 
 from __future__ import annotations
@@ -13,18 +15,21 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
-from avmfs.fuse.pool import Pool
 from avmfs.fuse.protocol import Op
 from avmfs.vfs.attributes import Caller
+from avmfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 
 MAX_WRITE = 1 << 20
 _BUFFER = MAX_WRITE + 64 * 1024
+_MOST = 512  # threads; what may block beyond that waits for one of them
+_SPARE = 4  # threads that wait for their turn to lead
 _WANTED = (
     p.Init.ASYNC_READ
     | p.Init.POSIX_LOCKS
@@ -34,12 +39,11 @@ _WANTED = (
     | p.Init.AUTO_INVAL_DATA
     | p.Init.PARALLEL_DIROPS
     | p.Init.MAX_PAGES
+    | p.Init.CACHE_SYMLINKS
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
     | p.Init.HAS_RESEND
 )
-
-
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
@@ -63,99 +67,182 @@ class Request:
 
 
 class Later(Exception):
-    """Raised by a handler in the reading thread: the request may block, run it again in the pool."""
+    """Raised by a handler in the leading thread: the request may block, run it again where it may."""
 
 
 Handler = Callable[[Request], bytes]
+Quick = Callable[[int, int, memoryview, int], bytes | None]
+"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler."""
+
+_GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
 
 class Session:
-    """One mounted device. ``pooled`` are opcodes whose handlers always may block; another handler that finds it
-    would have to wait raises Later. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once`` spans what
-    may change something, until it is answered; ``settled(resent, defer)`` follows once every request that is sent again
-    has been read."""
+    """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once`` spans what may change
+    something, until it is answered; ``settled(resent)`` follows once every request that is sent again has been read."""
 
     def __init__(
-        self,
-        descriptor: int,
-        handlers: Mapping[int, Handler],
-        pooled: frozenset[int],
-        forget: Callable[[Request], None],
-        once: Callable[[Request], contextlib.AbstractContextManager[None]],
-        settled: Callable[[set[int], Callable[[Callable[[], None]], None]], None],
-    ) -> None:
-        self._fd = descriptor
-        self._handlers = handlers
-        self._pooled = pooled
-        self._forget = forget
+        self, descriptor: int, forget: Callable[[Request], None],
+        once: Callable[[Request], contextlib.AbstractContextManager[None]], settled: Callable[[set[int]], None],
+    ) -> None:  # fmt: skip
         self._once = once
         self._settled = settled
-        self._pool = Pool()
+        self._resent: set[int] | None = None  # while requests are sent again: those that were read
+        self._fd = descriptor
+        self._handlers: dict[int, Handler] = {}
+        self._quick: dict[int, Quick] = {}
+        self._blocking: set[int] = set()
+        self._forget = forget
+        self._turn = threading.Lock()  # to lead
+        self._threads = self._followers = 0  # of these, and those of them that wait for their turn
+        self._overflow: deque[Request] = deque()
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        self._buffer = bytearray(_BUFFER)  # of whoever leads
+        # A process that is killed while it reads into pages that are not there yet makes the kernel fail the request.
+        page = os.sysconf("SC_PAGE_SIZE")
+        self._buffer[::page] = b"\1" * len(range(0, _BUFFER, page))
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
         self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
         self.agreed = 0  # the Init flags that both sides have
-        self.caching = False  # may replies say that names and attributes stay valid?
+
+    def serves(self, handlers: Mapping[int, Handler], *, blocking: bool = False) -> None:
+        """Add handlers by opcode. ``blocking``: they always may block; another handler that finds it would have to
+        wait raises Later."""
+        self._handlers.update(handlers)
+        if blocking:
+            self._blocking.update(handlers)
+
+    def answers(self, quick: Mapping[int, Quick]) -> None:
+        """Add by opcode what answers from memory, in the leading thread, before the handlers are asked."""
+        self._quick.update(quick)
 
     def serve(self, ready: Callable[[], None], minor: int = 0, agreed: int = 0) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, or at once on
         a mount that is taken over; ``minor`` and ``agreed`` are then what the predecessor had."""
-        buffer = bytearray(_BUFFER)
-        # A process that is killed during a read of pages that are not there yet makes the kernel fail the request.
-        buffer[:: os.sysconf("SC_PAGE_SIZE")] = b"\1" * len(range(0, len(buffer), os.sysconf("SC_PAGE_SIZE")))
-        view = memoryview(buffer)
-        resent: set[int] | None = None
+        self._ready = ready
         if minor:
-            self.minor, self.agreed, resent = minor, agreed, set()
+            self.minor, self.agreed, self._resent = minor, agreed, set()
             os.write(self._fd, p.RESEND)
             ready()
         try:
-            while True:
-                try:
-                    size = os.readv(self._fd, [buffer])
-                except OSError as e:
-                    if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
-                        continue  # ENOENT: the request was interrupted before it could be read
-                    if e.errno == errno.ENODEV:
-                        return
-                    raise
-                _, op, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(buffer)
-                request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
-                if resent is not None and op not in _WITHOUT_REPLY:
-                    resent = self._count_resent(request, resent)
-                if op == Op.INIT:
-                    self._greet(request)
-                    ready()
-                elif op in (Op.FORGET, Op.BATCH_FORGET):
-                    self._forget(request)
-                elif op == Op.INTERRUPT:
-                    self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
-                elif op in self._pooled:
-                    self._defer(request)
-                else:
-                    self._handle(request)
+            self._add_thread()
+            self._over.wait()
         finally:
             os.close(self._fd)
+        if self._failure is not None:
+            raise self._failure
 
-    def _count_resent(self, request: Request, resent: set[int]) -> set[int] | None:
+    # Threads -------------------------------------------------------------------------------------------
+
+    def _add_thread(self) -> None:
+        self._threads += 1
+        self._followers += 1
+        threading.Thread(target=self._work, name="request", daemon=True).start()
+
+    def _work(self) -> None:
+        """Lead until a request may block, let another thread lead, run it; again."""
+        while True:
+            self._turn.acquire()
+            with self._mutex:
+                self._followers -= 1
+            request = None
+            try:
+                if not self._over.is_set():
+                    request = self._lead()
+            except BaseException as e:
+                self._failure = e
+            if request is None:
+                self._over.set()
+                self._turn.release()
+                return
+            self._turn.release()
+            while request is not None:
+                self._run(request)
+                with self._mutex:
+                    request = self._overflow.popleft() if self._overflow else None
+            with self._mutex:
+                if self._followers >= _SPARE:
+                    self._threads -= 1
+                    return
+                self._followers += 1
+
+    def _somebody_follows(self) -> bool:
+        """Can this thread stop leading?"""
+        with self._mutex:
+            if self._followers == 0 and self._threads < _MOST:
+                self._add_thread()
+            return self._followers > 0
+
+    def _lead(self) -> Request | None:
+        """Read and answer. Returns a request that may block, once another thread can lead; None when the mount is
+        gone."""
+        buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
+        brief, quick, fd = p.IN_BRIEF.unpack_from, self._quick, self._fd
+        while True:
+            try:
+                size = os.readv(fd, buffers)
+            except OSError as e:
+                if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
+                    continue  # ENOENT: the request was interrupted before it could be read
+                if e.errno == errno.ENODEV:
+                    return None
+                raise
+            op, unique, node = brief(buffer)
+            if self._resent is not None and op not in _WITHOUT_REPLY:
+                self._count_resent(unique, self._resent)
+            answer = quick.get(op) if unique < p.RESENT or op not in self._handlers else None
+            reply = None
+            if answer is not None:
+                try:
+                    reply = answer(unique, node, view, size)
+                except Exception as e:
+                    # It goes wrong once more below, where errors are answered.
+                    if not isinstance(e, AvmError):
+                        log.exception("quick answer to request %d on node %d failed", op, node)
+            if reply:
+                self._send(reply)
+            elif reply is None and (request := self._one(op, view, size)) is not None:
+                self._pending[request.unique] = request
+                if self._somebody_follows():
+                    return request
+                self._overflow.append(request)
+
+    def _count_resent(self, unique: int, resent: set[int]) -> None:
         """Requests sent again come before all others."""
-        if request.resent:
-            resent.add(p.plain_unique(request.unique))
-            return resent
-        self._settled(resent, self._pool.submit)
+        if unique >= p.RESENT:
+            resent.add(p.plain_unique(unique))
+        else:
+            self._resent = None
+            self._settled(resent)
+
+    def _one(self, op: int, view: memoryview, size: int) -> Request | None:
+        """Answer a request, or return it when it may block."""
+        _, _, unique, node, uid, gid, _, _, _ = p.IN_HEADER.unpack_from(view)
+        request = Request(op, unique, node, uid, gid, bytes(view[p.IN_HEADER.size : size]))
+        if op == Op.INIT:
+            self._greet(request)
+            self._ready()
+        elif op in (Op.FORGET, Op.BATCH_FORGET):
+            self._forget(request)
+        elif op == Op.INTERRUPT:
+            self._interrupt(*p.INTERRUPT_IN.unpack_from(request.body))
+        elif op in self._blocking or not self._handle(request):
+            return request
         return None
 
-    def _handle(self, request: Request) -> None:
-        """Run a request and reply. The boundary: no error leaves here but Later, and that only to be deferred."""
+    def _handle(self, request: Request) -> bool:
+        """Run a request and reply. The boundary: no error leaves here. False: it has to be run where it may block."""
         handler = self._handlers.get(request.op)
         try:
             if handler is None:
                 self._reply(request, errno.ENOSYS)
-                return
-            self._reply(request, 0, handler(request))
+            else:
+                self._reply(request, 0, handler(request))
         except Later:
-            self._defer(request)
+            return False
         except AvmError as e:
             self._reply(request, e.code)
         except OSError as e:
@@ -164,34 +251,41 @@ class Session:
         except Exception:  # one request must not end the mount
             log.exception("request %d on node %d failed", request.op, request.node)
             self._reply(request, errno.EIO)
+        return True
 
-    def _defer(self, request: Request) -> None:
-        self._pending[request.unique] = request
-        self._pool.submit(lambda: self._deferred(request))
-
-    def _deferred(self, request: Request) -> None:
+    def _run(self, request: Request) -> None:
         self._current.request = request
         try:
             with self._once(request):
-                self._handle(request)
+                done = self._handle(request)
+            if not done:
+                log.error("a handler of request %d says Later where it may block", request.op)
+                self._reply(request, errno.EIO)
         finally:
             self._current.request = None
             self._pending.pop(request.unique, None)
 
     def may_block(self) -> bool:
-        """Is this a pool thread, which may wait?"""
+        """Does another thread lead, so that this one may wait?"""
         return getattr(self._current, "request", None) is not None
+
+    def must_not_wait_for(self, node: int, tree: Tree) -> None:
+        """A commit of this file may be under way: whoever must wait for it does not lead. Raises Later."""
+        if not self.may_block() and tree.contended(node):
+            raise Later
 
     def _reply(self, request: Request, error: int, body: bytes = b"") -> None:
         with self._mutex:
             if request.answered:
                 return
             request.answered = True
-        header = p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique)
+        self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
+
+    def _send(self, reply: bytes) -> None:
         try:
-            os.writev(self._fd, [header, body] if body else [header])
+            os.write(self._fd, reply)
         except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.ENODEV):  # interrupted for good; unmounted
+            if e.errno not in _GONE:
                 raise
 
     def _greet(self, request: Request) -> None:
@@ -216,12 +310,10 @@ class Session:
         """Can the kernel send again what a killed process has not answered?"""
         return bool(self.agreed & p.Init.HAS_RESEND)
 
-    def switch_caching(self, on: bool) -> None:
-        """From now on replies may be cached, or must not be; what was cached before is then dropped."""
-        self.caching = on
-        if not on:
-            with contextlib.suppress(OSError):  # unmounted: there is no cache any more
-                os.write(self._fd, p.INC_EPOCH)
+    def notify(self, notice: bytes) -> None:
+        """Tell the kernel something by itself, from any thread. Nothing happens once it is unmounted."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, notice)
 
     @property
     def descriptor(self) -> int:

@@ -36,7 +36,10 @@ class LocalDoor:
         self.urgent = ""
         rules = ((rule.pattern, rule.access, rule.agents) for rule in settings.permissions)
         policy = Policy.from_words(rules, settings.default_access)
-        index = IndexRules(settings.search.ignore, settings.search.max_index_bytes)
+        index = IndexRules(
+            settings.search.ignore, settings.search.max_index_bytes, settings.limits.versions,
+            settings.limits.history_bytes,
+        )  # fmt: skip
         self._store = open_direct(database, policy, index)
         wanted = settings.embedding
         self._embedder = (

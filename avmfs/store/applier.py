@@ -13,58 +13,75 @@ from typing import Any
 from avmfs.access import Policy, Principal
 from avmfs.store import commands, database
 from avmfs.store.sinks import Event
-from avmfs.store.transaction import IndexRules, Scopes, Tx
+from avmfs.store.transaction import IndexRules, Known, Tx
 
 
 class Applier:
-    """See the module. One thread."""
+    """See the module. One thread. ``shared``: other processes write too, between this one's transactions."""
 
     def __init__(
-        self, path: Path, policy: Policy, index: IndexRules, *, orphans: bool, clock: Callable[[], int]
-    ) -> None:
+        self, path: Path, policy: Policy, index: IndexRules, *, orphans: bool, clock: Callable[[], int],
+        shared: bool = False,
+    ) -> None:  # fmt: skip
         self.path = path
         self.db = database.connect(path, writable=True)
         self.policy = policy
         self.index = index
         self._orphans = orphans
         self._clock = clock
-        self._scopes = Scopes()
+        self._shared = shared
+        self._known = Known()
+        self._stale = True  # what is known has to be read anew before the next request
         self.origin = b""  # of the command that is applied next
         self.events: list[Event] = []  # of the commands applied since somebody took them
+        self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log
+
+    def begin(self) -> None:
+        """Open a transaction that may write."""
+        with database.translated(self.path):
+            self.db.execute("begin immediate")
+        self._stale = self._stale or self._shared
+
+    def commit(self) -> None:
+        with database.translated(self.path):
+            self.db.execute("commit")
 
     def apply(
         self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
     ) -> Any:
         """One command in a savepoint of the open transaction, and ``record(reply)`` with it: both or neither.
         Raises domain errors, rolled back."""
-        known = self._scopes.interned
+        if self._stale:
+            with database.translated(self.path):
+                self._known.renew(self.db)
+            self._stale = False
+        interned, self._known.moved = self._known.scopes.interned, False
         self.db.execute("savepoint request")
         try:
-            tx = Tx(self.db, self.policy, self._scopes, who, self._clock(), self._orphans, self.index)
+            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index)
             with database.translated(self.path):
                 reply = commands.run(tx, command, arguments)
                 if record is not None:
                     record(reply)
-            self.events += [Event(self.origin, op, node) for op, node in tx.events]
+            self.events += [Event(self.origin, *event) for event in tx.events]
         except BaseException:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():
                 self.db.execute("rollback to request")
                 self.db.execute("release request")
-            if self._scopes.interned != known:
-                self._scopes.forget()
+            if self._known.scopes.interned != interned or self._known.moved:
+                self._forget()
             raise
         self.db.execute("release request")
+        self.seq = tx.seq or self.seq
         return reply
 
     def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         """One command in a transaction of its own."""
-        with database.translated(self.path):
-            self.db.execute("begin immediate")
+        self.begin()
         try:
             reply = self.apply(who, command, arguments)
-            with database.translated(self.path):
-                self.db.execute("commit")
+            self.commit()
         except BaseException:
             self.rollback()
             raise
@@ -75,7 +92,11 @@ class Applier:
         numbers will be given to others."""
         if not self.db.get_autocommit():
             self.db.execute("rollback")
-        self._scopes.forget()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known.forget()
+        self._stale = True
 
     def set_rules(self, policy: Policy, index: IndexRules) -> None:
         """Other rules from now on: every scope is folded anew before the next request. The old ones stay in force

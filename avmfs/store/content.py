@@ -1,6 +1,6 @@
-"""The bytes of a node: inline bodies, blocks, holes.
+"""The bytes of a node: inline bodies, blocks, holes, appended tails.
 
-Owns the tables body, extent, block and shared. Called by the write commands inside a transaction and by
+Owns the tables body, extent, block, shared and tail. Called by the write commands inside a transaction and by
 readers on their own connection. Knows nothing of versions but that a block may have several owners.
 
 An edit is a tuple: ("w", offset, data) writes, ("t", size) truncates or extends with a hole.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import apsw
@@ -20,6 +21,10 @@ from avmfs.store.schema import BLOCK, INLINE_LIMIT
 
 Edit = tuple[Literal["w"], int, bytes] | tuple[Literal["t"], int]
 SIZE_LIMIT = 1 << 46
+TAIL_FROM = 2048  # a file smaller than this is rewritten whole by an append: it costs no more
+TAIL_PIECE = 16 * 1024  # a piece from this size on goes into its block at once
+TAIL_PIECES = 64  # so many, or so many bytes, are folded into their block
+TAIL_BYTES = 32 * 1024
 _PAIR = struct.Struct(">QQ")
 
 
@@ -74,7 +79,33 @@ def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     )
     for n, data in rows:
         _paste(piece, n * BLOCK - offset, data)
+    for at, data in db.execute("select at, data from tail where node = ? and at < ?", (node, offset + length)):
+        _paste(piece, at - offset, data)
     return bytes(piece)
+
+
+def seek(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, *, hole: bool) -> int | None:
+    """Where the first data, or the first hole, from ``offset`` on begins; None when there is no data any more. The
+    end of file counts as a hole. A hole is a block that is not there."""
+    if not extents:
+        return size if hole else offset
+    appended = db.execute("select min(at) from tail where node = ?", (node,)).get  # from there on all is data
+    first = offset // BLOCK
+    if not hole:
+        n: Any = db.execute("select n from extent where node = ? and n >= ? order by n limit 1", (node, first)).get
+        found = [] if n is None or n * BLOCK >= size else [n * BLOCK]
+        found += [] if appended is None else [appended]
+        return max(offset, min(found)) if found else None
+    if appended is not None and offset >= appended:
+        return size
+    if db.execute("select 1 from extent where node = ? and n = ?", (node, first)).get is None:
+        return offset
+    n = db.execute(
+        "select n + 1 from extent as here where node = ?1 and n >= ?2"
+        " and not exists (select 1 from extent where node = ?1 and n = here.n + 1) order by n limit 1",
+        (node, first),
+    ).get
+    return size if appended is not None and n * BLOCK >= appended else int(min(size, n * BLOCK))
 
 
 def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
@@ -85,20 +116,33 @@ def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
     return bytes(whole)
 
 
-def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Sequence[Edit]) -> tuple[int, bool]:
-    """Apply the edits to the stored bytes. Returns the new size and whether they are in extents."""
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a node's bytes are after an edit. ``inline`` are all of them, unless they are in extents."""
+
+    size: int
+    inline: bytes | None
+
+    @property
+    def extents(self) -> bool:
+        return self.inline is None
+
+
+def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits: Sequence[Edit]) -> Applied:
+    """Apply the edits to the stored bytes. ``inline`` are those of a small file, None when they are in extents."""
     final = peak = size
     for edit in edits:
         final = size_after(final, (edit,))
         peak = max(peak, final)
-    if not extents and peak <= INLINE_LIMIT:
-        data = overlay(read(db, node, size, False, 0, size), 0, peak, size, edits)
+    if inline is not None and peak <= INLINE_LIMIT:
+        data = overlay(inline, 0, peak, size, edits)
         _set_body(db, node, data)
-        return final, False
-    if not extents:
-        data = read(db, node, size, False, 0, size)
+        return Applied(final, data)
+    if inline is not None:
         _set_body(db, node, b"")
-        _write_blocks(db, node, 0, data)
+        _write_blocks(db, node, 0, inline)
+    else:
+        _fold(db, node)
     for edit in edits:
         if edit[0] == "t":
             _truncate(db, node, edit[1])
@@ -108,13 +152,35 @@ def apply(db: apsw.Connection, node: int, size: int, extents: bool, edits: Seque
         data = read(db, node, final, True, 0, final)
         release_extents(db, node)
         _set_body(db, node, data)
-        return final, False
-    return final, True
+        return Applied(final, data)
+    return Applied(final, None)
+
+
+def small_append(size: int, edits: Sequence[Edit]) -> bytes | None:
+    """The piece, if this is a case for ``append``."""
+    if size < TAIL_FROM or len(edits) != 1 or edits[0][0] != "w":
+        return None
+    _, at, data = edits[0]
+    return data if at == size and 0 < len(data) < TAIL_PIECE else None
+
+
+def append(db: apsw.Connection, node: int, size: int, inline: bytes | None, data: bytes) -> Applied:
+    """Add a small piece at the end, at the cost of the piece: every so often all of them go into their block."""
+    size_after(size, [("w", size, data)])
+    if inline is not None:
+        _set_body(db, node, b"")
+        _write_blocks(db, node, 0, inline)
+    db.execute("insert into tail(node, at, data) values(?, ?, ?)", (node, size, data))
+    row: Any = db.execute("select count(*), min(at) from tail where node = ?", (node,)).fetchone()
+    if row[0] >= TAIL_PIECES or size + len(data) - row[1] >= TAIL_BYTES:
+        _fold(db, node)
+    return Applied(size + len(data), None)
 
 
 def copy(db: apsw.Connection, source: Node, extents: bool, target: int) -> None:
     """Give ``target`` the same bytes; blocks are shared, not copied."""
     if extents:
+        _fold(db, source.id)
         for n, block in pack_rows(db, source.id):
             _own_once_more(db, block)
             db.execute("insert into extent(node, n, block) values(?, ?, ?)", (target, n, block))
@@ -124,6 +190,7 @@ def copy(db: apsw.Connection, source: Node, extents: bool, target: int) -> None:
 
 def take_map(db: apsw.Connection, node: int) -> bytes:
     """The node's blocks as a version map; each block gets one owner more."""
+    _fold(db, node)
     rows = pack_rows(db, node)
     for _, block in rows:
         _own_once_more(db, block)
@@ -139,6 +206,7 @@ def release_extents(db: apsw.Connection, node: int) -> None:
     for _, block in pack_rows(db, node):
         _disown(db, block)
     db.execute("delete from extent where node = ?", (node,))
+    db.execute("delete from tail where node = ?", (node,))
 
 
 def release(db: apsw.Connection, node: int) -> None:
@@ -167,6 +235,14 @@ def _set_body(db: apsw.Connection, node: int, data: bytes) -> None:
         db.execute("insert or replace into body(node, data) values(?, ?)", (node, data))
     else:
         db.execute("delete from body where node = ?", (node,))
+
+
+def _fold(db: apsw.Connection, node: int) -> None:
+    """Put what was appended into its blocks."""
+    rows: list[Any] = db.execute("select at, data from tail where node = ? order by at", (node,)).fetchall()
+    if rows:
+        db.execute("delete from tail where node = ?", (node,))
+        _write_blocks(db, node, rows[0][0], b"".join(data for _, data in rows))
 
 
 def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes) -> None:

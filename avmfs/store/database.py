@@ -28,13 +28,17 @@ pragma temp_store = memory;
 pragma secure_delete = off;
 pragma journal_size_limit = 67108864;
 """
+_STATEMENTS = 512  # prepared ones that a connection keeps
 
 
 def connect(path: Path, *, writable: bool, busy_ms: int = 5000) -> apsw.Connection:
     """Open an existing, prepared store. Raises StoreFailed when it is missing or no store of ours."""
     flags = apsw.SQLITE_OPEN_READWRITE if writable else apsw.SQLITE_OPEN_READONLY
     with translated(path):
-        db = apsw.Connection(os.fspath(path), flags=flags)
+        db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=_STATEMENTS)
+        # A plan is made once for a statement: with STAT4 in it, SQLite otherwise prepares a join anew whenever another
+        # value is bound (measured: 13 us each time instead of 3).
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_timeout(busy_ms)
         found = db.execute("pragma application_id").get
         if found != schema.APPLICATION_ID:

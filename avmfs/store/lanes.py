@@ -20,7 +20,7 @@ from avmfs.kept import Rows
 REQUEST, COMMIT = 1, 2  # kinds of work: a request of the kernel, by its number; a file's uncommitted edits, by its node
 _IDLE, _BUSY = 1, 2  # a row's state; then: client (2 words), number, kind of work, its key, which submission of it
 _NUMBER, _KIND, _KEY, _COUNT = 3, 4, 5, 6
-_REPEATABLE: Final = frozenset(("enroll", "drain_lexical", "hold"))
+_REPEATABLE: Final = frozenset(("enroll", "drain_lexical", "hold", "sync"))
 """Commands that may be applied again, and that work may leave out when it runs anew."""
 
 

@@ -35,6 +35,14 @@ class Counts:
     waiting_semantic: int
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Nodes of which something has changed, and (parent, name) of entries that now stand for something else."""
+
+    nodes: frozenset[int]
+    names: frozenset[tuple[int, bytes]]
+
+
 class Reader(Protocol):
     """Questions on one snapshot. Node arguments that the asker cannot see raise NotFound."""
 
@@ -58,6 +66,11 @@ class Reader(Protocol):
         ...
 
     def read(self, node: int, offset: int, length: int) -> bytes: ...
+    def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        """Where data, or a hole, begins from ``offset`` on; the end of file is a hole. None past the end of file, or
+        when there is no more data. Raises Stale."""
+        ...
+
     def target(self, node: int) -> bytes:
         """Of a symlink."""
         ...
@@ -99,11 +112,25 @@ class Store(Protocol):
     """One store, from one process."""
 
     def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
+    def peek_state(self) -> int:
+        """The same number for as long as nothing has been committed, by any process, that concerns what the other
+        peeks tell: what is derived from their answers is valid while this is what it was before they were asked for."""
+        ...
+
+    def peek_changes(self, since: int) -> Changes | None:
+        """What has changed since an earlier state; None: anything may have."""
+        ...
+
     def peek_node(self, who: Principal, node: int) -> Node:
         """Like Reader.open_node, from memory while nothing has been committed. Raises Stale."""
         ...
 
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None: ...
+    def peek_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
+        """The entries of a directory in order of name, from the first after ``after`` on, at most ``limit``; and
+        whether there are more. Raises Stale."""
+        ...
+
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         """Like Reader.read. Raises Stale."""
         ...
@@ -138,12 +165,13 @@ class Store(Protocol):
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         ...
 
-    def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call."""
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call, all those
+        within ``every_s`` are."""
         ...
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
         over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes (see sinks), until ``over``; blocks. Returns at once where no daemon

@@ -88,6 +88,12 @@ class SqliteReader:
             raise Stale()
         return content.read(self._db, node, row[0], bool(row[1]), offset, length)
 
+    def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+        if row is None or row[2] not in self.visible:
+            raise Stale()
+        return content.seek(self._db, node, row[0], bool(row[1]), offset, hole=hole) if offset < row[0] else None
+
     def target(self, node: int) -> bytes:
         self.node(node)
         data = self._db.execute("select data from body where node = ?", (node,)).get
@@ -130,7 +136,7 @@ class SqliteReader:
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
         if not self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get:
-            raise Invalid(f"there is no version v{number}")
+            raise Invalid(self._not_kept(document, number))
         rows = self._db.execute(
             "select encoding, body, size from version where document = ? and number >= ? order by number",
             (document, number),
@@ -152,6 +158,12 @@ class SqliteReader:
         for encoding, body, size in reversed(chain):
             data = history.decode(encoding, body, size, data)
         return data
+
+    def _not_kept(self, document: int, number: int) -> str:
+        oldest = self._db.execute("select min(number) from version where document = ?", (document,)).get
+        if oldest is not None and 0 < number < oldest:
+            return f"v{number} is no longer kept; the oldest version is v{oldest}"
+        return f"there is no version v{number}"
 
     def tags(self, document: int) -> list[str]:
         self._require_document(document)

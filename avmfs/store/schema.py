@@ -34,7 +34,7 @@ create table agent(name text primary key, enrolled int not null) without rowid;
 -- Inodes. kind: 1 file, 2 directory, 3 symlink. parent is null for the root, and for a file that was
 -- unlinked while it may be open (an orphan, see `hold`). uid, gid null: the mount's own. atime null: as mtime.
 -- size of a directory is 0. expires copies the document's ttl so that every listing can leave it out.
--- extents 1: the bytes are in `extent`, otherwise in `body` (no row there: empty).
+-- extents 1: the bytes are in `extent` and `tail`, otherwise in `body` (no row there: empty).
 create table node(
   id integer primary key,
   parent int,
@@ -52,6 +52,8 @@ create table node(
 create unique index dirent on node(parent, name);
 create index expiring on node(expires) where expires is not null;
 create index orphan on node(id) where parent is null;
+-- A directory's link count is the number of directories in it, however many files it has.
+create index subdirectory on node(parent) where kind = 2;
 
 -- Small contents, and the target of a symlink.
 create table body(node integer primary key, data blob not null);
@@ -62,13 +64,17 @@ create table body(node integer primary key, data blob not null);
 create table block(id integer primary key, data blob not null);
 create table shared(block integer primary key, others int not null);
 create table extent(node int, n int, block int not null, primary key(node, n)) without rowid;
+-- What was appended to a node in extents and is in no block yet: pieces that follow the blocks' bytes and each other
+-- without a gap, so that an append costs what it appends and not the block that it ends in.
+create table tail(node int, at int, data blob not null, primary key(node, at)) without rowid;
 
 -- Documents: the lineage of a name (SPEC 2). node is the one that now carries it. head is the newest version,
--- 0 for a file that was never written. shared: comma-joined agents, null for all. user: JSON object of :meta.
+-- 0 for a file that was never written. One node carries one document (node.document says the same).
+-- shared: comma-joined agents, null for all. user: JSON object of :meta.
 -- away_*: where it was last renamed from, so that an editor's rename-away-then-create continues it.
 create table document(
   id integer primary key,
-  node int not null unique,
+  node int not null,
   handle text not null unique,
   creator text not null,
   created int not null,
@@ -102,9 +108,10 @@ create table mark(agent text, subject int, version int not null, seq int not nul
 
 -- The one log (DESIGN 3.1): a row per change, in the transaction of the change. at is commit time. path is where
 -- the node stood after the change (before it, for a removal), other the old path of a rename. salt is there
--- for the audit chain, which will cover content-free rows only.
+-- for the audit chain, which will cover content-free rows only. The newest row is never deleted, so a seq is never
+-- given twice.
 create table log(
-  seq integer primary key autoincrement,
+  seq integer primary key,
   at int not null, op text not null, agent text not null,
   node int not null, document int, version int, scope int not null,
   path blob not null, other blob, salt blob not null

@@ -10,8 +10,9 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from avmfs.kept import Kept
 from avmfs.node import Node
 from avmfs.store import content, database
 from avmfs.store.peek import CommitHeader, Remembered
+from avmfs.store.protocol import Changes
 from avmfs.store.reader import SqliteReader
 from avmfs.store.schema import ROOT
 from avmfs.store.search_index import SqliteSearchIndex
@@ -33,8 +35,21 @@ from avmfs.store.transaction import NODE, IndexRules, Scopes, node_of
 from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
-_UNKNOWN: Final = object()
+_NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
+_NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
+_NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
 _SMALL: Final = 64 * 1024
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for store in _stores:
+        store._forked()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 class SqliteStore:
@@ -45,41 +60,77 @@ class SqliteStore:
         self._submitter = submitter
         self._clock = clock
         self._pool: deque[tuple[apsw.Connection, Scopes]] = deque()
-        self._pid = os.getpid()
         self._caches: dict[str, VectorCache] = {}
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
-        self._kept = Remembered(b"")
+        self._inherited: list[object] = []
+        self._kept = Remembered()
+        _stores.add(self)
 
     def reading(self, who: Principal) -> _Reading:
         return _Reading(self, who)
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 
+    def peek_state(self) -> int:
+        return self._remembered().moment
+
+    def peek_changes(self, since: int) -> Changes | None:
+        return self._remembered().changes(since)
+
     def peek_node(self, who: Principal, node: int) -> Node:
         kept = self._remembered()
-        found = kept.nodes.get(node, _UNKNOWN)
-        if found is _UNKNOWN:
-            with self._connection() as (db, _):
-                row = db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
-            found = kept.nodes[node] = node_of(row) if row is not None else None
-        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+        moment, found = kept.moment, kept.nodes.get(node)
+        if found is None:
+            with _Lone(self) as db:
+                row = db.execute(_NODE_BY_ID, (node,)).fetchone()
+            if row is None:
+                raise Stale()
+            found = node_of(row)
+            kept.add(moment, found)
+        if found.scope not in self._visible(kept, who):
             raise Stale()
         return found
 
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
         kept = self._remembered()
-        found = kept.children.get((parent, name), _UNKNOWN)
-        if found is _UNKNOWN:
-            with self._connection() as (db, _):
-                row = db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
-            found = kept.children[parent, name] = node_of(row) if row is not None else None
+        moment, found = kept.moment, kept.child(parent, name)
+        if found is None:
+            with _Lone(self) as db:
+                row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
+            if row is None:
+                kept.add_absent(moment, parent, name)
+            else:
+                found = node_of(row)
+                kept.add(moment, found)
         if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
             return None
         return found if found.expires is None or found.expires > self._clock() else None
 
+    def peek_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
+        kept = self._remembered()
+        moment = kept.moment
+        self.peek_node(who, parent)
+        visible, now = self._visible(kept, who), self._clock()
+        found: list[Node] = []
+        while True:
+            with _Lone(self) as db:
+                rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
+            for row in rows:
+                node = node_of(row)
+                kept.add(moment, node)  # who lists asks for each of them next
+                if node.scope in visible and (node.expires is None or node.expires > now):
+                    found.append(node)
+            # Pages that others' rows fill are passed over.
+            if len(rows) < limit:
+                return found, False
+            if found:
+                return found, True
+            after = bytes(rows[-1][2])
+
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         kept = self._remembered()
+        moment = kept.moment
         # Also when the bytes are here: another agent of this process may have read them.
         found = self.peek_node(who, node)
         data = kept.bodies.get(node)
@@ -91,37 +142,42 @@ class SqliteStore:
                 if row[1] or found.size > _SMALL:
                     return content.read(db, node, row[0], bool(row[1]), offset, length)
                 data = content.read(db, node, row[0], False, 0, row[0])
-            with self._mutex:
-                kept.keep_body(node, data)
+            kept.add_body(moment, node, data)
         return data[offset : offset + length]
 
     def peek_subdirectories(self, who: Principal, parent: int) -> int:
         kept = self._remembered()
-        found = kept.subdirectories.get((who, parent))
+        moment, found = kept.moment, kept.subdirectories.get((who, parent))
         if found is None:
             with self.reading(who) as reader:
-                found = kept.subdirectories[who, parent] = reader.subdirectories(parent)
+                found = reader.subdirectories(parent)
+            kept.add_subdirectories(moment, who, parent, found)
         return found
 
     def peek_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
     def _visible(self, kept: Remembered, who: Principal) -> Visible:
-        found = kept.visible.get(who)
+        moment, found = kept.moment, kept.visible.get(who)
         if found is None:
             with self.reading(who) as reader:
-                found = kept.visible[who] = reader.visible
+                found = reader.visible
+            kept.add_visible(moment, who, found)
         return found
 
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
-        if self._header is None or os.getpid() != self._pid:
+        if self._header is None:
             with self._connection():  # the first connection makes the WAL index
                 self._header = CommitHeader(self.path)
-        header = self._header.read()
-        if header != self._kept.header or self._kept.full():
-            self._kept = Remembered(header)
-        return self._kept
+        kept = self._kept
+        if self._header.read() != kept.header:
+            with kept.lock:
+                header = self._header.read()
+                if header != kept.header:
+                    with self._connection() as (db, _):
+                        kept.catch_up(header, db)
+        return kept
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         return self._submitter.submit(who, command, arguments)
@@ -177,17 +233,17 @@ class SqliteStore:
             ).fetchall()
             return rows
 
-    def watch(self, notify: Callable[[int], None]) -> AbstractContextManager[None]:
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
         if not isinstance(self._submitter, WriterClient):
             raise NotSupported("changes can be watched while a daemon runs")
-        return self._submitter.watch(notify)
+        return self._submitter.watch(notify, every_s)
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
         over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:  # fmt: skip
         if isinstance(self._submitter, WriterClient):
-            self._submitter.feed_cache(descriptor, names, node, at, switch, over, registered, keep)
+            self._submitter.feed_cache(descriptors, names, node, at, switch, over, registered, keep)
 
     def keep(self, kept: Kept, origin: bytes | None) -> bytes:
         if not isinstance(self._submitter, WriterClient):
@@ -224,13 +280,16 @@ class SqliteStore:
             yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
 
     def _borrow(self) -> tuple[apsw.Connection, Scopes]:
-        if os.getpid() != self._pid:
-            # Inherited over fork: must not be used, and not even closed (it would drop the parent's locks).
-            self._pool, self._pid, self._header = deque(), os.getpid(), None
         try:
             return self._pool.pop()
         except IndexError:
             return database.connect(self.path, writable=False), Scopes()
+
+    def _forked(self) -> None:
+        """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
+        locks)."""
+        self._inherited.append((self._pool, self._header))
+        self._pool, self._header, self._kept = deque(), None, Remembered()
 
     def _cache(self, model: str) -> VectorCache:
         with self._mutex:
@@ -264,6 +323,27 @@ class _Borrowed:
                 db.execute("commit")
         finally:
             self._store._pool.append(self._pooled)
+        if isinstance(error, apsw.Error):
+            with database.translated(self._store.path):
+                raise error
+
+
+class _Lone:
+    """A pooled connection for a single SELECT, which is a read transaction by itself."""
+
+    __slots__ = ("_pooled", "_store")
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> apsw.Connection:
+        self._pooled = self._store._borrow()
+        return self._pooled[0]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store._pool.append(self._pooled)
         if isinstance(error, apsw.Error):
             with database.translated(self._store.path):
                 raise error

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,6 +104,7 @@ class WriterClient:
         self._lanes: deque[Lane] = deque()
         self._kept_lanes: Lanes | None = None
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
+        self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
 
     def keep(self, kept: Kept, origin: bytes | None) -> bytes:
         """From now on what `once` spans is noted there, and goes on where a process before was killed; ``origin`` is
@@ -142,32 +143,30 @@ class WriterClient:
         return Lane(self._address, self._agent, self._proof, self._patience, self._origin, client, number)
 
     @contextlib.contextmanager
-    def watch(self, notify: Callable[[int], None]) -> Iterator[None]:
-        """Call ``notify(seq)`` from a thread after commits, until the block ends."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(notify, over), name="watch", daemon=True)
-        thread.start()
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> Iterator[None]:
+        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends."""
+        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s}, notify)
+        watching.start()
         try:
             yield
         finally:
-            over.set()
-            thread.join(2)
+            watching.stop()
 
     def feed_cache(
-        self, descriptor: int, names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
+        self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],
         over: threading.Event, registered: int | None = None, keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:  # fmt: skip
         """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
         commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True. ``keep`` is
         given each connection that does so, for a process that takes over and gives it back as ``registered``."""
         sink = {"origin": self._origin, "names": names, "node": node, "at": at}
-        greeting = wire.frame({"v": wire.PROTOCOL, "agent": self._agent, "proof": self._proof, "sink": sink})
+        greeting = wire.frame({**self._hello, "sink": sink})
         while not over.is_set():
             taken, registered = registered, None
             with contextlib.suppress(OSError, EOFError, wire.FrameError), _connection(taken) as sock:
                 if taken is None:
                     sock.connect(os.fspath(self._address))
-                    socket.send_fds(sock, [greeting], [descriptor])
+                    socket.send_fds(sock, [greeting], list(descriptors))
                     wire.receive(sock)
                     keep(sock.fileno())
                 switch(True)
@@ -177,30 +176,45 @@ class WriterClient:
                     switch(False)
             over.wait(0.02)
 
-    def _watch(self, notify: Callable[[int], None], over: threading.Event) -> None:
-        greeting = {"v": wire.PROTOCOL, "watch": True, "agent": self._agent, "proof": self._proof}
-        while not over.is_set():
-            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
-                sock.settimeout(0.5)
-                sock.connect(os.fspath(self._address))
-                wire.send(sock, greeting)
-                frames = wire.Assembler()
-                while not over.is_set():
-                    try:
-                        data = sock.recv(65536)
-                    except TimeoutError:
-                        continue
-                    if not data:
-                        break
-                    for (seq,) in frames.feed(data)[-1:]:
-                        notify(seq)
-            over.wait(0.05)
-
     def close(self) -> None:
         while self._lanes:
             self._lanes.pop().close()
         if self._kept_lanes is not None:
             self._kept_lanes.close()
+
+
+class _Watch(threading.Thread):
+    """One watcher's connection to the writer, made anew whenever it ends, until ``stop``."""
+
+    def __init__(self, address: Path, greeting: dict[str, Any], notify: Callable[[int], None]) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._address, self._greeting, self._notify = address, greeting, notify
+        self._over = threading.Event()
+        self._mutex = threading.Lock()
+        self._sock: socket.socket | None = None
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                with self._mutex:
+                    self._sock = sock
+                sock.connect(os.fspath(self._address))
+                wire.send(sock, self._greeting)
+                frames = wire.Assembler()
+                while data := sock.recv(65536):
+                    if self._over.is_set():
+                        break
+                    for (seq,) in frames.feed(data)[-1:]:
+                        self._notify(seq)
+            self._over.wait(0.05)
+
+    def stop(self) -> None:
+        """Returns when nothing will be notified any more."""
+        self._over.set()
+        with self._mutex, contextlib.suppress(OSError):  # not connected, or closed already
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self.join(2)
 
 
 class DirectWriter:
@@ -217,7 +231,7 @@ class DirectWriter:
         descriptor = self._lock.acquire(wait_s)
         try:
             database.prepare(path)
-            self._applier = Applier(path, policy, index, orphans=False, clock=clock)
+            self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
             self._applier.db.execute("pragma wal_autocheckpoint = 1000")
             self._applier.alone(OPERATOR, "settle", {})
         finally:

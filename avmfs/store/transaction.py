@@ -21,7 +21,11 @@ from avmfs.access import Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
-from avmfs.store.sinks import TOUCHED
+from avmfs.store.sinks import MOVED, TOUCHED
+
+_DIRECTORIES = 50_000  # remembered places of directories
+_PRINCIPALS = 4096
+_FEW_VERSIONS = 16
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 
@@ -47,19 +51,24 @@ class Scopes:
         self._by_id: dict[int, Scope] = {}
         self._by_spec: dict[str, int] = {}
         self._visible: dict[Principal, Visible] = {}
+        self._highest = 0
         self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
 
     def load(self, db: apsw.Connection) -> None:
         """Read the scopes interned since the last look."""
-        known = max(self._by_id, default=0)
-        for number, spec in db.execute("select id, spec from scope where id > ?", (known,)):
-            self._by_id[number], self._by_spec[spec] = Scope.parse(spec), number
+        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
+            self._add(number, spec, Scope.parse(spec))
+
+    def _add(self, number: int, spec: str, scope: Scope) -> None:
+        self._by_id[number], self._by_spec[spec] = scope, number
+        self._highest = max(self._highest, number)
 
     def forget(self) -> None:
         """After a rollback: a scope interned in it is no longer there."""
         self._by_id.clear()
         self._by_spec.clear()
         self._visible.clear()
+        self._highest = 0
 
     def intern(self, db: apsw.Connection, scope: Scope) -> int:
         spec = scope.spec
@@ -68,26 +77,74 @@ class Scopes:
         if spec not in self._by_spec:
             db.execute("insert into scope(spec) values(?)", (spec,))
             self.interned += 1
-            self._by_id[db.last_insert_rowid()] = scope
-            self._by_spec[spec] = db.last_insert_rowid()
+            self._add(db.last_insert_rowid(), spec, scope)
         return self._by_spec[spec]
 
     def visible(self, db: apsw.Connection, who: Principal) -> Visible:
         """What ``who`` may see, including scopes that other processes interned."""
-        seen = self._visible.get(who)
-        highest = db.execute("select max(id) from scope").get or 0
-        if seen is None or seen.highest != highest:
+        if (db.execute("select max(id) from scope").get or 0) != self._highest:
             self.load(db)
+        return self.visible_as_loaded(who)
+
+    def visible_as_loaded(self, who: Principal) -> Visible:
+        """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
+        seen = self._visible.get(who)
+        if seen is None or seen.highest != self._highest:
+            if len(self._visible) > _PRINCIPALS:
+                self._visible.clear()
             seen = self._visible[who] = Visible(who, self._by_id)
         return seen
 
 
+class Known:
+    """What a writing connection remembers from one request to the next, so as not to ask the database again:
+    scopes, and where directories stand. Right as long as no other connection writes; the applier forgets it
+    otherwise, and after a rollback of what it says."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes()
+        self.moved = False  # did this request change where a directory stands?
+        self._directories: dict[int, tuple[int, bytes]] = {}
+
+    def renew(self, db: apsw.Connection) -> None:
+        """Others may have written: start from what the database says."""
+        self._directories.clear()
+        self.scopes.load(db)
+
+    def forget(self) -> None:
+        """Rolled back: what was learnt in the transaction may not be so."""
+        self._directories.clear()
+        self.scopes.forget()
+
+    def above(self, directory: int) -> tuple[int, bytes] | None:
+        """(parent, name) of a directory, None when it has to be asked."""
+        return self._directories.get(directory)
+
+    def keep(self, directory: int, parent: int, name: bytes) -> None:
+        if len(self._directories) > _DIRECTORIES:
+            self._directories.clear()
+        self._directories[directory] = parent, name
+
+    def forget_directory(self, directory: int) -> None:
+        """It moves or goes."""
+        self.moved = True
+        self._directories.pop(directory, None)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRules:
-    """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files."""
+    """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files. And how
+    much history is kept of a document: at most ``versions``, of a large file as many as would fill ``history_bytes``
+    if each were whole, but always a few."""
 
     ignore: tuple[str, ...] = ()
     max_bytes: int = 4 * 1024 * 1024
+    versions: int = 1000
+    history_bytes: int = 256 * 1024 * 1024
+
+    def versions_kept(self, size: int) -> int:
+        """Of a document of ``size`` bytes."""
+        return max(_FEW_VERSIONS, min(self.versions, self.history_bytes // max(size, 1)))
 
     def ignores(self, parts: tuple[bytes, ...]) -> bool:
         names = [paths.text(part) for part in parts]
@@ -105,16 +162,18 @@ class Tx:
 
     db: apsw.Connection
     policy: Policy
-    scopes: Scopes
+    known: Known
     who: Principal
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
     index: IndexRules = IndexRules()
-    events: list[tuple[str, int]] = field(default_factory=list)  # (op, node): what caches have to hear of
+    # What caches have to hear of: (op, node, parent, name).
+    events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
+    seq: int = 0  # of the newest row that this request has appended to the log
 
     @property
     def visible(self) -> Visible:
-        return self.scopes.visible(self.db, self.who)
+        return self.known.scopes.visible_as_loaded(self.who)
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
@@ -165,11 +224,16 @@ class Tx:
         """Names from the root. Raises Stale for an orphan."""
         names: list[bytes] = []
         while node != ROOT:
-            row = self.db.execute("select parent, name from node where id = ?", (node,)).fetchone()
-            if row is None or row[0] is None:
-                raise Stale()
-            node = row[0]
-            names.append(bytes(row[1]))
+            place = self.known.above(node)
+            if place is None:
+                row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
+                if row is None or row[0] is None:
+                    raise Stale()
+                place = row[0], bytes(row[1])
+                if row[2] == Kind.DIRECTORY:
+                    self.known.keep(node, *place)
+            node = place[0]
+            names.append(place[1])
         return tuple(reversed(names))
 
     def document_of(self, node: Node) -> int:
@@ -181,7 +245,7 @@ class Tx:
         return node.document
 
     def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
-        return self.scopes.intern(self.db, self.policy.scope(parts, shared))
+        return self.known.scopes.intern(self.db, self.policy.scope(parts, shared))
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
@@ -205,10 +269,12 @@ class Tx:
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
              path, other, os.urandom(8)),
         )  # fmt: skip
-        self.events.append((op, node.id))
-        return self.db.last_insert_rowid()
+        moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
+        self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
+        self.seq = self.db.last_insert_rowid()
+        return self.seq
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""
-        self.events.append((TOUCHED, directory))
+        self.events.append((TOUCHED, directory, None, b""))
         self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from avmfs.errors import AvmError, BadHandle, Invalid
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store import content
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
 _PIECE = 4 * 1024 * 1024
+_ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
 
 
 class Keep(Protocol):
@@ -45,6 +47,8 @@ class OpenFile:
     """One node that this mount has open, whatever its name is by now. ``unfinished``: these edits are a predecessor's,
     who was killed while it committed them; nothing may be added to them before that is done."""
 
+    __slots__ = ("edits", "handles", "keep", "lock", "memory", "node", "pending", "unfinished", "unsynced", "written")
+
     def __init__(self, memory: Memory, node: int, keep: Keep | None = None) -> None:
         self.memory = memory
         self.node = node
@@ -54,6 +58,7 @@ class OpenFile:
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit, ns
+        self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
 
     def now(self) -> Node:
@@ -78,6 +83,14 @@ class OpenFile:
             size = reader.open_node(self.node).size
             base = reader.read(self.node, offset, length)
             return content.overlay(base, offset, length, size, self.edits)
+
+    def seek(self, offset: int, *, hole: bool) -> int | None:
+        """See Reader.seek; a file with uncommitted edits is all data."""
+        with self.lock, self.memory.reading() as reader:
+            if not self.edits:
+                return reader.seek(self.node, offset, hole=hole)
+            size = content.size_after(reader.open_node(self.node).size, self.edits)
+            return None if offset >= size else size if hole else offset
 
     def edit(self, edit: Edit, handle: int) -> None:
         """Note a write or truncation; commits when much has gathered."""
@@ -110,10 +123,12 @@ class OpenFile:
         self.written = at
 
     def append(self, data: bytes, handle: int) -> None:
-        """O_APPEND: durable, at the store's own end of file, when this returns."""
+        """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
+        once it has been flushed, like anything that write(2) says."""
         with self.lock:
             self.commit(handle)
             self.memory.submit("append", node=self.node, handle=handle, data=data)
+            self.unsynced = True
 
     def commit(self, handle: int) -> None:
         """Make all edits durable. They stay, to be tried again, when it fails."""
@@ -123,6 +138,7 @@ class OpenFile:
                 with self.memory.store.once(COMMIT, self.node):
                     self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
                     self.forget()
+                self.unsynced = False
 
     def forget(self) -> None:
         """The edits are committed, or given up."""
@@ -131,19 +147,29 @@ class OpenFile:
             if self.keep is not None:
                 self.keep.committed(self.node)
 
+    def sync(self) -> None:
+        """Make durable what has been committed."""
+        with self.lock:
+            self.memory.submit("sync")
+            self.unsynced = False
+
 
 class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end."""
+
+    __slots__ = ("_released", "appends", "dirty", "file", "id", "readable", "syncs", "writable")
 
     def __init__(
         self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None],
         number: int | None = None,
     ) -> None:  # fmt: skip
         self.file = file
-        self.id = secrets.randbits(63) if number is None else number
+        # Who only reads commits nothing.
+        self.id = number if number is not None else secrets.randbits(63) if writable else 0
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
+        self.syncs = writable  # does its close wait until what was committed is durable?
         self._released = released
         file.handles += 1
 
@@ -154,8 +180,8 @@ class FileHandle:
 
     @property
     def pending(self) -> bool:
-        """Would a flush or release have to commit?"""
-        return self.dirty
+        """Would a flush or release have to commit, or wait for the disk?"""
+        return self.dirty or (self.syncs and self.file.unsynced)
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
@@ -170,8 +196,7 @@ class FileHandle:
         if self.appends:
             self.file.append(data, self.id)
         else:
-            self.file.edit(("w", offset, data), self.id)
-            self.dirty = True
+            self.write_at(offset, data)
         return len(data)
 
     def truncate(self, size: int) -> None:
@@ -182,14 +207,42 @@ class FileHandle:
             self.file.edit(("t", size), self.id)
             self.dirty = True
 
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
+        aside. Raises NotSupported for other modes, and for a large range in the middle of a file."""
+        if mode not in (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
+            raise NotSupported("this mode of fallocate")
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        size = self.file.now().size
+        if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < size:
+            if offset + length >= size:
+                self.truncate(offset)
+                self.truncate(size)
+            elif length > _ZEROS:
+                raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
+            else:
+                self.write_at(offset, bytes(length))
+        if not mode & KEEP_SIZE and offset + length > size:
+            self.truncate(offset + length)
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """At this offset, whatever O_APPEND says."""
+        self.file.edit(("w", offset, data), self.id)
+        self.dirty = True
+
     def flush(self) -> None:
         if self.dirty:
             self.file.commit(self.id)
             self.dirty = False
+        if self.syncs and self.file.unsynced:
+            self.file.sync()
 
     def fsync(self) -> None:
-        self.flush()
+        """Also what others have committed to this file, and whoever's edits wait on this mount."""
         self.file.commit(self.id)
+        self.dirty = False
+        self.file.sync()
 
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import stat
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from avmfs import paths, views
@@ -24,15 +24,15 @@ from avmfs.errors import (
     NotFound,
     NotPermitted,
     NotSupported,
+    PastEnd,
     ReadOnly,
 )
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
-from avmfs.vfs import address, nodes
+from avmfs.vfs import address, listings, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
-from avmfs.vfs.attributes import TYPE, Attributer, Attributes, Caller, inode
+from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.files import FileHandle, Keep, OpenFile
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class Tree:
         self.owner = Caller(uid, gid)
         self._read_only = read_only
         self._open: dict[int, OpenFile] = {}
+        self.opened = self._open  # for a front end that remembers answers: to look at, by node
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._attributer = Attributer(memory, self.owner, read_only)
@@ -70,12 +71,13 @@ class Tree:
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
-            node = self.memory.store.peek_child(self.memory.who, where.node.id, name)
-            if node is None:
+            parent = where.node.id
+            node, seen = self._settled(lambda: self.memory.store.peek_child(self.memory.who, parent, name))
+            if node is None or seen is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
                 raise address.absent(name)
-            return Real(node), self._attributer.of_node(self._overlaid(node))
+            return Real(node), self._attributer.of_node(seen)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self._attributes(found)
@@ -92,21 +94,13 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributer.of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
+        _, seen = self._settled(lambda: self.memory.store.peek_node(self.memory.who, number))
+        assert seen is not None
+        return self._attributer.of_node(seen)
 
-    def names(self, found: Address) -> list[tuple[bytes, int, int]]:
-        """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
-        with self.memory.reading() as reader:
-            if isinstance(found, Place):
-                return self._names_of_place(reader, found)
-            if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
-                raise NotDirectory()
-            entries = [(node.name, node.id, TYPE[node.kind]) for node in reader.children(found.node.id)]
-            if found.node.id == ROOT:
-                entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(self.memory)]
-                entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
-                entries.sort()
-            return entries
+    def names(self, found: Address) -> list[listings.Entry]:
+        """All entries but . and .., in order of name; views are never among them."""
+        return listings.names(self.memory, found)
 
     def readlink(self, found: Address) -> bytes:
         if isinstance(found, Alias):
@@ -193,6 +187,10 @@ class Tree:
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
 
+    def open_known(self, node: int) -> FileHandle:
+        """open(2) for reading of a regular file that the caller knows to be there and visible."""
+        return self._opening(node, True, False, False)
+
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
         with self._errors():
@@ -205,7 +203,9 @@ class Tree:
                 exclusive=bool(flags & os.O_EXCL), **self._owned(caller),
             )  # fmt: skip
             found = self.node(made["node"])
-            return found, self._open_file(found.node, flags)
+            handle = self._open_file(found.node, flags)
+            handle.file.unsynced = handle.syncs = True
+            return found, handle
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
@@ -219,11 +219,23 @@ class Tree:
                     handle.release()
 
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
-        """fallocate(2) without flags: the file reaches at least to offset + length."""
-        if mode or not isinstance(handle, FileHandle):
-            raise NotSupported("only plain fallocate")
-        if offset + length > handle.file.now().size:
-            handle.truncate(offset + length)
+        """fallocate(2); see FileHandle.allocate."""
+        if not isinstance(handle, FileHandle):
+            raise NotSupported("only a real file has room")
+        handle.allocate(mode, offset, length)
+
+    def seek(self, handle: Handle, offset: int, *, hole: bool) -> int:
+        """lseek(2) with SEEK_DATA or SEEK_HOLE. Raises PastEnd."""
+        if not isinstance(handle, FileHandle):
+            raise Invalid("a view has neither data nor holes")
+        found = handle.file.seek(offset, hole=hole)
+        if found is None:
+            raise PastEnd()
+        return found
+
+    def require_writable(self) -> None:
+        """Raises ReadOnly on a mount that only reads."""
+        self._writable()
 
     def statfs(self) -> os.statvfs_result:
         """Of the filesystem that holds the store."""
@@ -278,21 +290,21 @@ class Tree:
             self._writable()
             if not self.memory.store.peek_writable(self.memory.who, node.scope):
                 raise Denied("read-only for you", paths.printable(node.name))
-        with self._mutex:
-            file = self._open.get(node.id)
-            if file is None:
-                file = self._open[node.id] = OpenFile(self.memory, node.id, self.keep)
-            handle = FileHandle(
-                file, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable,
-                released=self._close,
-            )  # fmt: skip
+        handle = self._opening(node.id, readable, writable, bool(flags & os.O_APPEND) and writable)
         try:
             if flags & os.O_TRUNC:
                 handle.truncate(0)
         except BaseException:
-            self._close(file)
+            self._close(handle.file)
             raise
         return handle
+
+    def _opening(self, node: int, readable: bool, writable: bool, append: bool) -> FileHandle:
+        with self._mutex:
+            file = self._open.get(node)
+            if file is None:
+                file = self._open[node] = OpenFile(self.memory, node, self.keep)
+            return FileHandle(file, readable=readable, writable=writable, append=append, released=self._close)
 
     def _close(self, file: OpenFile) -> None:
         with self._mutex:
@@ -308,6 +320,7 @@ class Tree:
         """A handle that a predecessor of this process had given out. Asks nothing of the store."""
         with self._mutex:
             file = self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
+            file.unsynced = file.unsynced or writable  # for all that is known
             return FileHandle(
                 file, readable=readable, writable=writable, append=append, released=self._close, number=number
             )
@@ -353,6 +366,16 @@ class Tree:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
+    def _settled(self, ask: Callable[[], Node | None]) -> tuple[Node | None, Node | None]:
+        """A node as stored, and with this mount's uncommitted edits. Once more when something was committed on the
+        way: those edits, it may be, which would then be in neither."""
+        while True:
+            state = self.memory.store.peek_state()
+            node = ask()
+            seen = None if node is None else self._overlaid(node)
+            if self.memory.store.peek_state() == state:
+                return node, seen
+
     def _overlaid(self, node: Node) -> Node:
         file = self._open.get(node.id)
         return node if file is None else file.overlaid(node)
@@ -361,14 +384,6 @@ class Tree:
         if isinstance(found, Real):
             return self._attributer.of_node(self._overlaid(found.node))
         return self._attributer.of_virtual(found)
-
-    def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
-        if found.name == ASK:
-            with self.memory.mutex:
-                names = [paths.raw(name) for name in self.memory.questions]
-        else:
-            names = [paths.raw(name) for name in [paths.EVERYONE, *reader.agents()]]
-        return [(name, inode(found.name + b"/" + name), stat.S_IFREG) for name in sorted(names)]
 
     def _owned(self, caller: Caller) -> dict[str, int | None]:
         """Owner to record: None where it is the mount's, so that other mounts show their own."""

@@ -96,9 +96,14 @@ def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, AtEnd | None]:
     unread = [version for version in reversed(versions) if version.number > mark.version]
     if not unread or newest is None:
         return b"(no changes)\n", None
+    oldest = versions[-1].number
     told = [
         f"# v{version.number} ({mail.show_time(version.at, ctx.memory.zone)}) {version.author}\n"
-        + _between(reader, document, version.number - 1, version.number)
+        + (
+            _between(reader, document, version.number - 1, version.number)
+            if version.number > oldest or oldest == 1
+            else unified(b"", reader.version_bytes(document, oldest), "(no longer kept)", f"v{oldest}")
+        )
         for version in unread
     ]
     text = "".join([*told, f"# cursor: v{newest.number}\n"])

@@ -183,4 +183,6 @@ SEARCH: Readers = {
 LIMITS: Readers = {
     "message_bytes": lambda value: value.integer(1),
     "unread": lambda value: value.integer(1),
+    "versions": lambda value: value.integer(16),
+    "history_bytes": lambda value: value.integer(0),
 }

@@ -117,10 +117,14 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one agent can do to another: the size of one message, and unread ones per sender."""
+    """Bounds on what one agent can do to another: the size of one message, and unread ones per sender. And on what is
+    kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is taken whole,
+    but never fewer than 16."""
 
     message_bytes: int = 65536
     unread: int = 100
+    versions: int = 1000
+    history_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

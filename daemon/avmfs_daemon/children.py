@@ -64,7 +64,7 @@ def run_writer(spec: ChildSpec) -> None:
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
     from avmfs.store.sqlite import open_attached
-    from avmfs_daemon.keeper import Keeper
+    from avmfs_daemon.keeper import SETTLE_S, Keeper
 
     with living(spec) as life:
         assert spec.embedding is not None
@@ -72,7 +72,7 @@ def run_keeper(spec: ChildSpec) -> None:
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         keeper = Keeper(store, embedder)
         life.on_stop = lambda message: keeper.stop()
-        with store.watch(lambda seq: keeper.wake()):
+        with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()
             keeper.run()
 
@@ -120,12 +120,11 @@ def run_mount(spec: ChildSpec) -> None:
             if spec.restore_mode is not None:
                 path.chmod(spec.restore_mode)
 
-        def ready(about: dict[str, str]) -> None:
+        def ready() -> None:
             nonlocal device
             device = mountpoint.mounts_at(path)[-1].device
             if box is not None:
                 box.tell(identity(spec.mount, spec.database, device))
-            life.tell({"mount": about})
             life.ready()
 
         life.on_stop = stop
@@ -134,8 +133,8 @@ def run_mount(spec: ChildSpec) -> None:
         memory = open_memory(spec, embedder, life.ask)
         box = Box(spec.runtime_dir, spec.box) if spec.box is not None else None
         serve(
-            memory, spec.mount, ready=ready, told=lambda about: life.tell({"mount": about}), before_mount=before_mount,
-            runtime_dir=spec.runtime_dir, box=box,
+            memory, spec.mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir,
+            report=lambda about: life.tell({"mount": about}), box=box,
         )  # fmt: skip
 
 

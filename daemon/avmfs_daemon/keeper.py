@@ -22,12 +22,11 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 5.0
 RETRY_S: Final = 1.0  # while the model is loading
-SETTLE_S: Final = 0.05  # after a commit: the writer indexes words itself as soon as it is idle
+SETTLE_S: Final = 0.1  # between two looks at what was committed; the writer indexes the words, as soon as it is idle
 CHORES_S: Final = 30.0
 ORPHAN_S: Final = 120.0
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
-DRAIN: Final = 64
 
 
 class InformedEmbedder(Embedder, Protocol):
@@ -67,15 +66,12 @@ class Keeper:
                 log.error("%s", e)
                 more = False
             if not more:
-                if self._woken.wait(self._pause):
-                    self._stopping.wait(SETTLE_S)
+                self._woken.wait(self._pause)
                 self._woken.clear()
 
     def step(self) -> bool:
         """One piece of each kind of work; whether more waits."""
-        lexical, semantic = self._store.queue_lengths()
-        if lexical:
-            lexical = self._store.submit(OPERATOR, "drain_lexical", limit=DRAIN)["left"]
+        _, semantic = self._store.queue_lengths()
         more = self._embed(semantic > 0) if self._embedder is not None else False
         if self._clock() >= self._chores_at:
             self._chores_at = self._clock() + CHORES_S
@@ -85,7 +81,7 @@ class Keeper:
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
-        return bool(lexical) or more
+        return more
 
     def reap_orphans(self) -> None:
         """Free unlinked files on which no mount has renewed its hold while we watched for ORPHAN_S.

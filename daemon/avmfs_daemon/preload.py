@@ -28,7 +28,7 @@ for _module in (
     "avmfs_daemon.compose",
     "avmfs_daemon.main",  # multiprocessing imports the parent's main module in every child
     "avmfs.rpc.server",
-    "avmfs.fuse.mounted",
+    "avmfs.fuse.linux",
     "avmfs.fuse.serve",
 ):
     # A part that is missing (libfuse, say) is reported by the child that needs it.

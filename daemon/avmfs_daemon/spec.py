@@ -72,6 +72,8 @@ def rules_message(settings: Settings) -> dict[str, Any]:
         "default": settings.default_access,
         "ignore": list(settings.search.ignore),
         "max_bytes": settings.search.max_index_bytes,
+        "versions": settings.limits.versions,
+        "history_bytes": settings.limits.history_bytes,
     }
 
 
@@ -81,4 +83,6 @@ def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
         (pattern, access, None if agents is None else tuple(agents)) for pattern, access, agents in message["rules"]
     ]
     policy = Policy.from_words(rules, message["default"])
-    return policy, IndexRules(tuple(message["ignore"]), message["max_bytes"])
+    return policy, IndexRules(
+        tuple(message["ignore"]), message["max_bytes"], message["versions"], message["history_bytes"]
+    )

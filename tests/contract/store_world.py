@@ -279,8 +279,9 @@ _LEFT_OVER = {
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
     "version of no document": "select document from version where document not in (select id from document)",
-    "versions that are not 1 to head":
-        "select id from document where (select count(*) from version where document = id) <> head"
+    "a gap in the versions up to head":
+        "select id from document where (select count(*) from version where document = id)"
+        " <> head + 1 - coalesce((select min(number) from version where document = id), 1)"
         " or coalesce((select max(number) from version where document = id), 0) <> head",
     "an older version stated as the node's bytes":
         "select document, number from version join document on document.id = version.document"
@@ -372,8 +373,17 @@ def _sizes(db: apsw.Connection) -> list[str]:
             last = db.execute(
                 "select max(n * 65536 + length(data)) from extent join block on id = block where node = ?", (node,)
             ).get
-            if size <= 65536 or (last or 0) > size:
+            end = last or 0
+            if end > size:
                 found.append(f"node {node}: size {size}, blocks reach {last}")
+            for at, length in db.execute("select at, length(data) from tail where node = ? order by at", (node,)):
+                if at < end:
+                    found.append(f"node {node}: a piece at {at} lies over what ends at {end}")
+                end = at + length
+            if end > size:
+                found.append(f"node {node}: size {size}, its tail reaches {end}")
+        elif db.execute("select 1 from tail where node = ?", (node,)).get:
+            found.append(f"node {node}: inline, with a tail")
         elif (db.execute("select length(data) from body where node = ?", (node,)).get or 0) != size:
             found.append(f"node {node}: size {size}, body differs")
     return found

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
-from avmfs.store.sinks import TOUCHED, Event, Sink, parse
+import pytest
+
+from avmfs.store import seen
+from avmfs.store.seen import SeenNames
+from avmfs.store.sinks import MOVED, TOUCHED, Event, Sink, parse
 
 GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
 
 
-def told(*events: Event) -> list[bytes]:
+def told(*events: Event, names: SeenNames | None = None) -> list[bytes]:
     """What a sink of the mount ``mine`` is sent, frame by frame."""
     reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)  # packets: a write is a read
     try:
-        Sink(writing, b"mine", b"NAMES", b"node" + bytes(8), 4).tell(events)
+        Sink(writing, b"mine", b"NAMES", b"node" + bytes(8), 4, names).tell(events)
         os.close(writing)
         frames = []
         while frame := os.read(reading, 4096):
@@ -54,10 +59,58 @@ def test_mail_is_told_to_nobody() -> None:
     assert told(Event(b"", "tell", 4)) == []
 
 
+@pytest.fixture
+def names() -> Iterator[SeenNames]:
+    descriptor = seen.create()
+    table = SeenNames(descriptor)
+    yield table
+    table.close()
+    os.close(descriptor)
+
+
+def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames) -> None:
+    names.note(3, b"mine")
+    coming = Event(b"other", "create", 7, 3, b"new")
+    assert told(coming, names=names) == [node(7)]
+    assert told(Event(b"other", "create", 8, 4, b"mine"), names=names) == [node(8)], "in another directory"
+    assert told(Event(b"other", "remove", 9, 3, b"mine"), names=names) == [b"NAMES", node(9)]
+
+
+def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: SeenNames) -> None:
+    names.note(3, b"a")
+    names.note(3, b"b")
+    gone = Event(b"other", "remove", 7, 3, b"a")
+    assert told(gone, names=names)[0] == b"NAMES"
+    assert told(gone, Event(b"other", "rename", 8, 3, b"b"), names=names) == [node(7), node(8)]
+    names.note(3, b"a")
+    assert told(gone, names=names)[0] == b"NAMES"
+
+
+def test_a_moved_directory_and_changed_rights_concern_every_name(names: SeenNames) -> None:
+    for op in (MOVED, "shared", "ttl", "rules"):
+        assert told(Event(b"other", op, 7, 3, b"x"), names=names)[0] == b"NAMES"
+
+
+def test_only_what_cannot_shrink_is_a_table_of_names() -> None:
+    device = os.open("/dev/fuse", os.O_RDWR)
+    shrinking = os.memfd_create("t", os.MFD_ALLOW_SEALING)
+    os.ftruncate(shrinking, seen.SIZE)
+    short, null, good = os.memfd_create("t"), os.open("/dev/null", os.O_RDWR), seen.create()
+    try:
+        for bad in (shrinking, short, null):
+            assert parse(GOOD, [device, bad]) is None
+        sink = parse(GOOD, [device, good])
+        assert sink is not None and sink.seen is not None
+        sink.close()
+    finally:
+        for descriptor in (device, shrinking, short, null, good):
+            os.close(descriptor)
+
+
 def test_only_a_fuse_device_can_be_a_sink() -> None:
     others = [*os.pipe(), os.open("/dev/null", os.O_WRONLY)]
     try:
-        assert [parse(GOOD, descriptor) for descriptor in others] == [None, None, None]
+        assert [parse(GOOD, [descriptor]) for descriptor in others] == [None, None, None]
     finally:
         for descriptor in others:
             os.close(descriptor)
@@ -69,7 +122,7 @@ def test_a_malformed_sink_is_none() -> None:
         None, [], {}, {**GOOD, "at": 33}, {**GOOD, "at": -1}, {**GOOD, "at": "16"}, {**GOOD, "origin": b""},
         {**GOOD, "names": b"N" * 1000}, {**GOOD, "node": b"short"}, {**GOOD, "names": "text"},
     ]  # fmt: skip
-    assert [parse(said, device) for said in bad] == [None] * len(bad)
+    assert [parse(said, [device]) for said in bad] == [None] * len(bad)
     if device >= 0:
-        assert parse(GOOD, device) is not None
+        assert parse(GOOD, [device]) is not None and parse(GOOD, []) is None
         os.close(device)

@@ -7,13 +7,20 @@ one, or maps of shared blocks. The audit at the end of each test counts the owne
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from store_world import ALICE, BOB, World, rows
+from store_world import ALICE, BOB, World, faults, rows
 
+from avmfs.access import Policy
 from avmfs.errors import TooBig
-from avmfs.store.schema import BLOCK, INLINE_LIMIT
+from avmfs.store import database
+from avmfs.store.applier import Applier
+from avmfs.store.schema import BLOCK, INLINE_LIMIT, MEMORY
+from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import IndexRules
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -134,6 +141,27 @@ def test_an_append_only_file_stores_each_byte_once(world: World) -> None:
     assert world.history(ALICE, "/memory/log") == [lines[:size] for size in sizes]
 
 
+def test_an_append_costs_what_it_appends_however_long_the_file_is(world: World) -> None:
+    """Bytes written to the database by 100 appends of 50 bytes, to files of several sizes."""
+    grown = {}
+    for size in (1000, 60_000, 1_000_000):
+        path = f"/memory/log{size}"
+        world.write(ALICE, path, b"x" * size)
+        node = world.node(ALICE, path).id
+        world.do(ALICE, "append", node=node, handle=1, data=b"first\n")  # this one may move the file to blocks
+        before = world.rows("select coalesce(sum(length(data)), 0) from body union all select max(id) from block")
+        for number in range(100):
+            world.do(ALICE, "append", node=node, handle=number, data=b"%049d\n" % number)
+        after = world.rows("select coalesce(sum(length(data)), 0) from body union all select max(id) from block")
+        grown[size] = [(b[0] or 0) - (a[0] or 0) for a, b in zip(before, after, strict=True)]
+        tail = b"first\n" + b"".join(b"%049d\n" % number for number in range(100))
+        assert world.bytes(ALICE, path) == b"x" * size + tail
+        world.edit(ALICE, path, ["w", 3, b"yy"])  # a change elsewhere brings it all together
+        assert world.bytes(ALICE, path) == b"xxxyy" + b"x" * (size - 5) + tail
+    for size in (60_000, 1_000_000):
+        assert grown[size][0] <= 0 and grown[size][1] <= 1, "no row is made anew with the file in it"
+
+
 def test_small_changes_of_a_small_file_take_little(world: World) -> None:
     random_ = random.Random(8)
     words = [bytes(random_.choices(b"abcdefghijklmnopqrstuvwxyz ", k=12)) for _ in range(800)]
@@ -198,3 +226,21 @@ def test_symlinks_and_directories_have_no_bytes_to_write(world: World) -> None:
     for path in ("/memory/l", "/memory/shared"):
         with pytest.raises((IsADirectoryError, OSError)):
             world.edit(ALICE, path, ["w", 0, b"x"], handle=1)
+
+
+def test_of_a_large_file_as_many_versions_are_kept_as_fill_the_limit(tmp_path: Path) -> None:
+    rules = IndexRules(versions=100, history_bytes=40 * 100_000)
+    path = tmp_path / "avm.db"
+    database.prepare(path)
+    applier = Applier(path, Policy(), rules, orphans=True, clock=time.time_ns)
+    applier.alone(OPERATOR, "settle", {})
+    node = applier.alone(ALICE, "create", {"parent": MEMORY, "name": b"f", "mode": 0o644, "exclusive": True})["node"]
+    for number in range(60):
+        edits = [["w", 0, bytes([number]) * 100_000]]
+        applier.alone(ALICE, "commit", {"node": node, "handle": number, "edits": edits})
+    kept = [row[0] for row in applier.db.execute("select number from version order by number")]
+    assert kept == list(range(21, 61))
+    blocks = applier.db.execute("select count(*) from block").get
+    assert blocks == 40 * 2, "the blocks of the versions that went are free"
+    applier.close()
+    assert faults(path, Policy()) == []

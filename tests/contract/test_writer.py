@@ -648,14 +648,17 @@ def test_a_client_waits_for_a_writer_that_is_being_replaced(writer: WriterProces
 
 
 def test_a_client_gives_up_after_its_patience(writer: WriterProcess) -> None:
+    patient = writer.attach("*")
+    patient.submit(ALICE, "enroll")  # it is up
     store = writer.attach("*", patience_s=0.5)
-    store.submit(ALICE, "enroll")
     writer.kill()
     started = time.monotonic()
     with pytest.raises(Busy):
         store.submit(ALICE, "create", **create(b"f"))
     assert time.monotonic() - started < 3
     writer.start()
+    patient.submit(ALICE, "enroll")
+    patient.close()
     assert store.submit(ALICE, "create", **create(b"g"))["new"] is True
     store.close()
 

@@ -149,7 +149,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (settings.providers, settings.uids) == ((), {})
     assert settings.embedding == EmbeddingSettings()
     assert settings.search == SearchSettings()
-    assert settings.limits == Limits(message_bytes=65536, unread=100)
+    assert settings.limits == Limits(message_bytes=65536, unread=100, versions=1000, history_bytes=256 << 20)
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "{}", "---\n...\n", "\ufeff# with a byte order mark\n"])

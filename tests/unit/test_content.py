@@ -78,14 +78,21 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
 ) -> None:
     db.execute("begin")
     try:
-        model, size, extents = b"", 0, False
+        model, after = b"", content.Applied(0, b"")
         maps: list[tuple[bytes, bytes]] = []
         for edits, keep in steps:
-            if keep and extents:
+            if keep:  # like a log file: a small piece at the end
+                edits = [("w", after.size, b"piece"), *edits] if len(edits) > 1 else [("w", after.size, b"piece")]
+            if keep and after.extents:
                 maps.append((content.take_map(db, 99), model))
-            size, extents = content.apply(db, 99, size, extents, edits)
-            model = applied(model, edits)
-            assert size == len(model) and extents == (size > INLINE_LIMIT)
+            piece = content.small_append(after.size, edits)
+            if piece is not None:
+                after = content.append(db, 99, after.size, after.inline, piece)
+            else:
+                after = content.apply(db, 99, after.size, after.inline, edits)
+            model, size, extents = applied(model, edits), after.size, after.extents
+            assert after.inline in (model, None)
+            assert size == len(model) and (extents or size <= INLINE_LIMIT)
             assert content.read(db, 99, size, extents, 0, size) == model
             for offset in (0, 5, INLINE_LIMIT - 2, BLOCK * 2 - 1):
                 assert content.read(db, 99, size, extents, offset, 7) == model[offset : offset + 7]
@@ -95,7 +102,7 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
         for packed, whole in maps:
             assert content.read_map(db, packed, len(whole)) == whole, "a map owns its blocks"
             content.release_map(db, packed)
-        for table in ("body", "extent", "block", "shared"):
+        for table in ("body", "extent", "block", "shared", "tail"):
             assert db.execute(f"select count(*) from {table}").get == 0, table
     finally:
         db.execute("rollback")

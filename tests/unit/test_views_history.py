@@ -275,3 +275,22 @@ def test_a_directory_takes_its_own_cursor_back_and_no_files(world: World) -> Non
     assert bob.cat("/shared/:delta") == changed
     with pytest.raises(Invalid, match="version of a file"):
         bob.echo("v1\n", "/shared/:mark")
+
+
+# Versions that are no longer kept --------------------------------------------------------------------------
+
+
+def test_a_delta_from_before_what_is_kept_begins_with_the_oldest(world: World) -> None:
+    world.keep_versions(16)
+    bob = world.agent("bob")
+    bob.cat(f"{NOTE}:delta")
+    for number in range(2, 31):
+        write(world, f"{number}\n")
+    listed = bob.cat(f"{NOTE}:history").splitlines()
+    assert len(listed) == 16 and listed[0].startswith("v30 ") and listed[-1].startswith("v15 ")
+    told = bob.cat(f"{NOTE}:delta")
+    assert told.startswith("# v15 (") and "\n--- (no longer kept)\n+++ v15\n@@ -0,0 +1 @@\n+15\n# v16 (" in told
+    assert told.endswith("-29\n+30\n# cursor: v30\n") and bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+    assert bob.cat(f"{NOTE}:diff?from=15&to=30") == "--- v15\n+++ v30\n@@ -1 +1 @@\n-15\n+30\n"
+    with pytest.raises(Invalid, match="v14 is no longer kept; the oldest version is v15"):
+        bob.cat(f"{NOTE}:diff?from=14")

@@ -119,6 +119,7 @@ def _cut(name: str) -> tuple[str, str, str]:
 @dataclass
 class World:
     clock: Clock
+    applied: AppliedHere
     store: SqliteStore
     around: Surroundings
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -128,6 +129,9 @@ class World:
             self.agents[name] = Agent(Memory(self.around, Principal(name)))
             self.agents[name].memory.submit("enroll")
         return self.agents[name]
+
+    def keep_versions(self, count: int) -> None:
+        self.applied.applier.index = IndexRules(versions=count)
 
     def still(self, text: str) -> str:
         """``text`` with the random handles replaced, in order of appearance."""
@@ -144,9 +148,10 @@ class World:
 def opened(tmp_path: Path, policy: Policy | None = None) -> Iterator[World]:
     clock, path = Clock(), tmp_path / "avm.db"
     rules = policy or Policy()
-    store = SqliteStore(path, AppliedHere(path, rules, IndexRules(ignore=("*.tmp",)), clock), clock)
+    applied = AppliedHere(path, rules, IndexRules(ignore=("*.tmp",)), clock)
+    store = SqliteStore(path, applied, clock)
     engine = Engine(store.search_index, HashingEmbedding(), TokenCounter())
     try:
-        yield World(clock, store, Surroundings(store, engine, SearchSettings(), Limits(), clock, UTC))
+        yield World(clock, applied, store, Surroundings(store, engine, SearchSettings(), Limits(), clock, UTC))
     finally:
         store.close()

@@ -18,14 +18,27 @@ from avmfs.store.transaction import Tx
 
 Command = Callable[..., Any]
 _COMMANDS: dict[str, Command] = {}
+_RELAXED: set[str] = set()
 
 
 def command(function: Command) -> Command:
-    """Register a write command under its own name."""
+    """Register a write command under its own name. Its reply promises that the change survives power loss."""
     if function.__name__ in _COMMANDS:
         raise ValueError(f"command {function.__name__} is registered twice")
     _COMMANDS[function.__name__] = function
     return function
+
+
+def relaxed(function: Command) -> Command:
+    """Register a command whose reply does not promise that: its change survives kill -9 of everything at once, and
+    power loss with the next command that promises it (``sync``, say, when the file is closed)."""
+    _RELAXED.add(function.__name__)
+    return command(function)
+
+
+def promises_durability(name: str) -> bool:
+    """Does the reply to this command wait for the disk?"""
+    return name not in _RELAXED
 
 
 def names() -> tuple[str, ...]:

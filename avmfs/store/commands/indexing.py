@@ -6,25 +6,30 @@ are computed elsewhere and put here. Both are always rebuildable from the bytes.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from avmfs.node import Kind, Node
 from avmfs.store import content
-from avmfs.store.commands import command, lineage
+from avmfs.store.commands import lineage, relaxed
 from avmfs.store.transaction import Tx
 from avmfs.text import passages, segment, sniff
 
 DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
 
+HURRY_S = 0.003
 
-@command
-def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
-    """Index up to ``limit`` queued documents, fewer when they are large. {"done", "left"}."""
+
+@relaxed
+def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any]:
+    """Index up to ``limit`` queued documents, fewer when they are large; with ``hurry`` no more than takes a few
+    milliseconds. {"done", "left"}."""
+    began = time.perf_counter()
     queued: list[Any] = tx.db.execute("select document from lexical_queue order by turn limit ?", (limit,)).fetchall()
     done = size = 0
     for (document,) in queued:
-        if size >= DRAIN_BYTES:
+        if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
             break
         size += _index(tx, document)
         tx.db.execute("delete from lexical_queue where document = ?", (document,))
@@ -32,7 +37,7 @@ def drain_lexical(tx: Tx, limit: int = 64) -> dict[str, Any]:
     return {"done": done, "left": tx.db.execute("select count(*) from lexical_queue").get}
 
 
-@command
+@relaxed
 def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
     """Store [passage id, float32 bytes] pairs. A passage that was re-indexed meanwhile is left out. {"stored"}."""
     tx.require_operator()
@@ -53,7 +58,7 @@ def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
     return {"stored": stored}
 
 
-@command
+@relaxed
 def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     """Take documents off the semantic queue that have nothing (left) to embed."""
     tx.require_operator()
@@ -62,7 +67,7 @@ def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     return {}
 
 
-@command
+@relaxed
 def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
     tx.require_operator()

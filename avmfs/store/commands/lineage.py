@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from avmfs.node import Node
@@ -34,13 +35,12 @@ def whole(tx: Tx, node: Node) -> bytes:
 
 
 def new_document(tx: Tx, node: int) -> int:
-    """A document for a new file, with a short handle of its own."""
+    """A document for a new file, with a short handle of its own. The caller names it in the node's row."""
     document = new_id()
     tx.db.execute(
         "insert into document(id, node, handle, creator, created) values(?, ?, ?, ?, ?)",
         (document, node, _new_handle(tx), tx.who.name, tx.now),
     )
-    tx.db.execute("update node set document = ? where id = ?", (document, node))
     return document
 
 
@@ -58,30 +58,68 @@ def head(tx: Tx, document: int) -> int:
     return int(tx.db.execute("select head from document where id = ?", (document,)).get)
 
 
-def add_version(tx: Tx, document: int, size: int, seq: int, handle: int | None) -> int:
-    """The node's bytes are now the newest version. The old one must have been kept before."""
-    number = head(tx, document) + 1
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest version of a document, and where the bytes are that carry it. ``number`` 0: never written.
+    ``open``: stated by the node's bytes, not yet by a body of its own."""
+
+    number: int
+    open: bool
+    at: int
+    handle: int | None
+    extents: bool
+
+
+def newest(tx: Tx, node: Node) -> Newest:
+    """Of a file that has a document."""
+    row: Any = tx.db.execute(
+        "select head, encoding, at, version.handle, extents from node join document on document.id = node.document"
+        " left join version on version.document = document.id and number = head where node.id = ?",
+        (node.id,),
+    ).fetchone()
+    number, encoding, at, handle, inside = row
+    return Newest(number, encoding == Encoding.HEAD, at or 0, handle, bool(inside))
+
+
+def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:
+    """The node's bytes are now the newest version. The old one must have been kept before. The oldest goes when there
+    are as many as are kept."""
     tx.db.execute(
         "insert into version(document, number, at, author, size, seq, encoding, handle) values(?, ?, ?, ?, ?, ?, 0, ?)",
         (document, number, tx.now, tx.who.name, size, seq, handle),
     )
     tx.db.execute("update document set head = ? where id = ?", (number, document))
-    return number
+    over = number - tx.index.versions_kept(size)
+    if over > 0:
+        _drop_versions(tx, document, over)
 
 
-def keep_for(tx: Tx, node: Node, document: int, edits: list[Edit]) -> bytes | None:
-    """Before the edits: keep the newest version. Returns the old bytes when its body must be stated
-    against the new ones afterwards (``settle``), None when nothing is left to do."""
-    number = head(tx, document)
-    if not number or _encoding(tx, document, number) != Encoding.HEAD:
-        return None
+def _drop_versions(tx: Tx, document: int, up_to: int) -> None:
+    """Forget the oldest versions. No newer one is stated against them."""
+    _release_maps(tx, document, up_to)
+    tx.db.execute("delete from version where document = ? and number <= ?", (document, up_to))
+
+
+def _release_maps(tx: Tx, document: int, up_to: int) -> None:
+    rows: list[Any] = tx.db.execute(
+        "select body from version where document = ? and number <= ? and encoding = ?",
+        (document, up_to, int(Encoding.MAP)),
+    ).fetchall()
+    for (packed,) in rows:
+        content.release_map(tx.db, packed)
+
+
+def keep_for(tx: Tx, node: Node, document: int, last: Newest, edits: list[Edit]) -> bool:
+    """Before the edits: keep the newest version. Is its body still to be stated against the new bytes (``settle``)?"""
+    if not last.number or not last.open:
+        return False
     if content.only_appends(node.size, edits):
-        _set(tx, document, number, Encoding.PREFIX, None)
-    elif extents(tx, node.id):
-        _set(tx, document, number, Encoding.MAP, content.take_map(tx.db, node.id))
+        _set(tx, document, last.number, Encoding.PREFIX, None)
+    elif last.extents:
+        _set(tx, document, last.number, Encoding.MAP, content.take_map(tx.db, node.id))
     else:
-        return whole(tx, node)
-    return None
+        return True
+    return False
 
 
 def settle(tx: Tx, document: int, number: int, older: bytes, newer: bytes | None) -> None:
@@ -95,36 +133,30 @@ def settle(tx: Tx, document: int, number: int, older: bytes, newer: bytes | None
     _set(tx, document, number, encoding, body)
 
 
-def amendable(tx: Tx, document: int, handle: int | None) -> bool:
+def amendable(tx: Tx, document: int, last: Newest, handle: int | None) -> bool:
     """Is the newest version still open to this handle? Not once another agent has marked it as read."""
-    if handle is None:
-        return False
-    row = tx.db.execute(
-        "select at, number from version where document = ? and number = (select head from document where id = ?)"
-        " and handle = ? and encoding = 0",
-        (document, document, handle),
-    ).fetchone()
-    if row is None or tx.now - row[0] > AMEND_WITHIN_NS:
+    if handle is None or last.handle != handle or not last.open or tx.now - last.at > AMEND_WITHIN_NS:
         return False
     return not tx.db.execute(
-        "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, row[1], tx.who.name)
+        "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, last.number, tx.who.name)
     ).get
 
 
-def amend_for(tx: Tx, node: Node, document: int, edits: list[Edit]) -> tuple[bool, bytes | None]:
-    """Can the version before the newest still be read after the edits are laid over the newest?
-    Returns (yes, its bytes when its body must be restated)."""
-    number = head(tx, document)
+def amend_for(
+    tx: Tx, document: int, last: Newest, inline: bytes | None, edits: list[Edit]
+) -> tuple[bool, bytes | None]:
+    """Can the version before the newest still be read after the edits are laid over the newest, whose bytes are
+    ``inline`` (None: in extents)? Returns (yes, its bytes when its body must be restated)."""
     row = tx.db.execute(
-        "select encoding, body, size from version where document = ? and number = ?", (document, number - 1)
+        "select encoding, body, size from version where document = ? and number = ?", (document, last.number - 1)
     ).fetchone()
     if row is None or history.self_contained(row[0]):
         return True, None
     if row[0] == Encoding.PREFIX and content.only_appends(row[2], edits):
         return True, None
-    if extents(tx, node.id):
+    if inline is None:
         return False, None
-    return True, history.decode(row[0], row[1], row[2], whole(tx, node))
+    return True, history.decode(row[0], row[1], row[2], inline)
 
 
 def continue_document(tx: Tx, target: Node, source: Node) -> int:
@@ -168,9 +200,10 @@ def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
     return None
 
 
-def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> int | None:
+def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> tuple[int, tuple[str, ...] | None, int | None] | None:
     """An empty file appears under a name that an editor has just renamed away to a backup: the document comes back
-    to the name, the backup goes on as a document of its own. Returns it, or None when there was none."""
+    to the name, the backup goes on as a document of its own. Returns (document, who shares it, when it expires),
+    for the row that the caller makes; None when there was none."""
     held = renamed_away(tx, parent, name)
     if held is None or held.document is None:
         return None
@@ -181,22 +214,22 @@ def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> int | None:
         else:
             settle(tx, document, number, whole(tx, held), None)
     tx.db.execute("update document set node = ? where id = ?", (node, document))
-    tx.db.execute("update node set document = ?, expires = ? where id = ?", (document, held.expires, node))
     set_apart(tx, held, document)
-    return document
+    names = tx.db.execute("select shared from document where id = ?", (document,)).get
+    return document, tuple(names.split(",")) if names else None, held.expires
 
 
 def set_apart(tx: Tx, backup: Node, document: int) -> None:
     """The document has gone back to its name; the backup becomes one of its own, for the same agents."""
     tx.db.execute("update document set away_parent = null, away_name = null where id = ?", (document,))
-    tx.db.execute("update node set expires = null where id = ?", (backup.id,))
     own = new_document(tx, backup.id)
+    tx.db.execute("update node set document = ?, expires = null where id = ?", (own, backup.id))
     tx.db.execute(
         "update document set (creator, shared) = (select creator, shared from document where id = ?) where id = ?",
         (document, own),
     )
     seq = tx.log("write", tx.node(backup.id), b"", scope=backup.scope)
-    add_version(tx, own, backup.size, seq, None)
+    add_version(tx, own, 1, backup.size, seq, None)
     enqueue(tx, own)
 
 
@@ -210,11 +243,7 @@ def is_backup(name: bytes, other: bytes) -> bool:
 
 def drop_document(tx: Tx, document: int) -> None:
     """Remove a document with its versions, index rows and everything said about it."""
-    maps: list[Any] = tx.db.execute(
-        "select body from version where document = ? and encoding = ?", (document, int(Encoding.MAP))
-    ).fetchall()
-    for (packed,) in maps:
-        content.release_map(tx.db, packed)
+    _release_maps(tx, document, head(tx, document))
     tx.db.execute("delete from version where document = ?", (document,))
     drop_index(tx, document)
     for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):

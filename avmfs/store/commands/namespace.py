@@ -8,12 +8,13 @@ from avmfs import paths
 from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted
 from avmfs.node import Kind, Node
 from avmfs.store import content
-from avmfs.store.commands import command, lineage
+from avmfs.store.commands import command, lineage, relaxed
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT
+from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx, new_id
 
 
-@command
+@relaxed
 def create(
     tx: Tx, parent: int, name: bytes, mode: int, exclusive: bool, uid: int | None = None, gid: int | None = None
 ) -> dict[str, Any]:
@@ -77,12 +78,13 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
         raise NotEmpty(path=paths.printable(name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
+    tx.known.forget_directory(node.id)
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
     return {"node": node.id}
 
 
-@command
+@relaxed
 def set_attributes(
     tx: Tx, node: int, mode: int | None = None, uid: int | None = None, gid: int | None = None,
     atime: int | None = None, mtime: int | None = None, explicit: bool = True,
@@ -127,23 +129,27 @@ def make(
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     scope = tx.place(parts)
-    node = new_id()
-    tx.db.execute(
-        "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope) values(?,?,?,?,?,?,?,?,?,?)",
-        (node, directory.id, name, int(kind), mode & 0o7777, uid, gid, tx.now, tx.now, scope),
+    made = new_id()
+    document: int | None = None
+    expires: int | None = None
+    back = lineage.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
+    if back is not None:
+        document, names, expires = back
+        scope = tx.place(parts, names)
+    elif kind is Kind.FILE:
+        document = lineage.new_document(tx, made)
+        tx.db.execute("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
+    node = Node(
+        made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
     )
-    if kind is Kind.FILE:
-        if (document := lineage.reclaim(tx, directory.id, name, node)) is not None:
-            names = tx.db.execute("select shared from document where id = ?", (document,)).get
-            scope = tx.place(parts, tuple(names.split(",")) if names else None)
-            tx.db.execute("update node set scope = ? where id = ?", (scope, node))
-        else:
-            document = lineage.new_document(tx, node)
-            tx.db.execute("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
-    made = tx.node(node)
-    tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", made, paths.join(parts))
+    tx.db.execute(
+        "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires)"
+        " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (made, directory.id, name, int(kind), node.mode, uid, gid, tx.now, tx.now, scope, document, expires),
+    )
+    tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", node, paths.join(parts))
     tx.touch(directory.id)
-    return made
+    return node
 
 
 def remove(tx: Tx, directory: Node, node: Node) -> None:
@@ -157,6 +163,7 @@ def remove(tx: Tx, directory: Node, node: Node) -> None:
 
 def orphan(tx: Tx, node: Node) -> None:
     """Detach a node from the tree; its bytes go now, or once no mount holds it open."""
+    tx.events.append((ORPHANED, node.id, None, b""))
     if tx.orphans and node.kind is Kind.FILE:
         tx.db.execute(
             "update node set parent = null, document = null, expires = null, ctime = ? where id = ?", (tx.now, node.id)

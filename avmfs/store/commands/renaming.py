@@ -8,6 +8,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, lineage, namespace
+from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx
 
 NOREPLACE = 1  # renameat2(2)
@@ -73,6 +74,8 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
         if tx.db.execute("select 1 from node where parent = ? limit 1", (target.id,)).get:
             raise NotEmpty(path=where)
         tx.db.execute("delete from node where id = ?", (target.id,))
+        tx.events.append((ORPHANED, target.id, None, b""))
+        tx.known.forget_directory(target.id)
         tx.db.execute("delete from mark where subject = ?", (target.id,))
         return
     if source.kind is Kind.DIRECTORY:
@@ -89,8 +92,8 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
     document = lineage.continue_document(tx, target, source)
     before = lineage.head(tx, document)
     seq = tx.log("write", tx.node(source.id), path, version=before + 1, scope=target.scope)
-    number = lineage.add_version(tx, document, source.size, seq, None)
-    advance_own_mark(tx, document, before, number, seq)
+    lineage.add_version(tx, document, before + 1, source.size, seq, None)
+    advance_own_mark(tx, document, before, before + 1, seq)
     lineage.enqueue(tx, document)
     return document
 
@@ -102,6 +105,8 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     tx.db.execute(
         "update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id)
     )
+    if source.kind is Kind.DIRECTORY:
+        tx.known.forget_directory(source.id)
     if source.document is not None and replaced is None:
         tx.db.execute(
             "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?",
@@ -116,6 +121,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     else:
         rescope(tx, moved, parts)
         tx.log("rename", moved, paths.join(parts), other=old_path)
+    tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
     if there.id != here.id:
         tx.touch(there.id)
@@ -141,9 +147,11 @@ def _place_exchanged(tx: Tx, node: Node, directory: Node, name: bytes) -> None:
     parts = (*tx.parts(directory.id), name)
     tx.place(parts, _shared_at(tx, node, parts))
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
+    tx.known.forget_directory(node.id)
     moved = tx.node(node.id)
     rescope(tx, moved, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
+    tx.events.append(("rename", node.id, node.parent, node.name))
 
 
 def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.node import Kind
 from avmfs.store import content, schema
-from avmfs.store.commands import command, namespace, renaming
+from avmfs.store.commands import command, namespace, relaxed, renaming
 from avmfs.store.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
@@ -37,11 +37,17 @@ def settle(tx: Tx) -> dict[str, Any]:
     memory = tx.node(schema.MEMORY)
     renaming.rescope(tx, memory, (paths.MEMORY,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
-    tx.events.append(("rules", schema.ROOT))
+    tx.events.append(("rules", schema.ROOT, None, b""))
     return {"rescoped": True}
 
 
 @command
+def sync(tx: Tx) -> dict[str, Any]:
+    """Nothing but a reply that waits for the disk, and with it for everything committed so far."""
+    return {}
+
+
+@relaxed
 def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     """Remove nodes whose ttl has passed; every route stopped showing them then. {"reaped"}."""
     tx.require_operator()
@@ -55,7 +61,7 @@ def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     return {"reaped": len(rows)}
 
 
-@command
+@relaxed
 def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
     """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped"}."""
     tx.require_operator()
@@ -78,7 +84,7 @@ def reap_all_orphans(tx: Tx) -> dict[str, Any]:
     return reaped
 
 
-@command
+@relaxed
 def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
     """A mount still has these unlinked files open: renew its leases on them. One that is gone already is left out."""
     for node in nodes:
@@ -89,7 +95,7 @@ def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
     return {}
 
 
-@command
+@relaxed
 def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
     """Drop the kept replies of clients that have been silent since ``before`` (ns)."""
     tx.require_operator()

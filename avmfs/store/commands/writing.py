@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store import content
-from avmfs.store.commands import command, lineage, namespace, renaming
+from avmfs.store.commands import command, lineage, namespace, relaxed, renaming
 from avmfs.store.commands.arguments import whole
 from avmfs.store.content import Edit
 from avmfs.store.schema import ROOT
@@ -29,7 +29,7 @@ def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime:
     return write(tx, found, handle, [_edit(item) for item in edits], mtime)
 
 
-@command
+@relaxed
 def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]:
     """O_APPEND: the bytes go to the end of file as it is now, whatever the writer believed. Adds "offset"."""
     found = tx.node(node)
@@ -102,39 +102,52 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
     if node.kind is not Kind.FILE:
         raise IsDirectory()
     if node.document is None:
-        size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
-        _stamp(tx, node, size, extents, mtime)
-        return {"size": size, "version": None, "seq": None}
-    document, before = node.document, lineage.head(tx, node.document)
-    amend, older = False, None
-    if lineage.amendable(tx, document, handle):
-        amend, older = lineage.amend_for(tx, node, document, edits)
-    if not amend:
-        older = lineage.keep_for(tx, node, document, edits)
-    size, extents = content.apply(tx.db, node.id, node.size, lineage.extents(tx, node.id), edits)
-    _stamp(tx, node, size, extents, mtime)
-    if older is not None:
-        newer = None if extents else content.read(tx.db, node.id, size, False, 0, size)
-        lineage.settle(tx, document, before - 1 if amend else before, older, newer)
-    number = before if amend else before + 1
+        inline = _inline(tx, node, lineage.extents(tx, node.id))
+        after = _lay(tx, node, inline, edits)
+        _stamp(tx, node, after, mtime)
+        tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
+        return {"size": after.size, "version": None, "seq": None}
+    document, last = node.document, lineage.newest(tx, node)
+    inline = _inline(tx, node, last.extents)
+    amend, before = False, None  # the bytes of the version that is to be stated against the new ones
+    if lineage.amendable(tx, document, last, handle):
+        amend, before = lineage.amend_for(tx, document, last, inline, edits)
+    if not amend and lineage.keep_for(tx, node, document, last, edits):
+        before = inline
+    after = _lay(tx, node, inline, edits)
+    _stamp(tx, node, after, mtime)
+    if before is not None:
+        lineage.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
+    number = last.number if amend else last.number + 1
     seq = tx.log("write", node, paths.join(tx.parts(node.id)), version=number)
     if amend:
         tx.db.execute(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
-            (tx.now, size, seq, document, number),
+            (tx.now, after.size, seq, document, number),
         )
     else:
-        lineage.add_version(tx, document, size, seq, handle)
-    renaming.advance_own_mark(tx, document, before, number, seq)
+        lineage.add_version(tx, document, number, after.size, seq, handle)
+    renaming.advance_own_mark(tx, document, last.number, number, seq)
     lineage.enqueue(tx, document)
-    return {"size": size, "version": number, "seq": seq}
+    return {"size": after.size, "version": number, "seq": seq}
 
 
-def _stamp(tx: Tx, node: Node, size: int, extents: bool, mtime: int | None) -> None:
+def _lay(tx: Tx, node: Node, inline: bytes | None, edits: list[Edit]) -> content.Applied:
+    piece = content.small_append(node.size, edits)
+    if piece is not None:
+        return content.append(tx.db, node.id, node.size, inline, piece)
+    return content.apply(tx.db, node.id, node.size, inline, edits)
+
+
+def _inline(tx: Tx, node: Node, extents: bool) -> bytes | None:
+    return None if extents else content.read(tx.db, node.id, node.size, False, 0, node.size)
+
+
+def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> None:
     at = tx.now if mtime is None else min(mtime, tx.now)
     tx.db.execute(
         "update node set size = ?, extents = ?, mtime = ?, ctime = ? where id = ?",
-        (size, int(extents), at, at, node.id),
+        (after.size, int(after.extents), at, at, node.id),
     )
 
 

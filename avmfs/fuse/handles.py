@@ -1,0 +1,69 @@
+"""Open handles by number: what a file's or directory's ``fh`` stands for.
+
+Owns the one table of what this mount has open; every handle gets its number in ``keep`` and loses it in ``drop``, and
+nowhere else. Called by the operations on open files, directories and locks.
+"""
+
+from __future__ import annotations
+
+from avmfs.errors import BadHandle, Invalid
+from avmfs.fuse import protocol as p
+from avmfs.fuse.resume import Continuity
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.nodes import QuestionHandle, VirtualHandle
+from avmfs.vfs.tree import Handle
+
+
+class Handles:
+    """One mount's open handles. Threads may share it: each step is one operation on a dict."""
+
+    def __init__(self, continuity: Continuity) -> None:
+        self._continuity = continuity
+        self._open: dict[int, Handle] = continuity.handles
+
+    def keep(self, handle: Handle, unique: int) -> int:
+        """A number for a new handle, which that request asked for."""
+        number = self._continuity.opened(handle, unique)
+        self._open[number] = handle
+        return number
+
+    def given(self, unique: int) -> int | None:
+        """The handle that a predecessor had made for this request, before it was killed."""
+        return self._continuity.given(unique) if unique >= p.RESENT else None
+
+    def went_on(self, number: int, handle: VirtualHandle, unique: int = 0, data: bytes = b"") -> None:
+        """Something was done to a virtual handle; ``data`` was written to it by that request."""
+        self._continuity.progress(number, handle, unique, data)
+        if isinstance(handle, QuestionHandle):
+            self._continuity.asked()
+
+    def asked(self) -> None:
+        """Questions have changed."""
+        self._continuity.asked()
+
+    def written(self, number: int, unique: int) -> bool:
+        """Did a predecessor take the bytes of this WRITE to a virtual handle?"""
+        return unique >= p.RESENT and self._continuity.written(number, unique)
+
+    def __getitem__(self, number: int) -> Handle:
+        try:
+            return self._open[number]
+        except KeyError:
+            raise BadHandle() from None
+
+    def find(self, number: int) -> Handle | None:
+        return self._open.get(number)
+
+    def file(self, number: int) -> FileHandle:
+        """The handle, which must be a real file's. Raises Invalid."""
+        handle = self[number]
+        if not isinstance(handle, FileHandle):
+            raise Invalid("a view cannot be locked")
+        return handle
+
+    def drop(self, number: int) -> None:
+        self._open.pop(number, None)
+        self._continuity.closed(number)
+
+    def __len__(self) -> int:
+        return len(self._open)

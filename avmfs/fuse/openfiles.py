@@ -1,0 +1,202 @@
+"""Operations on open files: opening, reading, writing, closing.
+
+Owns what these requests mean, as calls of handles. What has to commit, to render or to wait for another's commit may
+block; all else is answered at once, in the thread that leads.
+"""
+
+from __future__ import annotations
+
+import os
+
+from avmfs.errors import Invalid
+from avmfs.fuse import protocol as p
+from avmfs.fuse.handles import Handles
+from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.pages import Pages
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.replies import Replies
+from avmfs.fuse.session import Later, Request, Session
+from avmfs.vfs.address import Real
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.locks import LockTable
+from avmfs.vfs.nodes import VirtualHandle
+from avmfs.vfs.tree import Handle, Tree
+
+_BODY = p.IN_HEADER.size
+_WRITES = os.O_ACCMODE | os.O_TRUNC
+
+
+class OpenFiles:
+    """See the module."""
+
+    def __init__(
+        self, session: Session, tree: Tree, numbers: Numbers, replies: Replies, handles: Handles, pages: Pages,
+        locks: LockTable,
+    ) -> None:  # fmt: skip
+        self._session, self._tree, self._numbers = session, tree, numbers
+        self._replies, self._handles, self._pages, self._locks = replies, handles, pages, locks
+        session.answers({
+            Op.OPEN: self._open_again, Op.READ: self._read_again, Op.FLUSH: self._flush_unwritten,
+            Op.RELEASE: self._release_unwritten,
+        })  # fmt: skip
+        session.serves({
+            Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
+            Op.RELEASE: self._release,
+        })  # fmt: skip
+        session.serves({
+            Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate, Op.LSEEK: self._lseek,
+        }, blocking=True)  # fmt: skip
+
+    # From memory: a file that is only read ------------------------------------------------------------
+
+    def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        (flags, _) = p.OPEN_IN.unpack_from(view, _BODY)
+        if flags & _WRITES:
+            return None
+        version = self._replies.known(node)
+        if version is None:
+            return None
+        number = self._handles.keep(self._tree.open_known(node), unique)
+        if self._pages.keep(node, version):
+            return p.OPEN_REPLY.pack(p.OPEN_REPLY.size, 0, unique, number, p.FOPEN_KEEP_CACHE, 0)
+        self._pages.dropped(node, number, version)
+        return p.OPEN_REPLY.pack(p.OPEN_REPLY.size, 0, unique, number, 0, 0)
+
+    def _read_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, offset, length, _, _, _, _ = p.READ_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.file.edits:
+            return None
+        self._pages.heard(node, fh)
+        data = handle.read(offset, length)
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), 0, unique) + data
+
+    def _flush_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, _, _, owner = p.FLUSH_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.pending:
+            return None
+        self._pages.heard(node, fh)
+        self._locks.forget(handle.file.node, owner, "range")
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
+
+    def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, _, flags, _ = p.RELEASE_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if type(handle) is not FileHandle or handle.pending or flags & p.RELEASE_FLOCK_UNLOCK:
+            return None
+        self._pages.heard(node, fh)
+        handle.release()
+        self._handles.drop(fh)
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
+
+    # Whatever it is -----------------------------------------------------------------------------------
+
+    def _open(self, request: Request) -> bytes:
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        if (given := self._handles.given(request.unique)) is not None:
+            return _opened(given, self._handles[given])
+        found = self._numbers.address(request.node)
+        if isinstance(found, Real):
+            self._session.must_not_wait_for(request.node, self._tree)
+        elif not self._session.may_block():
+            raise Later
+        else:
+            request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
+        handle = self._tree.open(found, flags)
+        if request.answered:  # interrupted meanwhile: nobody will release it
+            handle.release()
+            return b""
+        return self._kept(handle, request)
+
+    def _create(self, request: Request) -> bytes:
+        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
+        name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
+        self._replies.will_be_cached(request.node, name)
+        if (given := self._handles.given(request.unique)) is not None:
+            before = self._handles[given]
+            if isinstance(before, FileHandle):
+                node = self._tree.node(before.file.node)
+                return self._replies.entry(node, self._tree.attributes(node)) + _opened(given, before)
+        found, handle = self._tree.create(
+            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
+        )
+        return self._replies.entry(found, self._tree.attributes(found)) + self._kept(handle, request)
+
+    def _kept(self, handle: Handle, request: Request) -> bytes:
+        return _opened(self._handles.keep(handle, request.unique), handle)
+
+    def _read(self, request: Request) -> bytes:
+        fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if isinstance(handle, VirtualHandle) and not self._session.may_block():
+            raise Later  # reaching the end of a view may commit a mark
+        self._session.must_not_wait_for(request.node, self._tree)
+        if not isinstance(handle, VirtualHandle) or handle.ended:
+            return handle.read(offset, size)
+        piece = handle.read(offset, size)
+        if handle.ended:
+            self._handles.went_on(fh, handle)
+        return piece
+
+    def _write(self, request: Request) -> bytes:
+        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if not self._session.may_block() and (
+            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+        ):
+            raise Later
+        self._session.must_not_wait_for(request.node, self._tree)
+        self._pages.wrote(request.node)
+        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
+        if not isinstance(handle, VirtualHandle):
+            return p.WRITE_OUT.pack(handle.write(offset, data), 0)
+        if not self._handles.written(fh, request.unique):
+            handle.write(offset, data)
+            self._handles.went_on(fh, handle, request.unique, data)
+        return p.WRITE_OUT.pack(len(data), 0)
+
+    def _flush(self, request: Request) -> bytes:
+        fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
+        handle = self._handles[fh]
+        if not self._session.may_block() and handle.pending:
+            raise Later
+        handle.flush()
+        if isinstance(handle, FileHandle):
+            self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
+        elif handle.writable:
+            self._handles.went_on(fh, handle)
+        return b""
+
+    def _fsync(self, request: Request) -> bytes:
+        self._handles[p.FSYNC_IN.unpack_from(request.body)[0]].fsync()
+        return b""
+
+    def _release(self, request: Request) -> bytes:
+        fh, _, flags, owner = p.RELEASE_IN.unpack_from(request.body)
+        if request.resent and self._handles.find(fh) is None:
+            return b""  # a predecessor had released it
+        handle = self._handles[fh]
+        if not self._session.may_block() and handle.pending:
+            raise Later
+        if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
+            self._locks.forget(handle.file.node, owner, "whole")
+        handle.release()
+        self._handles.drop(fh)
+        return b""
+
+    def _fallocate(self, request: Request) -> bytes:
+        fh, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
+        self._pages.wrote(request.node)
+        self._tree.allocate(self._handles[fh], mode, offset, length)
+        return b""
+
+    def _lseek(self, request: Request) -> bytes:
+        fh, offset, whence, _ = p.LSEEK_IN.unpack_from(request.body)
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise Invalid(f"lseek: whence {whence}")
+        return p.LSEEK_OUT.pack(self._tree.seek(self._handles[fh], offset, hole=whence == os.SEEK_HOLE))
+
+
+def _opened(number: int, handle: Handle) -> bytes:
+    return p.OPEN_OUT.pack(number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0)

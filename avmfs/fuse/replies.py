@@ -1,0 +1,215 @@
+"""What the kernel is told of a node: its entry and attributes, and for how long it may keep them.
+
+Owns the packing of ``vfs`` attributes into the kernel's structures, the cache times, and the packed entries remembered
+for being asked again. Real nodes and absent names may stay in the kernel while the writer tells it of every commit
+(``switch``), which it does for those names only that were noted before they were told (``will_be_cached``). Virtual
+nodes are never cached nor remembered.
+
+An entry is remembered until anybody commits what concerns it (``Store.peek_state``, ``peek_changes``), so that it holds
+what this agent may see, as it is; not of a node that expires, since time passes without a commit. Uncommitted edits of
+this mount are not in the store: a node that has some is asked for anew. All quick answers are given in the reading
+thread; what is remembered may come from any.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from avmfs.errors import NotFound
+from avmfs.fuse import protocol as p
+from avmfs.fuse.numbers import Numbers
+from avmfs.node import Node
+from avmfs.store.schema import ROOT
+from avmfs.store.seen import SeenNames
+from avmfs.vfs.address import Address, Real
+from avmfs.vfs.attributes import Attributes
+from avmfs.vfs.tree import Tree
+
+CACHED_S = 60  # a safety net: notices end what is cached long before
+_NS = 1_000_000_000
+_MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
+_MOST = 50_000  # nodes and names: some 20 MB
+_NAME = p.IN_HEADER.size  # where the name of a LOOKUP begins
+_ATTR = p.ENTRY_OUT.size  # where the attributes of an entry begin
+
+
+class Replies:
+    """One mount's replies about nodes."""
+
+    def __init__(self, tree: Tree, numbers: Numbers, seen: SeenNames) -> None:
+        self._tree = tree
+        self._numbers = numbers
+        self._seen = seen
+        self._valid = 0  # seconds that the kernel may keep names and attributes
+        self._moment = -1  # of the store, for what follows
+        self._entries: dict[int, bytes] = {}
+        self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
+        self._mutex = threading.Lock()  # over changes of the last three
+
+    @property
+    def caching(self) -> bool:
+        return self._valid > 0
+
+    def will_be_cached(self, parent: int, name: bytes) -> None:
+        """The kernel is about to have this name, or its absence: whoever changes it has to tell. Before it is looked up
+        or made."""
+        if self._valid:
+            self._seen.note(parent, name)
+
+    def switch(self, caching: bool) -> None:
+        """From now on replies may be cached, or must not be."""
+        with self._mutex:
+            self._valid = CACHED_S if caching else 0
+            self._forget(-1)
+
+    # From memory ---------------------------------------------------------------------------------------
+
+    def known(self, node: int) -> bytes | None:
+        """The entry of a real node if it was told before and still is as it was."""
+        # In this order: edits that are no longer there have been committed, which the state then tells.
+        if self._edited(node):
+            return None
+        if self._tree.memory.store.peek_state() != self._moment:
+            self._catch_up()
+        return self._entries.get(node)
+
+    def lookup(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """The whole reply to a LOOKUP."""
+        key = (node, bytes(view[_NAME:size]))
+        number = self._names.get(key)
+        if number is None:
+            return None
+        self.will_be_cached(node, key[1][:-1])
+        entry = self.known(number) if number else None
+        if self._tree.memory.store.peek_state() != self._moment or self._names.get(key) != number:
+            return None  # it has changed, or may have
+        if not number:
+            return self._absence(unique)
+        if entry is None:
+            return None
+        return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
+
+    def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """The whole reply to a GETATTR."""
+        entry = self.known(node)
+        if entry is None:
+            return None
+        return p.ATTR_REPLY.pack(p.ATTR_REPLY.size, 0, unique, self._valid, 0, 0, entry[_ATTR:])
+
+    # From the tree -------------------------------------------------------------------------------------
+
+    def found(self, parent: int, name: bytes) -> bytes:
+        """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
+        self.will_be_cached(parent, name)
+        moment = self._catch_up()
+        where = self._numbers.address(parent)
+        try:
+            found, attributes = self._tree.lookup(where, name)
+        except NotFound:
+            # The epoch ends it when another mount makes the name. Not at the root and not for views, whose coming and
+            # going is in no log.
+            if not isinstance(where, Real) or where.node.id == ROOT or b":" in name:
+                raise
+            self._remember_name(moment, parent, name, 0)
+            if not self._valid:
+                raise
+            return p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0) + bytes(p.ATTR.size)
+        number = self._numbers.number(found)
+        entry = self._entry(moment, number, found, attributes)
+        if isinstance(found, Real) and found.node.expires is None:
+            self._remember_name(moment, parent, name, number)
+        return entry
+
+    def entry(self, found: Address, attributes: Attributes) -> bytes:
+        """The reply to all that make a name. Not remembered: the attributes were asked for before."""
+        return self._entry(-1, self._numbers.number(found), found, attributes)
+
+    def attributes(self, number: int) -> bytes:
+        """The reply to GETATTR and SETATTR."""
+        moment = self._catch_up()
+        found = self._numbers.address(number)
+        entry = self._entry(moment, number, found, self._tree.attributes(found))
+        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + entry[_ATTR:]
+
+    def _edited(self, node: int) -> bool:
+        file = self._tree.opened.get(node)
+        return file is not None and bool(file.edits)
+
+    def _catch_up(self) -> int:
+        """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""
+        store = self._tree.memory.store
+        moment = store.peek_state()
+        if moment == self._moment:
+            return moment
+        with self._mutex:
+            changes = store.peek_changes(self._moment) if self._moment >= 0 else None
+            if changes is None:
+                self._forget(moment)
+                return moment
+            for node in changes.nodes:
+                self._entries.pop(node, None)
+            for parent, name in changes.names:
+                self._names.pop((parent, name + b"\0"), None)
+            # Further changes may have come meanwhile: they are let go of once more, the next time.
+            self._moment = moment
+        return moment
+
+    def _forget(self, moment: int) -> None:
+        self._entries.clear()
+        self._names.clear()
+        self._moment = moment
+
+    def _remember_name(self, moment: int, parent: int, name: bytes, number: int) -> None:
+        with self._mutex:
+            if self._takes(moment):
+                self._names[parent, name + b"\0"] = number
+
+    def _entry(self, moment: int, number: int, found: Address, attributes: Attributes) -> bytes:
+        valid = self._validity(found)
+        entry = p.ENTRY_OUT.pack(number, 0, valid, valid, 0, 0) + packed(attributes)
+        if isinstance(found, Real) and _as_stored(found.node, attributes):
+            with self._mutex:
+                if valid == self._valid and self._takes(moment):
+                    self._entries[number] = entry
+        return entry
+
+    def _takes(self, moment: int) -> bool:
+        """May what was asked for since a moment be remembered? Only what the store's own memory took as well: it can
+        tell when that changes."""
+        if moment != self._moment or moment != self._tree.memory.store.peek_state():
+            return False
+        if len(self._entries) + len(self._names) > _MOST:
+            self._forget(moment)
+        return True
+
+    def _absence(self, unique: int) -> bytes:
+        if not self._valid:
+            return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
+        return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0))
+
+    def _validity(self, found: Address) -> int:
+        """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
+        if not isinstance(found, Real):
+            return 0
+        if found.node.expires is None:
+            return self._valid
+        return max(0, min(self._valid, (found.node.expires - self._tree.memory.now()) // _NS))
+
+
+def _as_stored(node: Node, told: Attributes) -> bool:
+    """Does the log tell when these attributes change? Not of an unlinked file, of uncommitted edits, of time."""
+    return (
+        told.nlink > 0 and node.expires is None
+        and (told.size, told.mtime, told.ctime) == (node.size, node.mtime, node.ctime)
+    )  # fmt: skip
+
+
+def packed(found: Attributes) -> bytes:
+    """struct fuse_attr."""
+    (atime, atime_ns), (mtime, mtime_ns), (ctime, ctime_ns) = (
+        divmod(found.atime, _NS), divmod(found.mtime, _NS), divmod(found.ctime, _NS)
+    )  # fmt: skip
+    return p.ATTR.pack(
+        found.ino, found.size, found.blocks, atime & _MASK, mtime & _MASK, ctime & _MASK, atime_ns, mtime_ns, ctime_ns,
+        found.mode, found.nlink, found.uid, found.gid, 0, 65536, 0,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""What a directory shows: the names in it with their numbers and kinds. Views are never among them."""
+
+from __future__ import annotations
+
+import stat
+
+from avmfs import paths
+from avmfs.errors import NotDirectory
+from avmfs.memory import Memory
+from avmfs.node import Kind
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import ROOT
+from avmfs.vfs import address
+from avmfs.vfs.address import ASK, Address, Place, Real
+from avmfs.vfs.attributes import TYPE, inode
+
+Entry = tuple[bytes, int, int]
+"""(name, ino, type bits)"""
+
+
+def names(memory: Memory, found: Address) -> list[Entry]:
+    """All entries but . and .., in order of name. Raises NotDirectory."""
+    with memory.reading() as reader:
+        if isinstance(found, Place):
+            return _names_of_place(memory, reader, found)
+        if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
+            raise NotDirectory()
+        entries = [(node.name, node.id, TYPE[node.kind]) for node in reader.children(found.node.id)]
+        if found.node.id == ROOT:
+            entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+            entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
+            entries.sort()
+        return entries
+
+
+def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list[Entry], bool, bool]:
+    """Like names(), of a directory of the store only those after a name and no more than ``limit``; whether there are
+    more; and whether they stay the same while nothing is committed."""
+    if not isinstance(found, Real) or found.node.id == ROOT:
+        return names(memory, found), False, False
+    if found.node.kind is not Kind.DIRECTORY:
+        raise NotDirectory()
+    nodes, more = memory.store.peek_children(memory.who, found.node.id, after, limit)
+    lasting = all(node.expires is None for node in nodes)
+    return [(node.name, node.id, TYPE[node.kind]) for node in nodes], more, lasting
+
+
+def _names_of_place(memory: Memory, reader: Reader, found: Place) -> list[Entry]:
+    if found.name == ASK:
+        with memory.mutex:
+            known = [paths.raw(name) for name in memory.questions]
+    else:
+        known = [paths.raw(name) for name in [paths.EVERYONE, *reader.agents()]]
+    return [(name, inode(found.name + b"/" + name), stat.S_IFREG) for name in sorted(known)]

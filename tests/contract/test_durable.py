@@ -1,0 +1,181 @@
+"""Which replies wait for the disk, and what a disk that fails means for them. Only fdatasync(2) is not the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Busy
+from avmfs.store import database, durable
+from avmfs.store.applier import Applier
+from avmfs.store.schema import MEMORY
+from avmfs.store.submit import OPERATOR, WriterClient
+from avmfs.store.transaction import IndexRules
+from avmfs.store.writer import ANYBODY, Writer, proof
+
+ALICE = Principal("alice")
+KEY = b"k" * 32
+
+
+class Disk:
+    """fdatasync(2) that waits until it may, or fails."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.error: OSError | None = None
+        self.syncs = 0
+
+    def fdatasync(self, descriptor: int) -> None:
+        assert self.open.wait(10)
+        self.syncs += 1
+        if self.error is not None:
+            raise self.error
+        os.fsync(descriptor)
+
+
+class Running:
+    def __init__(self, root: Path) -> None:
+        database.prepare(root / "avm.db")
+        self.applier = Applier(root / "avm.db", Policy(), IndexRules(), orphans=True, clock=time.time_ns)
+        self.applier.alone(OPERATOR, "settle", {})
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(os.fspath(root / "sock"))
+        self.listener.listen(64)
+        self.writer = Writer(self.listener, KEY, self.applier)
+        self.raised: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        self.address = root / "sock"
+        self.client = self.connect()
+        self.pool = ThreadPoolExecutor(8)
+
+    def _run(self) -> None:
+        try:
+            self.writer.run()
+        except BaseException as e:
+            self.raised = e
+
+    def connect(self) -> WriterClient:
+        return WriterClient(self.address, ANYBODY, proof(KEY, ANYBODY), patience_s=1.0)
+
+    def ask(self, command: str, **arguments: Any) -> Future[Any]:
+        return self.pool.submit(self.client.submit, ALICE, command, arguments)
+
+    def create(self, name: str) -> Future[Any]:
+        return self.ask("create", parent=MEMORY, name=name.encode(), mode=0o644, exclusive=True)
+
+    def close(self) -> None:
+        if self.thread.is_alive():
+            self.writer.stop()
+        self.thread.join(10)
+        self.pool.shutdown()
+        self.client.close()
+        self.listener.close()
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(durable.os, "fdatasync", made.fdatasync)
+    return made
+
+
+@pytest.fixture
+def running(tmp_path: Path, disk: Disk) -> Iterator[Running]:
+    made = Running(tmp_path)
+    try:
+        yield made
+    finally:
+        disk.open.set()
+        made.close()
+
+
+def answered(asked: Future[Any], within_s: float = 0.3) -> bool:
+    try:
+        asked.result(within_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_promise_waits_for_the_disk_and_a_creation_does_not(running: Running, disk: Disk) -> None:
+    with contextlib.closing(running.connect()) as other:
+        for _ in range(3):  # two have been asking: the writer does not wait for the disk itself
+            running.ask("enroll").result(5)
+            other.submit(ALICE, "enroll", {})
+    node = running.create("f").result(5)["node"]
+    disk.open.clear()
+    promised = running.ask("commit", node=node, handle=None, edits=[["w", 0, b"x"]])
+    assert not answered(promised)
+    assert answered(running.create("g")), "a file's creation is promised by its close, not by its open"
+    assert answered(running.ask("append", node=node, handle=1, data=b"y"))
+    synced = running.ask("sync")
+    assert not answered(synced)
+    assert not answered(promised, 0.01)
+    disk.open.set()
+    assert answered(promised, 5) and answered(synced, 5)
+
+
+def test_nothing_to_make_durable_is_answered_at_once(running: Running, disk: Disk) -> None:
+    running.ask("enroll").result(5)
+    running.ask("sync").result(5)
+    before = disk.syncs
+    for _ in range(10):
+        running.ask("sync").result(5)
+    assert disk.syncs == before
+
+
+def test_one_sync_serves_all_who_wait(running: Running, disk: Disk) -> None:
+    for asked in [running.create(f"w{i}") for i in range(8)]:
+        asked.result(5)
+    disk.open.clear()
+    asked_for = [running.ask("mkdir", parent=MEMORY, name=b"d%d" % i, mode=0o755) for i in range(7)]
+    time.sleep(0.3)
+    before = disk.syncs
+    disk.open.set()
+    for asked in asked_for:
+        asked.result(5)
+    assert disk.syncs - before <= 3
+
+
+def test_what_nobody_waits_for_reaches_the_disk_too(running: Running, disk: Disk) -> None:
+    running.ask("sync").result(5)
+    before = disk.syncs
+    running.create("alone").result(5)
+    deadline = time.monotonic() + 5
+    while disk.syncs == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+        running.ask("hold", holder=b"h", nodes=[]).result(5)  # the writer does not look at the clock by itself
+    assert disk.syncs > before
+
+
+def test_a_disk_that_fails_ends_the_writer_before_anything_is_promised(running: Running, disk: Disk) -> None:
+    running.ask("enroll").result(5)
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(Busy):
+        running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755).result(10)
+    running.thread.join(5)
+    assert isinstance(running.raised, OSError)
+
+
+def test_what_was_committed_before_a_start_is_synced_before_it_is_repeated(tmp_path: Path, disk: Disk) -> None:
+    """A resent request gets its stored reply: the disk may not have had that commit when the writer died."""
+    running = Running(tmp_path)
+    try:
+        before = disk.syncs
+        running.ask("sync").result(5)
+        assert disk.syncs > before
+    finally:
+        running.close()

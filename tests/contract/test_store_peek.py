@@ -1,0 +1,272 @@
+"""What the store answers from memory is what it would answer from the tables, whatever has been committed since."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from store_world import ALICE, BOB, CAROL, World
+
+from avmfs.access import Principal
+from avmfs.errors import AvmError
+from avmfs.node import Kind
+from avmfs.store import peek
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
+
+NOTHING = "nothing"
+
+
+class _Actor:
+    """Random commands on a small tree, by several agents; remembers every node and name that ever was."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.chance = random.Random(seed)
+        self.nodes: set[int] = {ROOT, MEMORY, SHARED, PRIVATE}
+        self.names: set[tuple[int, bytes]] = set()
+        for who in (ALICE, BOB, CAROL):
+            world.do(who, "enroll")
+        self.files: list[int] = []
+        self.directories = [MEMORY, SHARED, world.node(ALICE, "/memory/private/alice").id]
+        self.nodes.update(self.directories)
+
+    def step(self) -> None:
+        who = self.chance.choice((ALICE, ALICE, BOB))
+        with contextlib.suppress(AvmError):
+            self.chance.choice(self._steps())(who)
+
+    def _steps(self) -> list[Callable[[Principal], Any]]:
+        return [
+            self._create, self._create, self._create, self._mkdir, self._symlink, self._commit, self._commit,
+            self._append, self._unlink, self._rmdir, self._rename, self._rename, self._rename, self._attributes,
+            self._tag, self._share, self._ttl, self._mark, self._tell,
+        ]  # fmt: skip
+
+    def _place(self) -> dict[str, Any]:
+        parent, name = self.chance.choice(self.directories[:6]), self.chance.choice((b"a", b"b", b"c", b"c~"))
+        self.names.add((parent, name))
+        return {"parent": parent, "name": name}
+
+    def _node(self) -> int:
+        return self.chance.choice(sorted(self.nodes))
+
+    def _file(self) -> int:
+        return self.chance.choice(self.files[-12:] or [MEMORY])
+
+    def _made(self, found: dict[str, Any]) -> int:
+        self.nodes.add(found["node"])
+        return int(found["node"])
+
+    def _create(self, who: Principal) -> None:
+        place = self._place()
+        made = self.world.do(who, "create", mode=0o644, exclusive=False, uid=None, gid=None, **place)
+        self.files.append(self._made(made))
+
+    def _mkdir(self, who: Principal) -> None:
+        made = self._made(self.world.do(who, "mkdir", mode=0o755, uid=None, gid=None, **self._place()))
+        self.directories.append(made)
+
+    def _symlink(self, who: Principal) -> None:
+        self._made(self.world.do(who, "symlink", target=b"a", uid=None, gid=None, **self._place()))
+
+    def _commit(self, who: Principal) -> None:
+        data = self.chance.randbytes(self.chance.randrange(40))
+        edits = [["t", self.chance.randrange(20)], ["w", self.chance.randrange(20), data]]
+        self.world.do(who, "commit", node=self._file(), handle=None, edits=edits)
+
+    def _append(self, who: Principal) -> None:
+        self.world.do(who, "append", node=self._file(), handle=None, data=b"more")
+
+    def _unlink(self, who: Principal) -> None:
+        self.world.do(who, "unlink", **self._place())
+
+    def _rmdir(self, who: Principal) -> None:
+        self.world.do(who, "rmdir", **self._place())
+
+    def _rename(self, who: Principal) -> None:
+        old, new = self._place(), self._place()
+        flags = self.chance.choice((0, 0, 0, 1, 2))
+        self.world.do(who, "rename", **old, new_parent=new["parent"], new_name=new["name"], flags=flags)
+
+    def _attributes(self, who: Principal) -> None:
+        self.world.do(who, "set_attributes", node=self._node(), mode=0o600 + self.chance.randrange(8))
+
+    def _tag(self, who: Principal) -> None:
+        self.world.do(who, "set_tags", node=self._file(), add=["t"], remove=[], replace=False)
+
+    def _share(self, who: Principal) -> None:
+        agents = self.chance.choice((None, ["alice"], ["bob"], ["alice", "bob"]))
+        self.world.do(who, "set_shared", node=self._file(), agents=agents)
+
+    def _ttl(self, who: Principal) -> None:
+        expires = time.time_ns() + self.chance.choice((1, 10**12))
+        self.world.do(who, "set_ttl", node=self._file(), expires=self.chance.choice((None, expires)))
+
+    def _mark(self, who: Principal) -> None:
+        self.world.do(who, "mark", node=self._file())
+
+    def _tell(self, who: Principal) -> None:
+        self.world.do(
+            who, "tell", recipient="bob", body="x", priority="normal", expires=None,
+            body_limit=100, unread_limit=10**6,
+        )  # fmt: skip
+
+
+def _told(call: Callable[[], Any]) -> Any:
+    """What a call answers: its error's kind counts as an answer."""
+    try:
+        return call()
+    except AvmError as e:
+        return type(e).__name__
+
+
+def _quick(world: World, who: Principal, what: tuple[Any, ...]) -> Any:
+    store = world.store
+    match what:
+        case ("child", parent, name):
+            return _told(lambda: store.peek_child(who, parent, name))
+        case ("children", parent):
+            return _told(lambda: store.peek_children(who, parent, b"", 100)[0])
+        case ("read", node):
+            return _told(lambda: store.peek_read(who, node, 0, 1000))
+        case ("links", node):
+            return _told(lambda: store.peek_subdirectories(who, node))
+        case (_, node):
+            return _told(lambda: store.peek_node(who, node))
+
+
+def _slow(reader: Reader, what: tuple[Any, ...]) -> Any:
+    match what:
+        case ("child", parent, name):
+            return _told(lambda: reader.child(parent, name))
+        case ("children", parent):
+            return _told(lambda: reader.open_node(parent) and list(reader.children(parent)))
+        case ("read", node):
+            return _told(lambda: reader.read(node, 0, 1000))
+        case ("links", node):
+            return _told(lambda: reader.subdirectories(node))
+        case (_, node):
+            return _told(lambda: reader.open_node(node))
+
+
+def _questions(actor: _Actor, share: float) -> list[tuple[Any, ...]]:
+    asked: list[tuple[Any, ...]] = [("child", *pair) for pair in sorted(actor.names)]
+    asked += [("node", node) for node in sorted(actor.nodes)]
+    asked += [("read", node) for node in sorted(actor.nodes)]
+    asked += [("links", node) for node in (MEMORY, SHARED)]
+    asked += [("children", node) for node in (MEMORY, SHARED)]
+    return [what for what in asked if actor.chance.random() < share]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_quick_answers_are_right_after_any_command_of_anybody(world: World, seed: int, share: float) -> None:
+    actor = _Actor(world, seed)
+    kept: dict[Any, Any] = {}  # answers that were given at `moment`
+    moment = world.store.peek_state()
+    for _ in range(100):
+        actor.step()
+        changes = world.store.peek_changes(moment)
+        if changes is None:
+            kept.clear()
+        else:
+            for who, what in list(kept):
+                about = what[1:] if what[0] == "child" else what[1]
+                if about in changes.names or about in changes.nodes or what[0] in ("links", "children"):
+                    del kept[who, what]
+        moment = world.store.peek_state()
+        for who in (ALICE, BOB):
+            for what in _questions(actor, share):
+                answer = _quick(world, who, what)
+                with world.reading(who) as reader:
+                    assert answer == _slow(reader, what), (who, what)
+                lasting = getattr(answer, "expires", None) is None and getattr(answer, "parent", ROOT) is not None
+                if what[0] == "node" and lasting and not isinstance(answer, str):
+                    assert kept.setdefault((who, what), answer) == answer, (who, what)
+                elif what[0] == "child" and lasting:
+                    node = getattr(answer, "id", None)
+                    assert kept.setdefault((who, what), node) == node, (who, what)
+
+
+def test_a_foreign_change_of_one_file_lets_others_stay_remembered(world: World) -> None:
+    for name in ("a", "b"):
+        world.write(ALICE, f"/memory/{name}", b"1")
+    a, b = (world.node(ALICE, f"/memory/{name}").id for name in ("a", "b"))
+    for node in (a, b):
+        world.store.peek_node(BOB, node)
+    before = world.store.peek_state()
+    world.write(ALICE, "/memory/a", b"2")
+    world.drain()
+    changes = world.store.peek_changes(before)
+    assert changes is not None and changes.nodes == {a}
+    after = world.store.peek_state()
+    world.do(ALICE, "mark", node=a)
+    assert world.store.peek_state() == after, "a mark is of nobody's business"
+
+
+def test_a_file_that_another_replaced_is_remembered_as_unlinked(world: World) -> None:
+    """The log names the file that took its place, not the one that lost it."""
+    for name in ("old", "new"):
+        world.write(ALICE, f"/memory/{name}", b"1")
+    old, new = (world.node(ALICE, f"/memory/{name}").id for name in ("old", "new"))
+    assert world.store.peek_node(BOB, old).parent == MEMORY
+    before = world.store.peek_state()
+    world.rename(ALICE, "/memory/new", "/memory/old")
+    changes = world.store.peek_changes(before)
+    assert changes is None or {old, new} <= changes.nodes
+    found = _told(lambda: world.store.peek_node(BOB, old))
+    assert found == "Stale" or found.parent is None
+    answer = world.store.peek_child(BOB, MEMORY, b"old")
+    assert answer is not None and answer.id == new
+
+
+def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peek, "_MOST", 50)
+    for number in range(200):
+        assert world.store.peek_child(ALICE, MEMORY, b"%d" % number) is None
+    kept = world.store._kept  # type: ignore[attr-defined]
+    assert len(kept.children) + len(kept.nodes) <= 52
+
+
+def test_threads_that_ask_while_others_commit_never_remember_what_was(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"0")
+    node = world.node(ALICE, "/memory/f").id
+    over, wrong, acknowledged = threading.Event(), [], [0]
+
+    def asking() -> None:
+        while not over.is_set():
+            least = acknowledged[0]
+            found = int(world.store.peek_read(BOB, node, 0, 100))
+            size = world.store.peek_node(BOB, node).size
+            if found < least or size < len(str(least)):
+                wrong.append((found, size, least))
+
+    threads = [threading.Thread(target=asking) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(1, 300):
+            world.edit(ALICE, "/memory/f", ["w", 0, str(number).encode()])
+            acknowledged[0] = number
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(20)
+    assert wrong == []
+
+
+def test_a_directory_that_moves_into_a_private_space_takes_all_below_it_out_of_sight(world: World) -> None:
+    world.write(ALICE, "/memory/d/e/f", b"x")
+    node = world.node(BOB, "/memory/d/e/f")
+    assert world.store.peek_node(BOB, node.id).kind is Kind.FILE
+    world.do(ALICE, "enroll")
+    world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
+    assert _told(lambda: world.store.peek_node(BOB, node.id)) == "Stale"
+    assert _told(lambda: world.store.peek_read(BOB, node.id, 0, 9)) == "Stale"

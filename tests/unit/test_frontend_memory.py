@@ -1,0 +1,137 @@
+"""What the Linux front end remembers between requests: replies, and whose pages the kernel has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.fuse import protocol as p
+from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.pages import Pages
+from avmfs.fuse.replies import Replies
+from avmfs.vfs.address import Real
+from avmfs.vfs.attributes import Caller
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.tree import Tree
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as world:
+        yield world
+
+
+def _size(entry: bytes) -> int:
+    found: int = p.ATTR.unpack_from(entry, p.ENTRY_OUT.size)[1]
+    return found
+
+
+def _tree(world: World, agent: str = "alice") -> tuple[Tree, Replies, Real]:
+    tree = Tree(world.agent(agent).memory, uid=os.getuid(), gid=os.getgid())
+    numbers = Numbers(tree)
+    where, _ = tree.lookup(tree.node(1), b"memory")
+    assert isinstance(where, Real)
+    return tree, Replies(tree, numbers), where
+
+
+def _create(tree: Tree, where: Real, name: bytes) -> tuple[int, FileHandle]:
+    found, handle = tree.create(where, name, 0o644, os.O_WRONLY, Caller(os.getuid(), os.getgid()))
+    assert isinstance(found, Real) and isinstance(handle, FileHandle)
+    return found.node.id, handle
+
+
+def test_a_lookup_during_a_commit_tells_the_size_before_or_after_but_never_neither(world: World) -> None:
+    """The row is read before the commit, the edits are looked at after it: neither has the bytes."""
+    tree, replies, where = _tree(world)
+    node, handle = _create(tree, where, b"f")
+    handle.write(0, b"12345")
+    ask, committed = tree.memory.store.peek_child, []
+
+    def ask_and_be_overtaken(*arguments: Any) -> Any:
+        found = ask(*arguments)
+        if not committed:
+            committed.append(True)
+            handle.flush()
+        return found
+
+    tree.memory.store.peek_child = ask_and_be_overtaken  # type: ignore[method-assign]
+    assert _size(replies.found(where.node.id, b"f")) == 5
+    assert replies.known(node) is None or _size(replies.known(node) or b"") == 5
+
+
+def test_an_entry_is_remembered_until_something_concerns_it(world: World) -> None:
+    world.agent("bob")  # a new agent brings a new scope: then all is asked anew
+    tree, replies, where = _tree(world)
+    node, handle = _create(tree, where, b"f")
+    assert replies.known(node) is None
+    entry = replies.found(where.node.id, b"f")
+    assert replies.known(node) == entry
+    world.agent("bob").put("/memory/g", "of no concern")
+    assert replies.known(node) == entry
+    handle.write(0, b"uncommitted")
+    assert replies.known(node) is None
+    assert _size(replies.found(where.node.id, b"f")) == 11
+    handle.flush()
+    assert _size(replies.found(where.node.id, b"f")) == 11
+    assert replies.known(node) is not None
+    world.agent("bob").put("/memory/f", "by bob")
+    assert replies.known(node) is None
+    replies.switch(True)
+    cached = replies.found(where.node.id, b"f")
+    assert p.ENTRY_OUT.unpack_from(cached)[2] > 0
+    replies.switch(False)
+    assert replies.known(node) is None
+
+
+def test_what_is_remembered_of_one_name_is_not_told_of_another(world: World) -> None:
+    tree, replies, where = _tree(world)
+    node, _ = _create(tree, where, b"f")
+
+    def quick(name: bytes) -> bytes | None:
+        request = bytes(p.IN_HEADER.size) + name + b"\0"
+        return replies.lookup(1, where.node.id, memoryview(request), len(request))
+
+    replies.found(where.node.id, b"f")
+    assert quick(b"f") is not None and quick(b"g") is None
+    tree.rename(where, b"f", where, b"g")
+    assert quick(b"f") is None
+    replies.found(where.node.id, b"g")
+    assert quick(b"f") is None and quick(b"g") is not None
+    assert replies.known(node) is not None
+
+
+def test_uncommitted_edits_that_are_lost_are_not_remembered(world: World) -> None:
+    tree, replies, where = _tree(world)
+    node, handle = _create(tree, where, b"f")
+    handle.write(0, b"12345")
+    assert _size(replies.found(where.node.id, b"f")) == 5
+    handle.file.edits.clear()
+    assert replies.known(node) is None
+    assert _size(replies.found(where.node.id, b"f")) == 0
+
+
+def test_pages_stay_only_for_the_version_that_they_are_known_to_be_of() -> None:
+    pages = Pages()
+    assert not pages.keep(7, b"v1")
+    pages.dropped(7, 1, b"v1")
+    assert not pages.keep(7, b"v1"), "the kernel may not have dropped the old ones yet"
+    pages.heard(7, 2)
+    assert not pages.keep(7, b"v1"), "another handle says nothing of it"
+    pages.heard(7, 1)
+    assert pages.keep(7, b"v1") and not pages.keep(7, b"v2") and not pages.keep(8, b"v1")
+    pages.dropped(7, 3, b"v2")
+    assert not pages.keep(7, b"v1")
+    pages.wrote(7)
+    pages.heard(7, 3)
+    assert not pages.keep(7, b"v2"), "written between the open and its first request"
+    pages.dropped(7, 4, b"v2")
+    pages.heard(7, 4)
+    pages.wrote(7)
+    assert not pages.keep(7, b"v2")
