@@ -243,10 +243,8 @@ class Continuity:
 
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
-            self.handles[fh] = self._tree.reopen(
-                words[_NODE], readable=bool(state & _READABLE), writable=bool(state & _WRITABLE),
-                append=bool(state & _APPENDS), number=words[_ID],
-            )  # fmt: skip
+            readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
+            self.handles[fh] = self._tree.reopen(words[_NODE], readable, writable, appends, words[_ID])
             return
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:

@@ -162,11 +162,11 @@ class FileHandle:
 
     def __init__(
         self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None],
-        number: int | None = None,
+        number: int = -1,
     ) -> None:  # fmt: skip
         self.file = file
         # Who only reads commits nothing.
-        self.id = number if number is not None else secrets.randbits(63) if writable else 0
+        self.id = number if number >= 0 else secrets.randbits(63) if writable else 0
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
         self.syncs = writable  # does its close wait until what was committed is durable?

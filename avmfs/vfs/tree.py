@@ -299,12 +299,14 @@ class Tree:
             raise
         return handle
 
-    def _opening(self, node: int, readable: bool, writable: bool, append: bool) -> FileHandle:
+    def _opening(self, node: int, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
         with self._mutex:
             file = self._open.get(node)
             if file is None:
                 file = self._open[node] = OpenFile(self.memory, node, self.keep)
-            return FileHandle(file, readable=readable, writable=writable, append=append, released=self._close)
+            return FileHandle(
+                file, readable=readable, writable=writable, append=append, released=self._close, number=number
+            )
 
     def _close(self, file: OpenFile) -> None:
         with self._mutex:
@@ -314,36 +316,28 @@ class Tree:
                 if file.edits:  # they could not be committed, and nobody is left to be told
                     file.forget()
 
-    def reopen(
-        self, node: int, *, readable: bool = False, writable: bool = False, append: bool = False, number: int = 0
-    ) -> FileHandle:
+    def reopen(self, node: int, readable: bool, writable: bool, append: bool, number: int) -> FileHandle:
         """A handle that a predecessor of this process had given out. Asks nothing of the store."""
-        with self._mutex:
-            file = self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
-            file.unsynced = file.unsynced or writable  # for all that is known
-            return FileHandle(
-                file, readable=readable, writable=writable, append=append, released=self._close, number=number
-            )
+        handle = self._opening(node, readable, writable, append, number)
+        handle.file.unsynced = handle.file.unsynced or writable  # for all that is known
+        return handle
 
     def reopened(self, node: int) -> OpenFile:
         """A file with edits that a predecessor had noted; nobody may have it open any more (`finish_abandoned`)."""
-        with self._mutex:
-            return self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
+        return self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
 
     def finish_abandoned(self) -> None:
         """Commit what a predecessor left of files that nobody has open."""
         with self._mutex:
             abandoned = [file for file in self._open.values() if not file.handles]
+            for file in abandoned:
+                file.handles += 1  # ours, for as long as this takes
         for file in abandoned:
             try:
                 file.commit(secrets.randbits(63))
             except AvmError as e:
                 log.error("edits of node %d are lost: %s", file.node, e)
-            with self._mutex:
-                if not file.handles:
-                    self._open.pop(file.node, None)
-                    if file.edits:
-                        file.forget()
+            self._close(file)
 
     def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
         with self.memory.reading() as reader:
