@@ -30,26 +30,28 @@ _PIECE = 4 * 1024 * 1024
 class OpenFile:
     """One node that this mount has open, whatever its name is by now."""
 
-    def __init__(self, memory: Memory, node: int) -> None:
+    def __init__(self, memory: Memory, node: int, committed: Callable[[], None]) -> None:
+        """``committed`` is called when edits are in the store, before they are dropped here."""
         self.memory = memory
         self.node = node
+        self._committed = committed
         self.lock = threading.RLock()
         self.edits: list[Edit] = []
         self.pending = 0
-        self.written = 0  # time of the newest uncommitted edit, ns
+        self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
         self.handles = 0
 
     def now(self) -> Node:
-        """The node as this mount sees it: the store's, with uncommitted edits. Raises Stale."""
+        """The node as this mount sees it: the store's, with uncommitted edits. Waits for a commit. Raises Stale."""
         with self.lock:
             return self.overlaid(self.memory.store.peek_node(self.memory.who, self.node))
 
     def overlaid(self, node: Node) -> Node:
         """``node`` with the size and times that the uncommitted edits give it."""
-        if not self.edits:
+        if not self.written:
             return node
         with self.lock:
-            if not self.edits:
+            if not self.written:
                 return node
             size = content.size_after(node.size, self.edits)
             return _with(node, size=size, mtime=self.written, ctime=self.written)
@@ -83,11 +85,18 @@ class OpenFile:
             if self.pending >= SPILL_BYTES:
                 self.commit(handle)
 
+    def touch(self) -> None:
+        """A truncation to the size that the file has: its times change, its bytes and versions do not."""
+        with self.lock:
+            self.written = self.memory.now()
+
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: durable, at the store's own end of file, when this returns."""
         with self.lock:
-            self.commit(handle)
+            if self.edits:
+                self.commit(handle)
             self.memory.submit("append", node=self.node, handle=handle, data=data)
+            self.written = 0  # the append's own time is later than that of a touch
 
     def commit(self, handle: int) -> None:
         """Make all edits durable. They stay, to be tried again, when it fails."""
@@ -95,7 +104,10 @@ class OpenFile:
             if self.edits:
                 edits = [list(edit) for edit in self.edits]
                 self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
-                self.edits, self.pending = [], 0
+            elif self.written:
+                self.memory.submit("set_attributes", node=self.node, mtime=self.written)
+            self._committed()
+            self.edits, self.pending, self.written = [], 0, 0
 
 
 class FileHandle:
@@ -129,23 +141,36 @@ class FileHandle:
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
 
-    def write(self, offset: int, data: bytes) -> int:
+    def write(self, offset: int, data: bytes, *, append: bool | None = None, sync: bool = False) -> int:
+        """``append``: at the end of file (None: as the file was opened; fcntl(2) may have changed it since).
+        ``sync``: durable when this returns (O_SYNC, O_DSYNC)."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        if self.appends:
+        if self.appends if append is None else append:
             self.file.append(data, self.id)
         else:
             self.file.edit(("w", offset, data), self.id)
             self.dirty = True
+            if sync:
+                self.flush()
         return len(data)
 
     def truncate(self, size: int) -> None:
-        """ftruncate(2), and O_TRUNC at open: committed at the next flush, so that what follows is one version."""
+        """ftruncate(2): committed at the next flush, so that what follows is one version."""
         if not self.writable:
             raise Invalid("not open for writing")
+        self._cut(size)
+
+    def empty(self) -> None:
+        """O_TRUNC at open, which may be open for reading."""
+        self._cut(0)
+
+    def _cut(self, size: int) -> None:
         if self.file.now().size != size:
             self.file.edit(("t", size), self.id)
-            self.dirty = True
+        else:
+            self.file.touch()
+        self.dirty = True
 
     def flush(self) -> None:
         if self.dirty:

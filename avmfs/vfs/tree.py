@@ -7,11 +7,14 @@ exact errno. Slow views simply take their time: whoever calls must not be the on
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 from avmfs import paths, views
 from avmfs.errors import (
@@ -23,6 +26,7 @@ from avmfs.errors import (
     NotPermitted,
     NotSupported,
     ReadOnly,
+    Stale,
 )
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
@@ -35,6 +39,10 @@ from avmfs.vfs.files import FileHandle, OpenFile
 
 Handle = FileHandle | nodes.VirtualHandle
 
+_Found = TypeVar("_Found", Node, Node | None)
+
+REMOVED_KEPT = 1024
+
 
 class Tree:
     """See the module. ``uid``/``gid`` own what nobody else does."""
@@ -46,6 +54,8 @@ class Tree:
         self._open: dict[int, OpenFile] = {}
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
+        self._commits: object = None  # another object after each commit of a file's edits
+        self._removed: dict[int, Node] = {}  # directories that a process may still be in
         self._attributer = Attributer(memory, self.owner, read_only)
 
     # Looking ---------------------------------------------------------------------------------------------
@@ -65,19 +75,20 @@ class Tree:
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
-            node = self.memory.store.peek_child(self.memory.who, where.node.id, name)
+            store, who, directory = self.memory.store, self.memory.who, where.node.id
+            node = self._overlaid(lambda: store.peek_child(who, directory, name))
             if node is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
                 raise address.absent(name)
-            return Real(node), self._attributer.of_node(self._overlaid(node))
+            return Real(node), self._attributer.of_node(node)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
-            return found, self._attributes(found)
+            return found, self.attributes(found)
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
-        return Real(self.memory.store.peek_node(self.memory.who, number))
+        return Real(self._peek(number))
 
     def attributes(self, found: Address) -> Attributes:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
@@ -87,7 +98,7 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributer.of_node(self._overlaid(self.memory.store.peek_node(self.memory.who, number)))
+        return self._attributer.of_node(self._overlaid(lambda: self._peek(number)))
 
     def names(self, found: Address) -> list[tuple[bytes, int, int]]:
         """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
@@ -116,13 +127,15 @@ class Tree:
     def mkdir(self, where: Address, name: bytes, mode: int, caller: Caller) -> int:
         with self._errors():
             parent = self._directory(where, name)
-            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller))
+            if isinstance(where, Real):
+                mode |= where.node.mode & stat.S_ISGID
+            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller, where))
             return int(made["node"])
 
     def symlink(self, where: Address, name: bytes, target: bytes, caller: Caller) -> int:
         with self._errors():
             parent = self._directory(where, name)
-            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller))
+            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller, where))
             return int(made["node"])
 
     def unlink(self, where: Address, name: bytes) -> None:
@@ -136,7 +149,10 @@ class Tree:
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors():
-            self.memory.submit("rmdir", parent=self._directory(where, name, removing=True), name=name)
+            parent = self._directory(where, name, removing=True)
+            gone = self.memory.store.peek_child(self.memory.who, parent, name)
+            self.memory.submit("rmdir", parent=parent, name=name)
+            self._remember_removed(gone)
 
     def rename(self, old: Address, name: bytes, new: Address, new_name: bytes, flags: int = 0) -> None:
         """rename(2). What this mount still holds uncommitted of the file is committed first: a save by rename is
@@ -144,10 +160,12 @@ class Tree:
         with self._errors():
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
             with self.memory.reading() as reader:
-                moved = reader.child(here, name)
+                moved, replaced = reader.child(here, name), reader.child(there, new_name)
             if moved is not None and (file := self._open.get(moved.id)) is not None:
                 file.commit(secrets.randbits(63))
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+            if moved != replaced and not flags:
+                self._remember_removed(replaced)
 
     def set_attributes(
         self, found: Address, handle: Handle | None, *, mode: int | None = None, uid: int | None = None,
@@ -197,10 +215,10 @@ class Tree:
                 return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
                 "create", parent=self._directory(where, name), name=name, mode=mode,
-                exclusive=bool(flags & os.O_EXCL), **self._owned(caller),
+                exclusive=bool(flags & os.O_EXCL), **self._owned(caller, where),
             )  # fmt: skip
             found = self.node(made["node"])
-            return found, self._open_file(found.node, flags)
+            return found, self._open_file(found.node, flags & ~os.O_TRUNC if made["new"] else flags)
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
@@ -213,12 +231,22 @@ class Tree:
                 finally:
                     handle.release()
 
+    def drop_set_ids(self, node: int, caller: Caller) -> None:
+        """Who may not keep them (CAP_FSETID) has changed a file's bytes or owner: the set-user-id and set-group-id bits
+        go, the latter not where it marks no program and the caller is in the group."""
+        found = self._peek(node)
+        gone = found.mode & (stat.S_ISUID | stat.S_ISGID)
+        group = self.owner.gid if found.gid is None else found.gid
+        if not found.mode & stat.S_IXGRP and (caller.uid == 0 or caller.gid == group):
+            gone &= ~stat.S_ISGID
+        if gone and found.kind is Kind.FILE:
+            self.memory.submit("set_attributes", node=node, mode=found.mode & ~gone)
+
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
         """fallocate(2) without flags: the file reaches at least to offset + length."""
         if mode or not isinstance(handle, FileHandle):
             raise NotSupported("only plain fallocate")
-        if offset + length > handle.file.now().size:
-            handle.truncate(offset + length)
+        handle.truncate(max(offset + length, handle.file.now().size))
 
     def statfs(self) -> os.statvfs_result:
         """Of the filesystem that holds the store."""
@@ -276,14 +304,14 @@ class Tree:
         with self._mutex:
             file = self._open.get(node.id)
             if file is None:
-                file = self._open[node.id] = OpenFile(self.memory, node.id)
+                file = self._open[node.id] = OpenFile(self.memory, node.id, self._committed)
             handle = FileHandle(
                 file, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable,
                 released=self._close,
             )  # fmt: skip
         try:
             if flags & os.O_TRUNC:
-                handle.truncate(0)
+                handle.empty()
         except BaseException:
             self._close(file)
             raise
@@ -316,14 +344,36 @@ class Tree:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
-    def _overlaid(self, node: Node) -> Node:
-        file = self._open.get(node.id)
-        return node if file is None else file.overlaid(node)
+    def _peek(self, number: int) -> Node:
+        """The store's node; a directory that this mount has removed goes on, empty and without links, for those in it.
+        Raises Stale."""
+        try:
+            return self.memory.store.peek_node(self.memory.who, number)
+        except Stale:
+            if (gone := self._removed.get(number)) is None:
+                raise
+            return gone
 
-    def _attributes(self, found: Address) -> Attributes:
-        if isinstance(found, Real):
-            return self._attributer.of_node(self._overlaid(found.node))
-        return self._attributer.of_virtual(found)
+    def _remember_removed(self, node: Node | None) -> None:
+        if node is not None and node.kind is Kind.DIRECTORY:
+            with self._mutex:
+                self._removed[node.id] = dataclasses.replace(node, parent=None)
+                while len(self._removed) > REMOVED_KEPT:
+                    self._removed.pop(next(iter(self._removed)))
+
+    def _overlaid(self, peek: Callable[[], _Found]) -> _Found:
+        """What ``peek`` finds, with the uncommitted edits of this mount. Edits that became the store's between the two
+        would be missing from both, so that one looks again."""
+        while True:
+            commits = self._commits
+            node = peek()
+            if node is not None and (file := self._open.get(node.id)) is not None:
+                node = file.overlaid(node)
+            if commits is self._commits:
+                return node
+
+    def _committed(self) -> None:
+        self._commits = object()
 
     def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
         if found.name == ASK:
@@ -333,12 +383,14 @@ class Tree:
             names = [paths.raw(name) for name in [paths.EVERYONE, *reader.agents()]]
         return [(name, inode(found.name + b"/" + name), stat.S_IFREG) for name in sorted(names)]
 
-    def _owned(self, caller: Caller) -> dict[str, int | None]:
-        """Owner to record: None where it is the mount's, so that other mounts show their own."""
-        return {
-            "uid": caller.uid if caller.uid != self.owner.uid else None,
-            "gid": caller.gid if caller.gid != self.owner.gid else None,
-        }
+    def _owned(self, caller: Caller, where: Address) -> dict[str, int | None]:
+        """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the
+        set-group-id bit a new name gets the directory's group."""
+        if isinstance(where, Real) and where.node.mode & stat.S_ISGID:
+            gid = where.node.gid
+        else:
+            gid = caller.gid if caller.gid != self.owner.gid else None
+        return {"uid": caller.uid if caller.uid != self.owner.uid else None, "gid": gid}
 
     def _writable(self) -> None:
         if self._read_only:
