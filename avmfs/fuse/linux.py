@@ -138,6 +138,8 @@ class LinuxMount:
                 handle.truncate(size)
             else:
                 self.tree.truncate(found, size)
+        if valid & p.SetAttr.KILL_SUIDGID:
+            self.tree.drop_set_ids(request.node, request.caller)
         now = self.tree.memory.now()
         changes = {
             "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
@@ -187,11 +189,13 @@ class LinuxMount:
         return self._entry(found, self.tree.attributes(found))
 
     def _create(self, request: Request) -> bytes:
-        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
+        flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
         found, handle = self.tree.create(
             self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
         )
+        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
+            self.tree.drop_set_ids(handle.file.node, request.caller)
         return self._entry(found, self.tree.attributes(found)) + self._kept(handle)
 
     def _unlink(self, request: Request) -> bytes:
@@ -220,10 +224,12 @@ class LinuxMount:
     # Bytes ---------------------------------------------------------------------------------------------
 
     def _open(self, request: Request) -> bytes:
-        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        flags, open_flags = p.OPEN_IN.unpack_from(request.body)
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._not_contended(request.node)
+            if open_flags & p.OPEN_KILL_SUIDGID:
+                self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
             raise Later
         else:
@@ -248,15 +254,28 @@ class LinuxMount:
         return handle.read(offset, size)
 
     def _write(self, request: Request) -> bytes:
-        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
+        fh, offset, size, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        if not self._session.may_block() and (
-            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
-        ):
+        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
+        if isinstance(handle, VirtualHandle):
+            if not self._session.may_block():
+                raise Later
+            return p.WRITE_OUT.pack(handle.write(offset, data), 0)
+        # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
+        append = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE)
+        sync = bool(flags & os.O_DSYNC)
+        if not self._session.may_block() and (append or sync or handle.near_spill(size)):
             raise Later
         self._not_contended(request.node)
-        start = p.WRITE_IN.size
-        return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
+        if write_flags & p.WRITE_KILL_SUIDGID:
+            self._drop_set_ids(request, handle.file.now().mode)
+        return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
+
+    def _drop_set_ids(self, request: Request, mode: int) -> None:
+        if mode & (stat.S_ISUID | stat.S_ISGID):
+            if not self._session.may_block():
+                raise Later
+            self.tree.drop_set_ids(request.node, request.caller)
 
     def _flush(self, request: Request) -> bytes:
         fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)

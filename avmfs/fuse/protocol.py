@@ -60,6 +60,7 @@ class Init(IntFlag):
     AUTO_INVAL_DATA = 1 << 12
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
+    HANDLE_KILLPRIV_V2 = 1 << 28
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
 
@@ -74,9 +75,13 @@ class SetAttr(IntFlag):
     FH = 1 << 6
     ATIME_NOW = 1 << 7
     MTIME_NOW = 1 << 8
+    KILL_SUIDGID = 1 << 11
 
 
 FOPEN_DIRECT_IO = 1
+OPEN_KILL_SUIDGID = 1
+WRITE_CACHE = 1  # pages of the cache, written by nobody in particular, at their own place
+WRITE_KILL_SUIDGID = 1 << 2
 GETATTR_FH = 1
 LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
@@ -99,7 +104,7 @@ RENAME2_IN = struct.Struct("=QII")  # newdir flags padding
 OPEN_IN = struct.Struct("=II")  # flags open_flags
 OPEN_OUT = struct.Struct("=QIi")  # fh open_flags backing_id
 CREATE_IN = struct.Struct("=IIII")  # flags mode umask open_flags
-READ_IN = struct.Struct("=QQIIQII")  # fh offset size read_flags lock_owner flags padding
+READ_IN = struct.Struct("=QQIIQII")  # fh offset size read_flags/write_flags lock_owner flags padding
 WRITE_IN = READ_IN
 WRITE_OUT = struct.Struct("=II")  # size padding
 RELEASE_IN = struct.Struct("=QIIQ")  # fh flags release_flags lock_owner

@@ -34,6 +34,7 @@ _WANTED = (
     | p.Init.AUTO_INVAL_DATA
     | p.Init.PARALLEL_DIROPS
     | p.Init.MAX_PAGES
+    | p.Init.HANDLE_KILLPRIV_V2
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
 )
