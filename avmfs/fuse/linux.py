@@ -256,19 +256,16 @@ class LinuxMount:
     def _write(self, request: Request) -> bytes:
         fh, offset, size, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
-        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
-        if isinstance(handle, VirtualHandle):
-            if not self._session.may_block():
-                raise Later
-            return p.WRITE_OUT.pack(handle.write(offset, data), 0)
         # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
-        append = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE)
-        sync = bool(flags & os.O_DSYNC)
-        if not self._session.may_block() and (append or sync or handle.near_spill(size)):
+        append, sync = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
+        if not self._session.may_block() and (
+            append or sync or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+        ):
             raise Later
         self._not_contended(request.node)
-        if write_flags & p.WRITE_KILL_SUIDGID:
+        if write_flags & p.WRITE_KILL_SUIDGID and isinstance(handle, FileHandle):
             self._drop_set_ids(request, handle.file.now().mode)
+        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
         return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
 
     def _drop_set_ids(self, request: Request, mode: int) -> None:

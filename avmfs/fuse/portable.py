@@ -239,13 +239,12 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return len(data)
 
     def write(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
-        handle, data = self._opened(info), ctypes.string_at(buffer, size)
-        if not isinstance(handle, FileHandle):
-            return handle.write(offset, data)
         # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
         flags = info.contents.flags
         append = bool(flags & os.O_APPEND and not info.contents.writepage)
-        return handle.write(offset, data, append=append, sync=bool(flags & os.O_DSYNC))
+        return self._opened(info).write(
+            offset, ctypes.string_at(buffer, size), append=append, sync=bool(flags & os.O_DSYNC)
+        )
 
     def flush(self, path: bytes | None, info: Any) -> int:
         self._opened(info).flush()

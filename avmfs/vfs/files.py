@@ -141,12 +141,12 @@ class FileHandle:
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
 
-    def write(self, offset: int, data: bytes, *, append: bool | None = None, sync: bool = False) -> int:
-        """``append``: at the end of file (None: as the file was opened; fcntl(2) may have changed it since).
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+        """``append``: at the end of file (O_APPEND as it is now: fcntl(2) may have changed it since open).
         ``sync``: durable when this returns (O_SYNC, O_DSYNC)."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        if self.appends if append is None else append:
+        if append:
             self.file.append(data, self.id)
         else:
             self.file.edit(("w", offset, data), self.id)

@@ -12,9 +12,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
 from avmfs import paths, views
 from avmfs.errors import (
@@ -35,11 +33,10 @@ from avmfs.store.schema import ROOT
 from avmfs.vfs import address, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import TYPE, Attributer, Attributes, Caller, inode
-from avmfs.vfs.files import FileHandle, OpenFile
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.opened import OpenFiles
 
 Handle = FileHandle | nodes.VirtualHandle
-
-_Found = TypeVar("_Found", Node, Node | None)
 
 REMOVED_KEPT = 1024
 
@@ -51,10 +48,9 @@ class Tree:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
-        self._open: dict[int, OpenFile] = {}
+        self._opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
-        self._commits: object = None  # another object after each commit of a file's edits
         self._removed: dict[int, Node] = {}  # directories that a process may still be in
         self._attributer = Attributer(memory, self.owner, read_only)
 
@@ -76,7 +72,7 @@ class Tree:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
             store, who, directory = self.memory.store, self.memory.who, where.node.id
-            node = self._overlaid(lambda: store.peek_child(who, directory, name))
+            node = self._opened.overlaid(lambda: store.peek_child(who, directory, name))
             if node is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
@@ -98,7 +94,7 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributer.of_node(self._overlaid(lambda: self._peek(number)))
+        return self._attributer.of_node(self._opened.overlaid(lambda: self._peek(number)))
 
     def names(self, found: Address) -> list[tuple[bytes, int, int]]:
         """(name, ino, type bits) of all entries but . and .., in order of name; views are never among them."""
@@ -161,8 +157,8 @@ class Tree:
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
             with self.memory.reading() as reader:
                 moved, replaced = reader.child(here, name), reader.child(there, new_name)
-            if moved is not None and (file := self._open.get(moved.id)) is not None:
-                file.commit(secrets.randbits(63))
+            if moved is not None:
+                self._opened.commit(moved.id)
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
             if moved != replaced and not flags:
                 self._remember_removed(replaced)
@@ -181,8 +177,7 @@ class Tree:
             if not isinstance(found, Real):
                 return
             self._writable()
-            if (file := self._open.get(found.node.id)) is not None:
-                file.commit(secrets.randbits(63))
+            self._opened.commit(found.node.id)
             self.memory.submit(
                 "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
             )
@@ -254,27 +249,18 @@ class Tree:
 
     def contended(self, node: int) -> bool:
         """Is a commit of this open file under way, for which its next caller would have to wait?"""
-        file = self._open.get(node)
-        if file is None:
-            return False
-        if file.lock.acquire(blocking=False):
-            file.lock.release()
-            return False
-        return True
+        return self._opened.contended(node)
 
     def hold_orphans(self) -> None:
         """Renew this mount's leases on files that were unlinked while it has them open. Called every half minute."""
-        with self._mutex:
-            held = set(self._open)
-        if held:
+        if held := self._opened.nodes():
             orphans = [node for node, _ in self.memory.store.orphans() if node in held]
             if orphans:
                 self.memory.submit("hold", holder=self._holder, nodes=orphans)
 
     def commit_all(self) -> None:
         """The mount ends: whatever was written and not yet flushed becomes durable."""
-        for file in list(self._open.values()):
-            file.commit(secrets.randbits(63))
+        self._opened.commit_all()
 
     # Inside ----------------------------------------------------------------------------------------------
 
@@ -301,27 +287,16 @@ class Tree:
             self._writable()
             if not self.memory.store.peek_writable(self.memory.who, node.scope):
                 raise Denied("read-only for you", paths.printable(node.name))
-        with self._mutex:
-            file = self._open.get(node.id)
-            if file is None:
-                file = self._open[node.id] = OpenFile(self.memory, node.id, self._committed)
-            handle = FileHandle(
-                file, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable,
-                released=self._close,
-            )  # fmt: skip
+        handle = self._opened.handle(
+            node.id, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable
+        )
         try:
             if flags & os.O_TRUNC:
                 handle.empty()
         except BaseException:
-            self._close(file)
+            self._opened.close(handle.file)
             raise
         return handle
-
-    def _close(self, file: OpenFile) -> None:
-        with self._mutex:
-            file.handles -= 1
-            if file.handles == 0:
-                self._open.pop(file.node, None)
 
     def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
         with self.memory.reading() as reader:
@@ -360,20 +335,6 @@ class Tree:
                 self._removed[node.id] = dataclasses.replace(node, parent=None)
                 while len(self._removed) > REMOVED_KEPT:
                     self._removed.pop(next(iter(self._removed)))
-
-    def _overlaid(self, peek: Callable[[], _Found]) -> _Found:
-        """What ``peek`` finds, with the uncommitted edits of this mount. Edits that became the store's between the two
-        would be missing from both, so that one looks again."""
-        while True:
-            commits = self._commits
-            node = peek()
-            if node is not None and (file := self._open.get(node.id)) is not None:
-                node = file.overlaid(node)
-            if commits is self._commits:
-                return node
-
-    def _committed(self) -> None:
-        self._commits = object()
 
     def _names_of_place(self, reader: Reader, found: Place) -> list[tuple[bytes, int, int]]:
         if found.name == ASK:
