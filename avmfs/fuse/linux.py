@@ -36,6 +36,7 @@ from avmfs.vfs.nodes import VirtualHandle
 from avmfs.vfs.tree import Handle, Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
+UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) is spared a second question
 _NS = 1_000_000_000
 _WHOLE = (1 << 63) - 1  # the kernel's OFFSET_MAX: a lock to the end of file
 
@@ -97,9 +98,12 @@ class LinuxMount:
             return CACHED_S
         return max(0, min(CACHED_S, (found.node.expires - self.tree.memory.now()) // _NS))
 
-    def _entry(self, found: Address, attributes: Attributes) -> bytes:
-        valid = self._validity(found)
-        return p.ENTRY_OUT.pack(self._numbers.number(found), 0, valid, valid, 0, 0) + _attr(attributes)
+    def _entry(self, found: Address, attributes: Attributes, *, made: bool = False) -> bytes:
+        """The reply to LOOKUP and, of a ``made`` node, to CREATE and the like, whose attributes the kernel takes over
+        whatever it has heard meanwhile. Notices about a node that it does not have yet are lost."""
+        number, valid = self._numbers.number(found), self._validity(found)
+        kept, ns = (valid, 0) if self._numbers.settled(number) and not made else (0, UNSETTLED_NS)
+        return p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns if valid and not made else 0) + _attr(attributes)
 
     def _absent(self, where: Address, name: bytes) -> bytes:
         """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
@@ -108,10 +112,10 @@ class LinuxMount:
             raise NotFound()
         return p.ENTRY_OUT.pack(0, 0, CACHED_S, 0, 0, 0) + bytes(p.ATTR.size)
 
-    def _attributes(self, number: int) -> bytes:
-        """The reply to GETATTR and SETATTR."""
+    def _attributes(self, number: int, *, keep: bool) -> bytes:
+        """The reply to GETATTR, and to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
         found = self._numbers.address(number)
-        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + _attr(self.tree.attributes(found))
+        return p.ATTR_OUT.pack(self._validity(found) if keep else 0, 0, 0) + _attr(self.tree.attributes(found))
 
     # Looking -------------------------------------------------------------------------------------------
 
@@ -125,7 +129,8 @@ class LinuxMount:
 
     def _getattr(self, request: Request) -> bytes:
         self._not_contended(request.node)
-        return self._attributes(request.node)
+        self._numbers.settle(request.node)
+        return self._attributes(request.node, keep=True)
 
     def _setattr(self, request: Request) -> bytes:
         (valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _) = (
@@ -145,12 +150,12 @@ class LinuxMount:
             "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
             "uid": uid if valid & p.SetAttr.UID else None,
             "gid": gid if valid & p.SetAttr.GID else None,
-            "atime": _chosen(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
-            "mtime": _chosen(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
+            "atime": p.time_of(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
+            "mtime": p.time_of(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
         }
         if any(value is not None for value in changes.values()):
             self.tree.set_attributes(found, handle, **changes)
-        return self._attributes(request.node)
+        return self._attributes(request.node, keep=False)
 
     def _readlink(self, request: Request) -> bytes:
         return self.tree.readlink(self._numbers.address(request.node))
@@ -166,7 +171,7 @@ class LinuxMount:
 
     def _made(self, number: int) -> bytes:
         found = self.tree.node(number)
-        return self._entry(found, self.tree.attributes(found))
+        return self._entry(found, self.tree.attributes(found), made=True)
 
     def _mkdir(self, request: Request) -> bytes:
         mode, _ = p.MKDIR_IN.unpack_from(request.body)
@@ -186,7 +191,7 @@ class LinuxMount:
             self._numbers.address(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
         )
         handle.release()
-        return self._entry(found, self.tree.attributes(found))
+        return self._entry(found, self.tree.attributes(found), made=True)
 
     def _create(self, request: Request) -> bytes:
         flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
@@ -196,7 +201,7 @@ class LinuxMount:
         )
         if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
             self.tree.drop_set_ids(handle.file.node, request.caller)
-        return self._entry(found, self.tree.attributes(found)) + self._kept(handle)
+        return self._entry(found, self.tree.attributes(found), made=True) + self._kept(handle)
 
     def _unlink(self, request: Request) -> bytes:
         self.tree.unlink(self._numbers.address(request.node), request.body.rstrip(b"\0"))
@@ -228,6 +233,8 @@ class LinuxMount:
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._not_contended(request.node)
+            if self._session.caching and self._numbers.settle(request.node):
+                self._session.drop_attributes(request.node)  # what is read next depends on the size
             if open_flags & p.OPEN_KILL_SUIDGID:
                 self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
@@ -384,16 +391,6 @@ def _attr(found: Attributes) -> bytes:
         found.ino, found.size, found.blocks, atime & mask, mtime & mask, ctime & mask, atime_ns, mtime_ns, ctime_ns,
         found.mode, found.nlink, found.uid, found.gid, 0, 65536, 0,
     )  # fmt: skip
-
-
-def _chosen(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    if valid & at_once:
-        return now
-    if not valid & given:
-        return None
-    if seconds >= 1 << 63:
-        seconds -= 1 << 64
-    return seconds * _NS + nanoseconds
 
 
 def _length(start: int, end: int) -> int:

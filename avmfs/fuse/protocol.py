@@ -131,6 +131,20 @@ INVAL_ATTRIBUTES = struct.pack("=IiQQqq", OUT_HEADER.size + 24, NOTIFY_INVAL_INO
 INVAL_NODE_AT = OUT_HEADER.size
 
 
+def inval_attributes(node: int) -> bytes:
+    """INVAL_ATTRIBUTES of one node."""
+    return INVAL_ATTRIBUTES[:INVAL_NODE_AT] + struct.pack("=Q", node) + INVAL_ATTRIBUTES[INVAL_NODE_AT + 8 :]
+
+
+def time_of(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
+    """A time of SETATTR in ns, None when it is to stay. Before 1970 ``seconds`` is a two's complement."""
+    if valid & at_once:
+        return now
+    if not valid & given:
+        return None
+    return (seconds - (1 << 64) if seconds >= 1 << 63 else seconds) * 1_000_000_000 + nanoseconds
+
+
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:
     """One entry of a READDIR reply. ``kind`` is st_mode's type bits."""
     return DIRENT.pack(ino, offset, len(name), kind >> 12) + name + bytes(-len(name) % 8)

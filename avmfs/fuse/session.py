@@ -184,6 +184,11 @@ class Session:
             with contextlib.suppress(OSError):  # unmounted: there is no cache any more
                 os.write(self._fd, p.INC_EPOCH)
 
+    def drop_attributes(self, node: int) -> None:
+        """What the kernel has cached of a node's attributes is asked anew. Takes no lock in the kernel."""
+        with contextlib.suppress(OSError):  # ENOENT: it does not have the node; unmounted
+            os.write(self._fd, p.inval_attributes(node))
+
     @property
     def descriptor(self) -> int:
         return self._fd
