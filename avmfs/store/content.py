@@ -18,7 +18,7 @@ from avmfs.errors import TooBig
 from avmfs.node import Node
 from avmfs.store.schema import BLOCK, INLINE_LIMIT
 
-Edit = tuple[Literal["w"], int, bytes] | tuple[Literal["t"], int]
+Edit = tuple[Literal["w"], int, bytes | bytearray] | tuple[Literal["t"], int]
 SIZE_LIMIT = 1 << 46
 _PAIR = struct.Struct(">QQ")
 
@@ -169,7 +169,7 @@ def _set_body(db: apsw.Connection, node: int, data: bytes) -> None:
         db.execute("delete from body where node = ?", (node,))
 
 
-def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes) -> None:
+def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         n, at = divmod(offset, BLOCK)

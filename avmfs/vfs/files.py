@@ -24,6 +24,7 @@ from avmfs.store.content import Edit
 log = logging.getLogger(__name__)
 
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
+SPILL_EDITS = 1000  # so does a long list of small ones, which every read and stat has to go through
 _PIECE = 4 * 1024 * 1024
 
 
@@ -47,14 +48,12 @@ class OpenFile:
             return self.overlaid(self.memory.store.peek_node(self.memory.who, self.node))
 
     def overlaid(self, node: Node) -> Node:
-        """``node`` with the size and times that the uncommitted edits give it."""
-        if not self.written:
+        """``node`` with the size and times that the uncommitted edits give it. Takes no lock: edits over the bytes that
+        they have just become say the same again. Who has not just peeked goes through ``OpenFiles.overlaid``."""
+        written, edits = self.written, self.edits
+        if not written:
             return node
-        with self.lock:
-            if not self.written:
-                return node
-            size = content.size_after(node.size, self.edits)
-            return _with(node, size=size, mtime=self.written, ctime=self.written)
+        return _with(node, size=content.size_after(node.size, edits), mtime=written, ctime=written)
 
     def read(self, offset: int, length: int) -> bytes:
         if not self.edits:
@@ -69,21 +68,27 @@ class OpenFile:
         with self.lock:
             # Refuses an absurd size before anything is kept.
             content.size_after(0, [edit])
-            last = self.edits[-1] if self.edits else None
-            if (
-                edit[0] == "w"
-                and last is not None
-                and last[0] == "w"
-                and last[1] + len(last[2]) == edit[1]
-                and (len(last[2]) < _PIECE)
-            ):
-                self.edits[-1] = ("w", last[1], last[2] + edit[2])
-            else:
-                self.edits.append(edit)
+            self._gather(edit)
             self.pending += len(edit[2]) if edit[0] == "w" else 0
             self.written = self.memory.now()
-            if self.pending >= SPILL_BYTES:
+            if self.near_spill(0):
                 self.commit(handle)
+
+    def near_spill(self, size: int) -> bool:
+        """Would a write of this size commit at once?"""
+        return self.pending + size >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS
+
+    def _gather(self, edit: Edit) -> None:
+        """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
+        last = self.edits[-1] if self.edits else None
+        if edit[0] == "t" or last is None or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
+            self.edits.append(edit)
+        elif isinstance(last[2], bytearray) and len(last[2]) < _PIECE:
+            last[2].extend(edit[2])
+        elif len(last[2]) < _PIECE:
+            self.edits[-1] = ("w", last[1], bytearray(last[2]) + edit[2])
+        else:
+            self.edits.append(edit)
 
     def touch(self) -> None:
         """A truncation to the size that the file has: its times change, its bytes and versions do not."""
@@ -102,12 +107,12 @@ class OpenFile:
         """Make all edits durable. They stay, to be tried again, when it fails."""
         with self.lock:
             if self.edits:
-                edits = [list(edit) for edit in self.edits]
+                edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
             elif self.written:
                 self.memory.submit("set_attributes", node=self.node, mtime=self.written)
             self._committed()
-            self.edits, self.pending, self.written = [], 0, 0
+            self.written, self.edits, self.pending = 0, [], 0
 
 
 class FileHandle:
@@ -136,7 +141,7 @@ class FileHandle:
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
-        return self.file.pending + size >= SPILL_BYTES
+        return self.file.near_spill(size)
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
