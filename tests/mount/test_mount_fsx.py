@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,25 @@ def test_random_operations_on_names(place: Place, own: Path, seed: int) -> None:
 
     names = Names(place.alice)
     compare(names, Names(own), name_steps(seed, STEPS), look)
+
+
+def test_thousands_of_small_writes_are_all_there(place: Place, own: Path) -> None:
+    """Scattered ones, more than are kept uncommitted, and then the whole file again in small pieces."""
+    chance = random.Random(1)
+    for path in (place.alice / "f", own / "f"):
+        with path.open("w+b", buffering=0) as file:
+            file.truncate(300_000)
+            chance.seed(1)
+            for number in range(2500):
+                file.seek(chance.randrange(300_000))
+                file.write(b"%010d" % number)
+                if number % 100 == 0:
+                    file.seek(0)
+                    file.read(5000)
+    assert (place.alice / "f").read_bytes() == (place.bob / "f").read_bytes() == (own / "f").read_bytes()
+    data = chance.randbytes(5 << 20)
+    with (place.alice / "f").open("wb", buffering=0) as file:
+        for at in range(0, len(data), 4096):
+            file.write(data[at : at + 4096])
+        assert (place.alice / "f").read_bytes() == data
+    assert (place.bob / "f").read_bytes() == data
