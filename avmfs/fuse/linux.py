@@ -102,8 +102,9 @@ class LinuxMount:
         """The reply to LOOKUP and, of a ``made`` node, to CREATE and the like, whose attributes the kernel takes over
         whatever it has heard meanwhile. Notices about a node that it does not have yet are lost."""
         number, valid = self._numbers.number(found), self._validity(found)
-        kept, ns = (valid, 0) if self._numbers.settled(number) and not made else (0, UNSETTLED_NS)
-        return p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns if valid and not made else 0) + _attr(attributes)
+        settled = self._numbers.settled(number)
+        kept, ns = valid if settled and not made else 0, UNSETTLED_NS if valid and not settled else 0
+        return p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns) + _attr(attributes)
 
     def _absent(self, where: Address, name: bytes) -> bytes:
         """A negative entry that may be kept: the epoch ends it when another mount makes the name. Not at the root and
