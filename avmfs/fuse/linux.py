@@ -177,11 +177,11 @@ class LinuxMount:
     def _mkdir(self, request: Request) -> bytes:
         mode, _ = p.MKDIR_IN.unpack_from(request.body)
         name = request.body[p.MKDIR_IN.size :].rstrip(b"\0")
-        return self._made(self.tree.mkdir(self._numbers.address(request.node), name, mode & 0o7777, request.caller))
+        return self._made(self.tree.mkdir(self._numbers.directory(request.node), name, mode & 0o7777, request.caller))
 
     def _symlink(self, request: Request) -> bytes:
         name, target, _ = request.body.split(b"\0", 2)
-        return self._made(self.tree.symlink(self._numbers.address(request.node), name, target, request.caller))
+        return self._made(self.tree.symlink(self._numbers.directory(request.node), name, target, request.caller))
 
     def _mknod(self, request: Request) -> bytes:
         mode, _, _, _ = p.MKNOD_IN.unpack_from(request.body)
@@ -189,7 +189,7 @@ class LinuxMount:
             raise NotPermitted("device nodes, fifos and sockets cannot be kept")
         name = request.body[p.MKNOD_IN.size :].rstrip(b"\0")
         found, handle = self.tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
+            self._numbers.directory(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
         )
         handle.release()
         return self._entry(found, self.tree.attributes(found), made=True)
@@ -198,18 +198,18 @@ class LinuxMount:
         flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
         found, handle = self.tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
+            self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
         )
         if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
             self.tree.drop_set_ids(handle.file.node, request.caller)
         return self._entry(found, self.tree.attributes(found), made=True) + self._kept(handle)
 
     def _unlink(self, request: Request) -> bytes:
-        self.tree.unlink(self._numbers.address(request.node), request.body.rstrip(b"\0"))
+        self.tree.unlink(self._numbers.directory(request.node), request.body.rstrip(b"\0"))
         return b""
 
     def _rmdir(self, request: Request) -> bytes:
-        self.tree.rmdir(self._numbers.address(request.node), request.body.rstrip(b"\0"))
+        self.tree.rmdir(self._numbers.directory(request.node), request.body.rstrip(b"\0"))
         return b""
 
     def _rename(self, request: Request) -> bytes:
@@ -221,7 +221,8 @@ class LinuxMount:
             (directory,) = p.RENAME_IN.unpack_from(request.body)
             names = request.body[p.RENAME_IN.size :]
         name, new_name, _ = names.split(b"\0", 2)
-        self.tree.rename(self._numbers.address(request.node), name, self._numbers.address(directory), new_name, flags)
+        here, there = self._numbers.directory(request.node), self._numbers.directory(directory)
+        self.tree.rename(here, name, there, new_name, flags)
         return b""
 
     def _link(self, request: Request) -> bytes:

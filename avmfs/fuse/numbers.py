@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+from avmfs.errors import NotFound, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Request
@@ -61,6 +62,14 @@ class Numbers:
             with self._table:
                 return self._virtual[node][0]
         return self._fixed(node)
+
+    def directory(self, node: int) -> Address:
+        """Where a request makes or removes a name. One that another mount has removed since the kernel found it has no
+        names: NotFound, as in a directory that this mount has removed, and not Stale."""
+        try:
+            return self.address(node)
+        except Stale:
+            raise NotFound() from None
 
     def _fixed(self, node: int) -> Address:
         name = _FIXED[node]

@@ -213,6 +213,8 @@ class Tree:
                 exclusive=bool(flags & os.O_EXCL), **self._owned(caller, where),
             )  # fmt: skip
             found = self.node(made["node"])
+            if found.node.kind is Kind.SYMLINK:
+                raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
             return found, self._open_file(found.node, flags & ~os.O_TRUNC if made["new"] else flags)
 
     def truncate(self, found: Address, size: int) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from fsx_steps import Names, name_steps, outcome, shown, whole
 from mount_world import Place, line_from, running
 
 pytestmark = pytest.mark.mount
@@ -333,3 +334,41 @@ def test_what_is_written_with_o_sync_is_there_before_close(place: Place) -> None
         assert (place.bob / "f").read_bytes() == b"synced"
         os.close(descriptor)
         (place.alice / "f").unlink()
+
+
+def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Place) -> None:
+    def link(number: int) -> None:
+        with suppress(FileExistsError):
+            os.symlink("target", place.bob / f"n{number}")
+
+    def create(number: int) -> None:
+        with (place.alice / f"n{number}").open("w") as file:
+            file.write(f"{number}")
+
+    for number, _ in enumerate(_rounds(300, link, create)):
+        path = place.bob / f"n{number}"
+        assert not path.is_symlink() or os.readlink(path) == "target"
+    assert {path.name for path in place.alice.iterdir()} - {"target"} == {f"n{number}" for number in range(300)}
+
+
+def test_random_names_from_two_mounts_give_only_the_errors_that_one_filesystem_gives(place: Place) -> None:
+    usual = {"ENOENT", "ENOTDIR", "EEXIST", "EISDIR", "ENOTEMPTY", "ELOOP", "EINVAL"}
+
+    def player(top: Path, seed: int) -> Callable[[], set[object]]:
+        def play() -> set[object]:
+            names, found = Names(top), set()
+            try:
+                for step in name_steps(seed, 300):
+                    if step[0] not in ("whole", "readlink"):
+                        told = outcome(names, step)
+                        found |= {f"{shown(step)}: {told}"} if isinstance(told, str) and told not in usual else set()
+            finally:
+                names.close()
+            return found
+
+        return play
+
+    tops = (place.alice, place.bob) * 2
+    for unusual in _together(*(player(top, seed) for seed, top in enumerate(tops))):
+        assert not unusual
+    assert whole(place.alice) == whole(place.bob)
