@@ -18,6 +18,9 @@ SEEDS = range(1, 6)
 LOOK_EVERY = 50
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120 + STEPS)]
+linux_only = pytest.mark.skipif(
+    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse asks by path, and an unlinked file has none"
+)
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
+@linux_only
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations_on_a_file(place: Place, own: Path, seed: int) -> None:
     one = OneFile(place.alice)
@@ -39,6 +43,7 @@ def test_random_operations_on_a_file(place: Place, own: Path, seed: int) -> None
     compare(one, OneFile(own), file_steps(seed, STEPS), look)
 
 
+@linux_only
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations_on_names(place: Place, own: Path, seed: int) -> None:
     def look(number: int) -> None:

@@ -19,6 +19,10 @@ from mount_world import Place, line_from, running
 pytestmark = pytest.mark.mount
 
 WAIT_S = 30.0
+linux_only = pytest.mark.skipif(
+    os.environ.get("AVM_FRONT_END") == "portable",
+    reason="libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none",
+)
 
 
 def _together(*functions: Callable[[], object]) -> list[object]:
@@ -160,6 +164,7 @@ print("done")
         assert all(len(line) == 100 + int(line.split()[1]) % 300 for line in lines)
 
 
+@linux_only
 def test_readers_of_a_file_replaced_by_rename_see_one_whole_version(place: Place) -> None:
     def version(number: int) -> bytes:
         return (b"%06d" % number) * (1 + number * 37 % 5000)
@@ -351,6 +356,7 @@ def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Pl
     assert {path.name for path in place.alice.iterdir()} - {"target"} == {f"n{number}" for number in range(300)}
 
 
+@linux_only
 def test_random_names_from_two_mounts_give_only_the_errors_that_one_filesystem_gives(place: Place) -> None:
     usual = {"ENOENT", "ENOTDIR", "EEXIST", "EISDIR", "ENOTEMPTY", "ELOOP", "EINVAL"}
 
