@@ -7,6 +7,7 @@ block; all else is answered at once, in the thread that leads.
 from __future__ import annotations
 
 import os
+import stat
 
 from avmfs.errors import Invalid
 from avmfs.fuse import protocol as p
@@ -51,7 +52,7 @@ class OpenFiles:
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         (flags, _) = p.OPEN_IN.unpack_from(view, _BODY)
-        if flags & _WRITES:
+        if flags & _WRITES or not self._numbers.settled(node):
             return None
         version = self._replies.known(node)
         if version is None:
@@ -93,10 +94,14 @@ class OpenFiles:
     # Whatever it is -----------------------------------------------------------------------------------
 
     def _open(self, request: Request) -> bytes:
-        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        flags, open_flags = p.OPEN_IN.unpack_from(request.body)
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._session.must_not_wait_for(request.node, self._tree)
+            if self._replies.settle(request.node) and self._replies.caching:
+                self._session.drop_attributes(request.node)  # what is read next depends on the size
+            if open_flags & p.OPEN_KILL_SUIDGID:
+                self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
             raise Later
         else:
@@ -108,13 +113,21 @@ class OpenFiles:
         return self._kept(handle)
 
     def _create(self, request: Request) -> bytes:
-        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
+        flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
         self._replies.will_be_cached(request.node, name)
         found, handle = self._tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
+            self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
         )
-        return self._replies.entry(found, self._tree.attributes(found)) + self._kept(handle)
+        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
+            self._tree.drop_set_ids(handle.file.node, request.caller)
+        return self._replies.made(found) + self._kept(handle)
+
+    def _drop_set_ids(self, request: Request, mode: int) -> None:
+        if mode & (stat.S_ISUID | stat.S_ISGID):
+            if not self._session.may_block():
+                raise Later
+            self._tree.drop_set_ids(request.node, request.caller)
 
     def _kept(self, handle: Handle) -> bytes:
         return p.OPEN_OUT.pack(self._handles.keep(handle), p.FOPEN_DIRECT_IO if handle.direct else 0, 0)
@@ -128,16 +141,20 @@ class OpenFiles:
         return handle.read(offset, size)
 
     def _write(self, request: Request) -> bytes:
-        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
+        fh, offset, size, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
+        # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
+        append, sync = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
         if not self._session.may_block() and (
-            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+            append or sync or isinstance(handle, VirtualHandle) or handle.near_spill(size)
         ):
             raise Later
         self._session.must_not_wait_for(request.node, self._tree)
         self._pages.wrote(request.node)
-        start = p.WRITE_IN.size
-        return p.WRITE_OUT.pack(handle.write(offset, request.body[start : start + size]), 0)
+        if write_flags & p.WRITE_KILL_SUIDGID and isinstance(handle, FileHandle):
+            self._drop_set_ids(request, handle.file.now().mode)
+        data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
+        return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
 
     def _flush(self, request: Request) -> bytes:
         fh, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
