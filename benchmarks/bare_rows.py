@@ -116,9 +116,7 @@ class BareRows:
     def unlink(self, path: str) -> None:
         parent, name = _split(path)
         with self._transaction():
-            [(node,)] = self._rows(
-                "delete from node where parent = ? and name = ? returning id", (parent, name)
-            )
+            [(node,)] = self._rows("delete from node where parent = ? and name = ? returning id", (parent, name))
             self._db.execute("delete from body where node = ?", (node,))
             self._db.execute("delete from version where node = ?", (node,))
             self._note("remove", node, path)
