@@ -109,7 +109,7 @@ class MountClient:
                 raise ValueError(f"unknown operation: {operation}")
         call = self._call(operation)
         if operation in ("stat", "miss", "read", "readdir"):
-            for item in itertools.islice(items, min(n, NAMES)):
+            for item in itertools.islice(items, 1 if operation == "readdir" else min(n, NAMES)):
                 call(item)
         wait_until(start_ns)
         return reply_of(timed_loop(call, itertools.islice(items, n), limit_s))
