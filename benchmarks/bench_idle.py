@@ -79,7 +79,9 @@ def _idle(daemon: Daemon, seconds: float) -> tuple[Table, float]:
     time.sleep(seconds)
     lasted = time.monotonic() - begun
     shares = {role: (processes.cpu_s(pids) - before[role]) / lasted * 100 for role, pids in roles.items()}
-    rows = [(role, len(roles[role]), share, share / len(roles[role])) for role, share in shares.items()]
+    rows: list[Sequence[Value]] = [
+        (role, len(roles[role]), share, share / len(roles[role])) for role, share in shares.items()
+    ]
     rows.append(("all", sum(map(len, roles.values())), sum(shares.values()), None))
     table = Table("CPU of an idle daemon", ("processes", "how many", "% of a core", "% each"), rows)
     return table, sum(shares.values())

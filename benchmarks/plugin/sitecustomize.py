@@ -11,6 +11,7 @@ import importlib.machinery
 import os
 import sys
 import time
+from typing import Any
 
 REGISTRY = "avmfs.views.registry"
 SLOW, _, MILLISECONDS = os.environ.get("AVM_BENCH_SLOW", "").partition(":")
@@ -19,32 +20,33 @@ SLOW, _, MILLISECONDS = os.environ.get("AVM_BENCH_SLOW", "").partition(":")
 class _AfterRegistry(importlib.abc.MetaPathFinder):
     """Finds the registry as the others do; when it has run, its decorator slows that one view down."""
 
-    def find_spec(self, fullname, path, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
         if fullname != REGISTRY:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
             return None
-        run = spec.loader.exec_module
+        loader: Any = spec.loader
+        run = loader.exec_module
 
-        def exec_module(module):  # type: ignore[no-untyped-def]
+        def exec_module(module: Any) -> None:
             run(module)
             register = module.view
 
-            def view(name, *on, **about):  # type: ignore[no-untyped-def]
+            def view(name: str, *on: str, **about: Any) -> Any:
                 if name != SLOW:
                     return register(name, *on, **about)
                 return lambda function: register(name, *on, **{**about, "slow": True})(_slowed(function))
 
             module.view = view
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader.exec_module = exec_module
         return spec
 
 
-def _slowed(function):  # type: ignore[no-untyped-def]
+def _slowed(function: Any) -> Any:
     @functools.wraps(function)
-    def sleeping(*arguments, **parameters):  # type: ignore[no-untyped-def]
+    def sleeping(*arguments: Any, **parameters: Any) -> Any:
         time.sleep(float(MILLISECONDS) / 1000)
         return function(*arguments, **parameters)
 
