@@ -23,7 +23,7 @@ from benchmarks.figures import Round, Timing, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Value
 from benchmarks.rounds import Outcome, take_turns
-from benchmarks.script import Findings, Run, options, run_script
+from benchmarks.script import Findings, Run, names_among, options, run_script
 
 WRITERS: Mapping[str, Sequence[str]] = {
     "all on": (),
@@ -33,6 +33,7 @@ WRITERS: Mapping[str, Sequence[str]] = {
     "no word index": ("unindexed",),
 }
 MOUNTS = 8
+PARTS = ("writer", "daemon", "reads")
 READS = ("open, SELECT, close", "SELECT, prepared", "store, by SQL", "store, remembered", "dict")
 PUBLISHED_READS = {"open, SELECT, close": 3_300.0, "store, remembered": 724_000.0}
 SIZES = (10, 50, 100, 200)
@@ -68,15 +69,18 @@ def measure(run: Run) -> Findings:
     failures: dict[str, str] = {}
     data: dict[str, Any] = {}
     tables: list[Table] = []
-    with breaking_off("writer", failures):
-        tables.append(_writers(run, folder, rounds, seconds, failures))
-    with breaking_off("daemon", failures):
-        tables.append(_daemons(run, rounds, seconds, failures))
-    with breaking_off("reads", failures):
-        [reader] = run.ending.enter_context(started_clients(OPS, 1, os.environ))
-        reader.call("open", CONNECT_S, database=str(folder / "reads.db"), parts=[])
-        tables.append(_reads(reader, rounds, seconds, failures))
-        tables += _patterns(reader, run.quick, data)
+    for part in run.options.parts:
+        with breaking_off(part, failures):
+            match part:
+                case "writer":
+                    tables.append(_writers(run, folder, rounds, seconds, failures))
+                case "daemon":
+                    tables.append(_daemons(run, rounds, seconds, failures))
+                case "reads":
+                    [reader] = run.ending.enter_context(started_clients(OPS, 1, os.environ))
+                    reader.call("open", CONNECT_S, database=str(folder / "reads.db"), parts=[])
+                    tables.append(_reads(reader, rounds, seconds, failures))
+                    tables += _patterns(reader, run.quick, data)
     if run.options.model:
         with breaking_off("matrix", failures):
             tables.append(_matrix(run, folder, rounds, seconds, data))
@@ -227,6 +231,7 @@ def _matrix(run: Run, folder: Path, rounds: int, seconds: float, data: dict[str,
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_ablation", "rounds of 0.4 s")
     parser.add_argument("--model", action="store_true", help="what needs the embedding model too; takes minutes")
+    parser.add_argument("--parts", type=names_among(PARTS), default=PARTS, metavar="A,B", help=", ".join(PARTS))
     return run_script("avmfs ablation", parser, measure, arguments)
 
 

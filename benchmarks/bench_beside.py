@@ -21,7 +21,7 @@ from benchmarks.harness import ROOT, filesystem_of, scratch_directory
 from benchmarks.minifs import mounted_minifs
 from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import take_turns
-from benchmarks.script import Findings, Run, options, run_script
+from benchmarks.script import Findings, Run, names_among, options, run_script
 
 SLOW_MS = 50
 OPERATIONS = ("stat", "read", "readdir")
@@ -98,7 +98,8 @@ def measure(run: Run) -> Findings:
         did.setdefault(cell, []).append(times / seconds)
         return found
 
-    cells = [(operation, beside) for operation in OPERATIONS for beside in BESIDE]
+    operations: Sequence[str] = run.options.ops
+    cells = [(operation, beside) for operation in operations for beside in BESIDE]
     outcome = take_turns(rounds, cells, VARIANTS, failures, one)
     columns = (
         "operation",
@@ -129,6 +130,8 @@ def measure(run: Run) -> Findings:
     targets: list[Target] = []
     for beside in BESIDE[:3]:
         for operation, baseline, bound in (("stat", "ext4", 0.5), ("read", "C", 1.3), ("readdir", "ext4", 0.5)):
+            if operation not in operations:
+                continue
             value = outcome.ratio_median((operation, beside), "avmfs", baseline, (operation, QUIET))
             targets.append(Target(f"avmfs {operation}, beside {beside}, of {baseline}", value, ">=", bound))
     for beside in BESIDE[3:]:
@@ -139,6 +142,8 @@ def measure(run: Run) -> Findings:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_beside", "one round of 0.3 s")
+    ops = OPERATIONS
+    parser.add_argument("--ops", type=names_among(ops), default=ops, metavar="A,B", help=", ".join(ops))
     return run_script("avmfs beside others", parser, measure, arguments)
 
 

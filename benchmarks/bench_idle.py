@@ -19,14 +19,14 @@ from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.results import Table, Target, Value
 from benchmarks.script import Findings, Run, options, positive, run_script
 
-SETTLE_S = 3.0
+SETTLE_S = 2.0
 LOOK_S = 300.0
 MOUNT = "mount"
 
 
 def measure(run: Run) -> Findings:
     count: int = run.options.mounts
-    seconds = 5.0 if run.quick else 60.0
+    seconds = 2.0 if run.quick else 60.0
     nodes = 1000 if run.quick else 100_000
     rounds = run.options.rounds or (1 if run.quick else 5)
     run.begin(
@@ -137,7 +137,7 @@ def _served(daemon: Daemon, nodes: int) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = options(__doc__, "bench_idle", "5 s, 1,000 nodes")
+    parser = options(__doc__, "bench_idle", "2 s, 1,000 nodes")
     parser.add_argument("--mounts", type=positive, default=16, metavar="N", help="of the idle daemon (%(default)s)")
     parser.add_argument("--embedding", action="store_true", help="with the model, as configured by default")
     return run_script("avmfs at rest", parser, measure, arguments)
