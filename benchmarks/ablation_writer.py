@@ -15,13 +15,14 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import BenchmarkError
-from benchmarks.harness import end_child, start_child, tail
+from benchmarks.harness import end_child, scratch_directory, start_child, tail
 
 PARTS = ("normal", "journal", "single", "unindexed")
 READY_S = 30.0
@@ -40,9 +41,15 @@ class Address:
 def running_writer(folder: Path, parts: Sequence[str]) -> Iterator[Address]:
     """A writer with an empty store in `folder`, which exists; ended at the end."""
     name = "-".join(parts) or "all"
-    address = Address(str(folder / f"{name}.db"), str(folder / f"{name}.sock"), secrets.token_hex(32))
+    with scratch_directory(Path(tempfile.gettempdir())) as runtime:  # sockets' paths have to be short
+        address = Address(str(folder / f"{name}.db"), str(runtime / "writer.sock"), secrets.token_hex(32))
+        with _serving(folder / f"{name}.log", address, name, parts):
+            yield address
+
+
+@contextlib.contextmanager
+def _serving(log: Path, address: Address, name: str, parts: Sequence[str]) -> Iterator[None]:
     words = [address.database, address.socket, address.key, ",".join(parts)]
-    log = folder / f"{name}.log"
     child = start_child([sys.executable, "-m", "benchmarks.ablation_writer", *words], log, os.environ)
     try:
         give_up = time.monotonic() + READY_S
@@ -50,7 +57,7 @@ def running_writer(folder: Path, parts: Sequence[str]) -> Iterator[Address]:
             if child.poll() is not None or time.monotonic() > give_up:
                 raise BenchmarkError(f"the writer without {name} does not start:{tail(log)}")
             time.sleep(0.02)
-        yield address
+        yield
     finally:
         end_child(child, patience_s=5)
 

@@ -71,7 +71,13 @@ def measure(run: Run) -> Findings:
     for place, variant in enumerate(VARIANTS):
         [readers[variant]] = run.ending.enter_context(started_clients("benchmarks.mount_ops", 1, os.environ))
         with breaking_off(variant, failures):
-            arguments = {"base": str(bases[variant]), "prefix": f"beside-{place}", "client": 0, "database": None}
+            arguments = {
+                "base": str(bases[variant]),
+                "prefix": f"beside-{place}",
+                "client": 0,
+                "database": None,
+                "servers": [],
+            }
             readers[variant].call("prepare", PREPARE_S, **arguments)
     others = run.ending.enter_context(started_clients("benchmarks.beside_ops", MOST, os.environ))
     did: dict[Cell, list[float]] = {}

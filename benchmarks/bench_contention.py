@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
+from benchmarks import processes
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
 from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import Round, summarize
@@ -65,10 +66,17 @@ def measure(run: Run) -> Findings:
             })  # fmt: skip
         for client in clients:
             client.receive_within(BEGIN_S)
-        return summarize(run_together(clients, "write", seconds, [{} for _ in clients]))
+        before = {role: processes.cpu_s(pids) for role, pids in roles.items()}
+        found = summarize(run_together(clients, "write", seconds, [{} for _ in clients]))
+        if variant == "avmfs":
+            spent = {role: (processes.cpu_s(pids) - before[role]) * 1e6 / found.n for role, pids in roles.items()}
+            cpu.setdefault(width, []).append(spent)
+        return found
 
+    roles = daemon.roles()
+    cpu: dict[int, list[dict[str, float]]] = {}
     outcome = take_turns(rounds, widths, VARIANTS, failures, one)
-    tables = [_table(outcome, widths), _disk(outcome, widths)]
+    tables = [_table(outcome, widths), _disk(outcome, widths), _cpu(cpu)]
     return Findings(tables, _targets(outcome, widths), outcome.failures, _data(outcome, widths))
 
 
@@ -98,6 +106,16 @@ def _disk(outcome: Outcome[int], widths: Sequence[int]) -> Table:
     found = [(width, figure) for width in widths if (figure := outcome.figure(width, "fdatasync")) is not None]
     rows = [(f"{width}", one.n, one.median_us / 1e3, one.p99_us / 1e3, one.max_us / 1e3) for width, one in found]
     return Table("the disk alone: fdatasync", ("beside agents", "N", "median ms", "p99 ms", "max ms"), rows)
+
+
+def _cpu(spent: Mapping[int, Sequence[Mapping[str, float]]]) -> Table:
+    """What a write costs the daemon, whatever else the machine does: the median of rounds."""
+    known = sorted({role for rounds in spent.values() for one in rounds for role in one})
+    rows = []
+    for width, rounds in spent.items():
+        each = [statistics.median(one[role] for one in rounds) for role in known]
+        rows.append((f"{width}", *each, sum(each)))
+    return Table("CPU of the daemon's processes a write, us", ("agents", *known, "all"), rows)
 
 
 def _targets(outcome: Outcome[int], widths: Sequence[int]) -> list[Target]:

@@ -21,7 +21,6 @@ from benchmarks.script import Findings, Run, options, positive, run_script
 
 SETTLE_S = 2.0
 LOOK_S = 300.0
-MOUNT = "mount"
 
 
 def measure(run: Run) -> Findings:
@@ -60,20 +59,9 @@ def _names(count: int) -> list[str]:
     return [f"idle{i:02}" for i in range(count)]
 
 
-def _roles(daemon: Daemon) -> Mapping[str, list[int]]:
-    """The daemon's processes by what they do: mounts together, the others by name."""
-    found: dict[str, list[int]] = {}
-    agents_ = {f"avm {agent}"[:15] for agent in daemon.mountpoints}
-    for pid in processes.descendants(daemon.pid):
-        name = processes.name(pid)
-        role = MOUNT if name in agents_ else "supervisor" if pid == daemon.pid else name.removeprefix("avm ")
-        found.setdefault(role, []).append(pid)
-    return found
-
-
 def _idle(daemon: Daemon, seconds: float) -> tuple[Table, float]:
     """Percent of one core by role, and of all."""
-    roles = _roles(daemon)
+    roles = daemon.roles()
     before = {role: processes.cpu_s(pids) for role, pids in roles.items()}
     begun = time.monotonic()
     time.sleep(seconds)
@@ -90,7 +78,7 @@ def _idle(daemon: Daemon, seconds: float) -> tuple[Table, float]:
 def _memory(daemon: Daemon) -> Table:
     rows: list[Sequence[Value]] = []
     total = 0.0
-    for role, pids in _roles(daemon).items():
+    for role, pids in daemon.roles().items():
         each = [processes.memory(pid) for pid in pids]
         proportional = [one.proportional for one in each]
         total += sum(proportional)
@@ -116,7 +104,7 @@ def _start(run: Run, settings: Mapping[str, object]) -> float:
 
 def _served(daemon: Daemon, nodes: int) -> Table:
     """A child's memory before anything, after `nodes` nodes have been listed and looked up, and after a while."""
-    [pid] = _roles(daemon)[MOUNT]
+    [pid] = daemon.roles()["mount"]
     rows: list[Sequence[Value]] = []
 
     def note(when: str) -> None:

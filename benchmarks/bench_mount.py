@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import mount_ops
+from benchmarks import mount_ops, processes
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
 from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, summarize
@@ -49,6 +50,8 @@ PREPARE_S = 180.0
 
 Cell = tuple[str, int]
 """(operation, number of clients)"""
+Cpu = Mapping[tuple[Cell, str], Sequence[float]]
+"""Microseconds that a variant's servers spent on an operation, by round; of one client only."""
 
 
 @dataclass(frozen=True)
@@ -71,63 +74,84 @@ def measure(run: Run) -> Findings:
     variants = run.options.variants
     if run.options.one_cpu:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    bases = {variant: base for variant, base in _open(run, variants).items() if variant in variants}
+    opened = _open(run, variants)
+    places = {variant: place for variant, place in opened.items() if variant in variants}
     database = run.ending.enter_context(scratch_directory(run.local)) / "bare.db"
-    kinds = {filesystem_of(base) for variant, base in bases.items() if variant == "ext4"}
+    kinds = {filesystem_of(place.base) for variant, place in places.items() if variant == "ext4"}
     run.begin(
-        variants="; ".join(f"{name}: {VARIANTS[name]}" for name in bases),
+        variants="; ".join(f"{name}: {VARIANTS[name]}" for name in places),
         disk=f"{filesystem_of(run.local)}, also under the stores" + "".join(f" ({kind})" for kind in kinds),
         N=", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations) + " a client and round",
         rounds=f"{plan.rounds}, interleaved; figures are medians of rounds",
         state="names and bytes touched once before each loop of stat, miss, read, readdir",
         **({"placement": "clients and servers together on one CPU"} if run.options.one_cpu else {}),
     )
-    outcome = _run(plan, bases, database)
-    tables = [_table(plan, outcome, list(bases), clients) for clients in plan.clients]
+    outcome, cpu = _run(plan, places, database)
+    tables = [_table(plan, outcome, cpu, list(places), clients) for clients in plan.clients]
     return Findings(tables, _targets(plan, outcome), outcome.failures)
 
 
-def _open(run: Run, variants: Sequence[str]) -> dict[str, Path]:
-    bases: dict[str, Path] = {}
+@dataclass(frozen=True)
+class Place:
+    """Where a variant lies, and the processes that serve it."""
+
+    base: Path
+    servers: Sequence[int] = ()
+
+
+def _open(run: Run, variants: Sequence[str]) -> dict[str, Place]:
+    places: dict[str, Place] = {}
     for variant in variants:
+        before = set(processes.descendants(os.getpid()))
         match variant:
             case "ext4":
-                bases[variant] = run.ending.enter_context(scratch_directory(run.local))
+                base = run.ending.enter_context(scratch_directory(run.local))
             case "tmpfs":
                 if not MEMORY_DISK.is_dir():
                     raise BenchmarkError(f"no {MEMORY_DISK} here: leave tmpfs out with --variants")
-                bases[variant] = run.ending.enter_context(scratch_directory(MEMORY_DISK))
+                base = run.ending.enter_context(scratch_directory(MEMORY_DISK))
             case "C" | "C2" | "C+SQLite":
-                bases[variant] = run.ending.enter_context(mounted_minifs())
+                base = run.ending.enter_context(mounted_minifs())
             case "mfusepy" | "mfusepy -s":
-                bases[variant] = run.ending.enter_context(mounted_pyfs(threads=variant == "mfusepy"))
+                base = run.ending.enter_context(mounted_pyfs(threads=variant == "mfusepy"))
+            case _:
+                continue
+        places[variant] = Place(base, sorted(set(processes.descendants(os.getpid())) - before))
     ours = {"avmfs": "cached", "avmfs strict": "strict"}
     if any(variant in ours for variant in variants):
         entries = agents("cached") + agents("strict", coherence="strict")
         daemon = run.ending.enter_context(temporary_daemon(run.local, entries))
-        bases |= {variant: daemon.mountpoints[agent] for variant, agent in ours.items()}
-    return bases
+        servers = processes.descendants(daemon.pid)
+        places |= {variant: Place(daemon.mountpoints[agent], servers) for variant, agent in ours.items()}
+    return {variant: places[variant] for variant in VARIANTS if variant in places}
 
 
-def _run(plan: Plan, bases: Mapping[str, Path], database: Path) -> Outcome[Cell]:
+def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outcome[Cell], Cpu]:
     failures: dict[str, str] = {}
     pools: dict[str, list[Client]] = {}
+    cpu: dict[tuple[Cell, str], list[float]] = {}
     with contextlib.ExitStack() as ending:
-        for variant, base in bases.items():
+        for variant, place in places.items():
             # A pool for each variant: a client stuck in one mount does not cost the others theirs.
             pool = ending.enter_context(started_clients("benchmarks.mount_ops", max(plan.clients), os.environ))
             pools[variant] = pool
-            prefix = f"bench-{os.getpid()}-{list(bases).index(variant)}"
+            prefix = f"bench-{os.getpid()}-{list(places).index(variant)}"
             rows = str(database) if variant == "C+SQLite" else None
             with breaking_off(variant, failures):
                 for i, client in enumerate(pool):
-                    client.call("prepare", PREPARE_S, base=str(base), prefix=prefix, client=i, database=rows)
+                    client.call(
+                        "prepare", PREPARE_S, base=str(place.base), prefix=prefix, client=i, database=rows,
+                        servers=list(place.servers),
+                    )  # fmt: skip
 
         def one(cell: Cell, variant: str, loop: int) -> Round:
-            return _measure(plan, pools[variant][: cell[1]], cell[0], loop)
+            found = _measure(plan, pools[variant][: cell[1]], cell[0], loop)
+            if cell[1] == 1 and places[variant].servers:
+                cpu.setdefault((cell, variant), []).append(pools[variant][0].call("cpu", PREPARE_S) * 1e6 / found.n)
+            return found
 
         cells = [(operation, clients) for clients, operation in itertools.product(plan.clients, plan.operations)]
-        return take_turns(plan.rounds, cells, list(bases), failures, one)
+        return take_turns(plan.rounds, cells, list(places), failures, one), cpu
 
 
 def _measure(plan: Plan, clients: Sequence[Client], operation: str, loop: int) -> Round:
@@ -139,8 +163,11 @@ def _measure(plan: Plan, clients: Sequence[Client], operation: str, loop: int) -
     return summarize(timings)
 
 
-def _table(plan: Plan, outcome: Outcome[Cell], variants: Sequence[str], clients: int) -> Table:
-    columns = ("operation", "variant", "N", "median us", "p99 us", "ops/s", "x C", "of rounds", "x C+SQLite", "x ext4")
+def _table(plan: Plan, outcome: Outcome[Cell], cpu: Cpu, variants: Sequence[str], clients: int) -> Table:
+    columns = [
+        "operation", "variant", "N", "median us", "p99 us", "ops/s", "x C", "of rounds", "x C+SQLite", "x ext4",
+        *(["server CPU us"] if clients == 1 else []),
+    ]  # fmt: skip
     rows: list[Sequence[Value]] = []
     for operation in plan.operations:
         rows += [()] if rows else []
@@ -150,10 +177,12 @@ def _table(plan: Plan, outcome: Outcome[Cell], variants: Sequence[str], clients:
                 continue
             to_c = outcome.ratio(cell, variant, "C")
             spread = None if to_c is None or plan.rounds == 1 else f"{to_c.least:.2f}..{to_c.most:.2f}"
+            spent = cpu.get((cell, variant))
             rows.append((
                 operation, variant, figure.n, figure.median_us, figure.p99_us, figure.per_second,
                 to_c.median if to_c else None, spread, outcome.ratio_median(cell, variant, "C+SQLite"),
                 outcome.ratio_median(cell, variant, "ext4"),
+                *([statistics.median(spent) if spent else None] if clients == 1 else []),
             ))  # fmt: skip
     return Table(f"{clients} client process{'es' if clients > 1 else ''}", columns, rows)
 

@@ -11,12 +11,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.figures import BenchmarkError
 from benchmarks.harness import ROOT, end_child, mounts, scratch_directory, start_child, tail
 
@@ -45,6 +47,16 @@ class Daemon:
             return found
         return {}
 
+    def roles(self) -> dict[str, list[int]]:
+        """Its processes by what they do: "mount" for all children that show one, the others by name."""
+        found: dict[str, list[int]] = {}
+        shown = {f"avm {agent}"[:15] for agent in self.mountpoints}
+        for pid in processes.descendants(self.pid):
+            name = processes.name(pid)
+            role = "mount" if name in shown else "supervisor" if pid == self.pid else name.removeprefix("avm ")
+            found.setdefault(role, []).append(pid)
+        return found
+
 
 def agents(*names: str, coherence: str = "close-to-open") -> list[dict[str, Any]]:
     """Entries for `temporary_daemon`, one mount an agent."""
@@ -62,10 +74,12 @@ def temporary_daemon(
 
     Raises BenchmarkError, with the end of the daemon's log, when the mounts are not ready in time.
     """
-    with scratch_directory(under) as home:
+    # Sockets' paths are limited to about a hundred bytes, and `under` may be long.
+    with scratch_directory(under) as home, scratch_directory(Path(tempfile.gettempdir())) as runtime:
         log = home / "daemon.log"
         mountpoints = {str(entry["agent_id"]): home / f"mnt-{entry['agent_id']}" for entry in entries}
-        folders = {f"AVM_{name.upper()}_DIR": home / name for name in ("config", "data", "runtime")}
+        folders = {f"AVM_{name.upper()}_DIR": home / name for name in ("config", "data")}
+        folders["AVM_RUNTIME_DIR"] = runtime / "run"
         for folder in [*mountpoints.values(), *folders.values()]:
             folder.mkdir(mode=0o700)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}

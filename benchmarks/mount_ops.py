@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import processes
 from benchmarks.clients import Command, reply_of
 from benchmarks.figures import timed_loop, wait_until
 
@@ -35,7 +36,10 @@ LINE = BODY[:99] + b"\n"
 
 def commands() -> Mapping[str, Command]:
     client = MountClient()
-    return {"prepare": client.prepare, "measure": client.measure, "forget": client.forget, "clear": clear}
+    return {
+        "prepare": client.prepare, "measure": client.measure, "forget": client.forget, "cpu": client.cpu,
+        "clear": clear,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,14 @@ class MountClient:
     """One client process of one variant."""
 
     _rows: BareRows | None = None
+    _servers: list[int]
+    _spent_s: float
     _place: Place
 
-    def prepare(self, base: str, prefix: str, client: int, database: str | None) -> None:
+    def prepare(self, base: str, prefix: str, client: int, database: str | None, servers: list[int]) -> None:
         """Make this client's files, and the first one what all share. `base`/memory is made where it is missing."""
         self._place = Place(f"{base}/memory", prefix, client)
+        self._servers = servers
         if database is not None:
             from benchmarks.bare_rows import BareRows  # apsw: only where it is measured
 
@@ -112,7 +119,14 @@ class MountClient:
             for item in itertools.islice(items, 1 if operation == "readdir" else min(n, NAMES)):
                 call(item)
         wait_until(start_ns)
-        return reply_of(timed_loop(call, itertools.islice(items, n), limit_s))
+        before = processes.cpu_s(self._servers)
+        timing = timed_loop(call, itertools.islice(items, n), limit_s)
+        self._spent_s = processes.cpu_s(self._servers) - before
+        return reply_of(timing)
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the servers spent during this client's last loop."""
+        return self._spent_s
 
     def _call(self, operation: str) -> Callable[[str], object]:
         through_mount = _FILE_OPERATIONS[operation]
