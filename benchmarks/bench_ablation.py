@@ -1,6 +1,6 @@
 """What each part of the store is worth: the same work with one part taken out; reads hot and cold; caches by size.
 
-    python -m benchmarks.bench_ablation [--quick] [--model] [--local DIR] [--json FILE]
+    python -m benchmarks.bench_ablation [--quick] [--parts A,B] [--local DIR] [--json FILE]
 
 Writes go to the product's writer over its socket (ablation_writer.py), or through the Python API of daemons that differ
 in their configuration. Reads are from a name to its bytes in one process, 500 memories of 1 KB.
@@ -33,7 +33,8 @@ WRITERS: Mapping[str, Sequence[str]] = {
     "no word index": ("unindexed",),
 }
 MOUNTS = 8
-PARTS = ("writer", "daemon", "reads")
+PARTS = ("writer", "daemon", "reads", "model")
+WITHOUT_MODEL = PARTS[:3]
 READS = ("open, SELECT, close", "SELECT, prepared", "store, by SQL", "store, remembered", "dict")
 PUBLISHED_READS = {"open, SELECT, close": 3_300.0, "store, remembered": 724_000.0}
 SIZES = (10, 50, 100, 200)
@@ -53,6 +54,8 @@ PUBLISHED_MATRIX = {
     "+ async embedding": (1_300.0, 3_135.0), "all on": (1_327.0, 1_401_896.0),
 }  # fmt: skip
 CONNECT_S = 120.0
+Kind = tuple[str, Mapping[str, Any]]
+"""A daemon: coherence of its mounts, its config.yaml."""
 OPS = "benchmarks.ablation_ops"
 
 
@@ -81,9 +84,9 @@ def measure(run: Run) -> Findings:
                     reader.call("open", CONNECT_S, database=str(folder / "reads.db"), parts=[])
                     tables.append(_reads(reader, rounds, seconds, failures))
                     tables += _patterns(reader, run.quick, data)
-    if run.options.model:
-        with breaking_off("matrix", failures):
-            tables.append(_matrix(run, folder, rounds, seconds, data))
+                case "model":
+                    tables.append(_embedding(run, rounds, seconds, failures))
+                    tables.append(_matrix(run, folder, rounds, seconds, data))
     return Findings(tables, failures=failures, data=data)
 
 
@@ -104,15 +107,31 @@ def _writers(run: Run, folder: Path, rounds: int, seconds: float, failures: dict
 
 def _daemons(run: Run, rounds: int, seconds: float, failures: dict[str, str]) -> Table:
     """What a configuration changes: who is told of commits, and whether vectors are made behind them."""
-    widths = (1, 4) if run.quick else (1, 8)
-    names = [f"m{i}" for i in range(MOUNTS)]
-    kinds: dict[str, tuple[str, Mapping[str, Any]]] = {
+    kinds: dict[str, Kind] = {
         "as configured by default, no embedding": ("close-to-open", WORDS_ONLY),
         "no invalidation (strict mounts)": ("strict", WORDS_ONLY),
         "no word index": ("close-to-open", {**WORDS_ONLY, "search": {"ignore": ["*"]}}),
     }
-    if run.options.model:
-        kinds["embedding behind the writes"] = ("close-to-open", {})
+    title = "writes through the Python API"
+    return _compared(run, title, kinds, (1, 4) if run.quick else (1, 8), rounds, seconds, failures)
+
+
+def _embedding(run: Run, rounds: int, seconds: float, failures: dict[str, str]) -> Table:
+    """The model beside the writes: vectors are made behind them, on the same cores."""
+    kinds: dict[str, Kind] = {
+        "no embedding": ("close-to-open", WORDS_ONLY),
+        "embedding behind the writes": ("close-to-open", {}),
+    }
+    title = "writes through the Python API while texts are embedded"
+    return _compared(run, title, kinds, (1,) if run.quick else (1, 8), rounds, seconds, failures)
+
+
+def _compared(
+    run: Run, title: str, kinds: Mapping[str, Kind], widths: Sequence[int], rounds: int, seconds: float,
+    failures: dict[str, str],
+) -> Table:  # fmt: skip
+    """Daemons that differ in their configuration, the first one the baseline."""
+    names = [f"m{i}" for i in range(MOUNTS)]
     pools: dict[str, list[Client]] = {}
     for variant, (coherence, settings) in kinds.items():
         with breaking_off(variant, failures):
@@ -126,7 +145,7 @@ def _daemons(run: Run, rounds: int, seconds: float, failures: dict[str, str]) ->
     first = next(iter(kinds))
     rows = _write_rows(outcome, widths, list(kinds), first)
     columns = ("clients", f"daemon with {MOUNTS} mounts", "N", "ops/s", "median ms", "p99 ms", "fairness", "x first")
-    return Table("writes through the Python API", columns, rows)
+    return Table(title, columns, rows)
 
 
 def _writing(pools: Mapping[str, Sequence[Client]], seconds: float) -> Any:
@@ -201,10 +220,11 @@ def _matrix(run: Run, folder: Path, rounds: int, seconds: float, data: dict[str,
     """The published study's configurations: one process, its own store."""
     clients: dict[str, Client] = {}
     failures: dict[str, str] = {}
-    for number, (name, (parts, _, _)) in enumerate(MATRIX.items()):
+    for number, (name, (parts, _, later)) in enumerate(MATRIX.items()):
         [clients[name]] = run.ending.enter_context(started_clients(OPS, 1, os.environ))
         clients[name].call("open", CONNECT_S, database=str(folder / f"matrix{number}.db"), parts=list(parts))
-        clients[name].call("load_model", CONNECT_S)
+        if not later:
+            clients[name].call("load_model", CONNECT_S)
 
     def one(what: str, name: str, loop: int) -> Round:
         _, cached, later = MATRIX[name]
@@ -230,8 +250,10 @@ def _matrix(run: Run, folder: Path, rounds: int, seconds: float, data: dict[str,
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_ablation", "rounds of 0.4 s")
-    parser.add_argument("--model", action="store_true", help="what needs the embedding model too; takes minutes")
-    parser.add_argument("--parts", type=names_among(PARTS), default=PARTS, metavar="A,B", help=", ".join(PARTS))
+    parser.add_argument(
+        "--parts", type=names_among(PARTS), default=WITHOUT_MODEL, metavar="A,B",
+        help=f"{', '.join(PARTS)}; all but the last, which takes minutes and the embedding model",
+    )  # fmt: skip
     return run_script("avmfs ablation", parser, measure, arguments)
 
 

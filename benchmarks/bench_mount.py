@@ -69,7 +69,7 @@ def measure(run: Run) -> Findings:
         clients=run.options.clients,
         rounds=run.options.rounds or (1 if run.quick else 3),
         n=QUICK if run.quick else N,
-        limit_s=2.0 if run.quick else 10.0,
+        limit_s=1.0 if run.quick else 3.0,
     )
     variants = run.options.variants
     if run.options.one_cpu:
