@@ -19,6 +19,7 @@ from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import Round, Timing, summarize
 from benchmarks.harness import ROOT, filesystem_of, scratch_directory
 from benchmarks.minifs import mounted_minifs
+from benchmarks.mount_ops import FEW_NAMES, NAMES
 from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import take_turns
 from benchmarks.script import Findings, Run, names_among, options, run_script
@@ -51,6 +52,7 @@ Cell = tuple[str, Others]
 def measure(run: Run) -> Findings:
     rounds = run.options.rounds or (1 if run.quick else 3)
     seconds = 0.3 if run.quick else 1.5
+    names = FEW_NAMES if run.quick else NAMES
     environment = {"PYTHONPATH": str(ROOT / "benchmarks/plugin"), "AVM_BENCH_SLOW": f"help:{SLOW_MS}"}
     entries = agents("cached", "other") + agents("strict", coherence="strict")
     daemon = run.ending.enter_context(temporary_daemon(run.local, entries, environment=environment))
@@ -64,21 +66,17 @@ def measure(run: Run) -> Findings:
         disk=filesystem_of(run.local),
         rounds=f"{rounds} of {seconds:g} s, interleaved; figures are medians of rounds",
         others="on avmfs only; ext4 and C are measured alone",
-        readdir="1,000 names listed and stat() of each",
+        readdir=f"{names:,} names listed and stat() of each",
     )
     failures: dict[str, str] = {}
     readers: dict[str, Client] = {}
     for place, variant in enumerate(VARIANTS):
         [readers[variant]] = run.ending.enter_context(started_clients("benchmarks.mount_ops", 1, os.environ))
         with breaking_off(variant, failures):
-            arguments = {
-                "base": str(bases[variant]),
-                "prefix": f"beside-{place}",
-                "client": 0,
-                "database": None,
-                "servers": [],
-            }
-            readers[variant].call("prepare", PREPARE_S, **arguments)
+            readers[variant].call(
+                "prepare", PREPARE_S, base=str(bases[variant]), prefix=f"beside-{place}", client=0, names=names,
+                database=None, servers=[],
+            )  # fmt: skip
     others = run.ending.enter_context(started_clients("benchmarks.beside_ops", MOST, os.environ))
     did: dict[Cell, list[float]] = {}
 

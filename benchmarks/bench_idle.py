@@ -26,7 +26,7 @@ LOOK_S = 300.0
 def measure(run: Run) -> Findings:
     count: int = run.options.mounts
     seconds = 2.0 if run.quick else 60.0
-    nodes = 1000 if run.quick else 100_000
+    nodes: int = run.options.nodes or (1000 if run.quick else 100_000)
     rounds = run.options.rounds or (1 if run.quick else 5)
     run.begin(
         mounts=f"{count}, as configured by default; embeddings "
@@ -127,6 +127,7 @@ def _served(daemon: Daemon, nodes: int) -> Table:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_idle", "2 s, 1,000 nodes")
     parser.add_argument("--mounts", type=positive, default=16, metavar="N", help="of the idle daemon (%(default)s)")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="that a child shows: 100000, or 1000 with --quick")
     parser.add_argument("--embedding", action="store_true", help="with the model, as configured by default")
     return run_script("avmfs at rest", parser, measure, arguments)
 

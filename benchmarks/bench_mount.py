@@ -60,6 +60,7 @@ class Plan:
     clients: Sequence[int]
     rounds: int
     n: Mapping[str, int]
+    names: int
     limit_s: float
 
 
@@ -69,6 +70,7 @@ def measure(run: Run) -> Findings:
         clients=run.options.clients,
         rounds=run.options.rounds or (1 if run.quick else 3),
         n=QUICK if run.quick else N,
+        names=mount_ops.FEW_NAMES if run.quick else mount_ops.NAMES,
         limit_s=1.0 if run.quick else 3.0,
     )
     variants = run.options.variants
@@ -83,6 +85,7 @@ def measure(run: Run) -> Findings:
         disk=f"{filesystem_of(run.local)}, also under the stores" + "".join(f" ({kind})" for kind in kinds),
         N=", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations) + " a client and round",
         rounds=f"{plan.rounds}, interleaved; figures are medians of rounds",
+        names=f"{plan.names:,} that are looked up, read and listed, two directories deep",
         state="names and bytes touched once before each loop of stat, miss, read, readdir",
         **({"placement": "clients and servers together on one CPU"} if run.options.one_cpu else {}),
     )
@@ -140,8 +143,8 @@ def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outco
             with breaking_off(variant, failures):
                 for i, client in enumerate(pool):
                     client.call(
-                        "prepare", PREPARE_S, base=str(place.base), prefix=prefix, client=i, database=rows,
-                        servers=list(place.servers),
+                        "prepare", PREPARE_S, base=str(place.base), prefix=prefix, client=i, names=plan.names,
+                        database=rows, servers=list(place.servers),
                     )  # fmt: skip
 
         def one(cell: Cell, variant: str, loop: int) -> Round:

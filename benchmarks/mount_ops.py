@@ -10,6 +10,7 @@ With a database, every operation also does the SQLite statements that it needs a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 OPERATIONS = ("stat", "miss", "read", "overwrite", "append", "create", "rename", "unlink", "readdir")
 COMMITTING = ("overwrite", "append", "create", "rename", "unlink")
-NAMES = 1000
+NAMES, FEW_NAMES = 1000, 100
 OWN = 100
 BODY = (b"A line of plain text, about as long as a note has; " * 20)[:1023] + b"\n"
 LINE = BODY[:99] + b"\n"
@@ -67,13 +68,17 @@ class MountClient:
     """One client process of one variant."""
 
     _rows: BareRows | None = None
+    _names: int
     _servers: list[int]
     _spent_s: float
     _place: Place
 
-    def prepare(self, base: str, prefix: str, client: int, database: str | None, servers: list[int]) -> None:
+    def prepare(
+        self, base: str, prefix: str, client: int, names: int, database: str | None, servers: list[int]
+    ) -> None:
         """Make this client's files, and the first one what all share. `base`/memory is made where it is missing."""
         self._place = Place(f"{base}/memory", prefix, client)
+        self._names = names
         self._servers = servers
         if database is not None:
             from benchmarks.bare_rows import BareRows  # apsw: only where it is measured
@@ -81,7 +86,7 @@ class MountClient:
             self._rows = BareRows(Path(database), prefix + str(client))
         if client == 0:
             os.makedirs(self._place.memory, exist_ok=True)
-            self._fill(self._place.names, "n", NAMES)
+            self._fill(self._place.names, "n", self._names)
         self._fill(self._place.own, "o", OWN)
 
     def _fill(self, folder: str, letter: str, count: int) -> None:
@@ -99,9 +104,9 @@ class MountClient:
         items: Iterable[str]
         match operation:
             case "stat" | "read":
-                items = _shuffled([f"{place.names}/n{i:04}" for i in range(NAMES)], choose)
+                items = _shuffled([f"{place.names}/n{i:04}" for i in range(self._names)], choose)
             case "miss":
-                items = _shuffled([f"{place.names}/absent{i:04}" for i in range(NAMES)], choose)
+                items = _shuffled([f"{place.names}/absent{i:04}" for i in range(self._names)], choose)
             case "overwrite" | "append":
                 items = itertools.cycle([f"{place.own}/o{i:04}" for i in range(OWN)])
             case "create":
@@ -116,7 +121,7 @@ class MountClient:
                 raise ValueError(f"unknown operation: {operation}")
         call = self._call(operation)
         if operation in ("stat", "miss", "read", "readdir"):
-            for item in itertools.islice(items, 1 if operation == "readdir" else min(n, NAMES)):
+            for item in itertools.islice(items, 1 if operation == "readdir" else min(n, self._names)):
                 call(item)
         wait_until(start_ns)
         before = processes.cpu_s(self._servers)
@@ -129,7 +134,11 @@ class MountClient:
         return self._spent_s
 
     def _call(self, operation: str) -> Callable[[str], object]:
-        through_mount = _FILE_OPERATIONS[operation]
+        through_mount: Callable[[str], object]
+        if operation == "readdir":
+            through_mount = functools.partial(_list, made=self._names)
+        else:
+            through_mount = _FILE_OPERATIONS[operation]
         rows = self._rows
         if rows is None:
             return through_mount
@@ -198,12 +207,12 @@ def _create(path: str) -> None:
     _written(path, os.O_CREAT | os.O_EXCL, BODY)
 
 
-def _list(directory: str) -> None:
+def _list(directory: str, made: int) -> None:
     names = os.listdir(directory)
     for name in names:
         os.stat(f"{directory}/{name}")
-    if len(names) < NAMES:
-        raise ValueError(f"{directory}: {len(names)} names listed, {NAMES} made")
+    if len(names) < made:
+        raise ValueError(f"{directory}: {len(names)} names listed, {made} made")
 
 
 _FILE_OPERATIONS: Mapping[str, Callable[[str], object]] = {
@@ -215,5 +224,4 @@ _FILE_OPERATIONS: Mapping[str, Callable[[str], object]] = {
     "create": _create,
     "rename": lambda path: os.rename(path, f"{path}.moved"),
     "unlink": os.unlink,
-    "readdir": _list,
 }

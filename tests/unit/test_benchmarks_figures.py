@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,3 +149,35 @@ def test_access_patterns_are_what_they_are_called() -> None:
     assert hits["uniform"] == pytest.approx(0.1, abs=0.02)
     distinct = {pattern: len(set(order[-400:])) for pattern, order in orders.items()}
     assert distinct["working set"] < distinct["uniform"]
+
+
+def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
+    curves = {name: [(1, 100.0, 5.0), (16, 90.0, 50.0)] for name in ("published", "avmfs")}
+    data = {"agents, total per second, p99 in ms": curves}
+    result = tmp_path / "contention.json"
+    table = Table("t", ("agents", "total /s"), [("1", 100.0)])
+    target = Target("x", 1.0, ">=", 0.5)
+    write_json(result, Report("contention", "writers", "python -m y", {"cpu": "c"}, [table], [target], data=data))
+
+    page = _run_module("benchmarks.report", result)
+    assert page.returncode == 0
+    assert "## writers" in page.stdout
+    assert "| bench_contention | 1 | 0 | 0 |" in page.stdout
+    bad = _run_module("benchmarks.report", tmp_path / "missing.json")
+    assert bad.returncode == 2
+    assert "missing.json" in bad.stderr
+
+    drawn = _run_module("benchmarks.plots", "--out", tmp_path / "plots", result)
+    if importlib.util.find_spec("matplotlib") is None:
+        assert drawn.returncode == 2
+        assert "avmfs[bench]" in drawn.stderr
+    else:
+        assert drawn.returncode == 0, drawn.stderr
+        assert "<svg" in (tmp_path / "plots/contention.svg").read_text()
+
+
+def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parent.parent.parent
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], cwd=root, capture_output=True, text=True, timeout=100
+    )
