@@ -88,9 +88,12 @@ def _contention(pyplot: Any, report: Report) -> Any:
         rate.plot([p[0] for p in points], [p[1] for p in points], f"o{style}", label=name)
         tail.plot([p[0] for p in points], [p[2] for p in points], f"o{style}", label=name)
     for panel, label in ((rate, "durable writes/s together"), (tail, "99th percentile, ms")):
-        panel.set(xscale="log", yscale="log", xlabel="agents", ylabel=label)
+        panel.set(xscale="log", xlabel="agents", ylabel=label)
+        panel.minorticks_off()
         panel.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
         panel.legend(fontsize=8)
+    rate.set_ylim(bottom=0)
+    tail.set_yscale("log")
     return figure
 
 
@@ -121,7 +124,7 @@ def _ablation(pyplot: Any, report: Report) -> Any:
     if not hits or writes is None:
         return None
     figure, (field, bars) = pyplot.subplots(1, 2, figsize=(12, 4))
-    sizes = list(next(iter(hits.values())))
+    sizes = sorted(next(iter(hits.values())), key=int)  # JSON made text of them
     shades = [[by_size[size] for size in sizes] for by_size in hits.values()]
     field.imshow(shades, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
     for y, line in enumerate(shades):
