@@ -124,7 +124,7 @@ class Replies:
     def made(self, found: Address) -> bytes:
         """The reply to all that make a name, whose attributes the kernel takes over whatever it has heard meanwhile:
         they are not for keeping."""
-        attributes, valid = self._tree.attributes(found), self._validity(found)
+        attributes, valid = self._tree.attributes_of_made(found), self._validity(found)
         number = self._numbers.number(found)
         ns = UNSETTLED_NS if valid and not self._numbers.settled(number) else 0
         return p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)

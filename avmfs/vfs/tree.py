@@ -96,6 +96,15 @@ class Tree:
         """fstat(2) of a node by its number. Raises Stale."""
         return self._attributer.of_node(self.opened.overlaid(lambda: self._peek(number))[1])
 
+    def attributes_of_made(self, found: Address) -> Attributes:
+        """Of what was just made: also when another mount has removed it meanwhile."""
+        try:
+            return self.attributes(found)
+        except (Stale, NotFound):
+            if not isinstance(found, Real):
+                raise
+            return self._attributer.of_node(dataclasses.replace(found.node, parent=None))
+
     def names(self, found: Address) -> list[listings.Entry]:
         """All entries but . and .., in order of name; views are never among them."""
         return listings.names(self.memory, found)
