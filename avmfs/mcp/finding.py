@@ -161,7 +161,7 @@ def avm_fetch(
         try:
             items.append(read(call, target, 0, max_bytes))
         except AvmError as e:
-            missing.append(str(e) if e.filename else f"{target}: {e}")
+            missing.append(f"{target}: {e.reason}")
     call.progress(len(targets), len(targets), "done")
     text = "".join(f"=== {each.path}{' (cut)' if each.more else ''}\n{each.content.rstrip()}\n\n" for each in items)
     text += "".join(f"! {each}\n" for each in missing)

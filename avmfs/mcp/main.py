@@ -52,6 +52,12 @@ def avm_mcp(
 
     where = located(os.environ, db, config)
     agent = who_am_i(user, os.environ)
+    listener, secret = None, ""
+    if http:
+        from avmfs.mcp.guard import listen, token
+
+        listener = listen(host, port, remote=allow_remote)
+        secret = token(token_file, where.data_dir, agent)
     session = Session(where, agent)
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
@@ -61,13 +67,11 @@ def avm_mcp(
     server = MemoryServer(session, importlib.metadata.version("avmfs"))
     gc.freeze()
     gc.enable()
-    if http:
-        from avmfs.mcp.http import serve_http, token
+    if listener is not None:
+        from avmfs.mcp.http import serve_http
 
-        serve_http(
-            server, host, port, token(token_file, where.data_dir, agent), allow_host, allow_origin,
-            remote=allow_remote,
-        )  # fmt: skip
+        with listener:
+            serve_http(server, listener, secret, allow_host, allow_origin)
     else:
         import anyio
 
