@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from avmfs_config import ConfigError, Paths, find_paths
 
+from avmfs_daemon.setup import COMMANDS
+
 if TYPE_CHECKING:
     from avmfs_daemon.children import Entries
 
@@ -43,7 +45,7 @@ def cli() -> None:
 @click.option("--daemon", "detached", is_flag=True, help="Return once the mounts are up; log to a file.")
 def start(detached: bool) -> None:
     """Mount everything and keep it running, in the foreground."""
-    paths, environ = _surroundings()
+    paths, environ = surroundings()
     if detached:
         _start_detached(paths, environ)
     else:
@@ -56,7 +58,7 @@ def stop() -> None:
     """Unmount everything and end the daemon; return when it has gone."""
     from avmfs_daemon import control, runtime
 
-    paths, _ = _surroundings()
+    paths, _ = surroundings()
     try:
         pid = control.stop(paths.runtime_dir / runtime.CONTROL, STOP_S)
     except control.NotRunning:
@@ -92,7 +94,7 @@ def check() -> None:
     """Check both configuration files; exit 1 if one cannot be used."""
     import avmfs_config
 
-    paths, environ = _surroundings()
+    paths, environ = surroundings()
     problems = avmfs_config.check(paths, environ)
     for problem in problems:
         click.echo(str(problem), err=True)
@@ -100,6 +102,10 @@ def check() -> None:
         sys.exit(1)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}")
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def main() -> None:
@@ -151,7 +157,7 @@ def _start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
     with open(reading, "rb") as pipe:
         said = pipe.read()
     if not said:
-        raise Failure(f"the daemon died while starting; see {_log_path(paths)}")
+        raise Failure(f"the daemon died while starting; see {log_path(paths)}")
     outcome = json.loads(said)
     if "error" in outcome:
         raise Failure(outcome["error"])
@@ -164,7 +170,7 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
     from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
     os.umask(0o077)  # the directories above the log are made here, before DaemonContext sets it
-    path = _log_path(paths)
+    path = log_path(paths)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
@@ -186,7 +192,7 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
         )  # fmt: skip
 
 
-def _surroundings() -> tuple[Paths, dict[str, str]]:
+def surroundings() -> tuple[Paths, dict[str, str]]:
     """The paths, and an environment that means the same from any working directory."""
     try:
         paths = find_paths(os.environ)
@@ -204,7 +210,7 @@ def _surroundings() -> tuple[Paths, dict[str, str]]:
 def _ask(operation: str) -> dict[str, Any]:
     from avmfs_daemon import control, runtime
 
-    paths, _ = _surroundings()
+    paths, _ = surroundings()
     try:
         answer: dict[str, Any] = control.ask(paths.runtime_dir / runtime.CONTROL, operation)
     except control.NotRunning:
@@ -228,7 +234,7 @@ def _clean_up(directory: Path) -> bool:
     return True
 
 
-def _log_path(paths: Paths) -> Path:
+def log_path(paths: Paths) -> Path:
     return paths.data_dir / "logs" / "avm-daemon.log"
 
 
