@@ -112,7 +112,8 @@ class MemoryServer(Server[Any]):
             arguments = registry.bind(found, params.arguments or {})
             answer = await anyio.to_thread.run_sync(lambda: found.run(call, **arguments), abandon_on_cancel=True)
         except (AvmError, registry.BadArguments) as e:
-            return types.CallToolResult(content=[_text(str(e)), *_urgent(call.urgent)], is_error=True)
+            said = _reason(e, (params.arguments or {}).get("path"))
+            return types.CallToolResult(content=[_text(said), *_urgent(call.urgent)], is_error=True)
         except Exception:  # a defect in one tool must not end the server
             log.exception("tool %s failed", params.name)
             said = f"{params.name}: internal error; the server's stderr has the details"
@@ -205,6 +206,13 @@ class MemoryServer(Server[Any]):
         except Exception:  # a defect: its text stays here
             log.exception("%s failed", ctx.method)
             raise MCPError(types.INTERNAL_ERROR, "internal error; the server's stderr has the details") from None
+
+
+def _reason(error: Exception, path: object) -> str:
+    """With the path as the client named it: the tree knows a missing file by its last name alone."""
+    if isinstance(error, AvmError) and error.filename and isinstance(path, str) and path.endswith(error.filename):
+        return f"{path}: {error.reason}"
+    return str(error)
 
 
 def _text(text: str) -> types.TextContent:

@@ -52,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_stats": ({"under": "/memory/nowhere"}, "No such file"),
     "avm_remember": ({"content": "x", "created": "noon"}, "expected ISO 8601"),
     "avm_list": ({"path": "/memory/shared", "tag": "a,b"}, "cannot be a tag"),
-    "avm_read": ({"path": "/shared/ground/none.md"}, "No such file"),
+    "avm_read": ({"path": "/shared/ground/none.md"}, "/shared/ground/none.md: No such file"),
     "avm_write": ({"path": "/shared/ground/zebra.md", "content": "x", "mode": "create"}, "File exists"),
     "avm_tags": ({"path": "/shared/ground/zebra.md", "add": ["a,b"]}, "cannot be a tag"),
     "avm_history": ({"path": "/shared/ground/zebra.md", "older": 99}, "99"),

@@ -33,7 +33,7 @@ SHAPES = {
     "flow": "mounts: [{mountpoint: /m/a, agent_id: alice}, {mountpoint: /m/b, agent_id: bob}]  # both\n",
     "flow lines": "mounts: [\n  {mountpoint: /m/a, agent_id: alice},\n  {mountpoint: /m/b, agent_id: bob},\n]\n",
     "json": '{"mounts": [{"mountpoint": "/m/a", "agent_id": "alice"}, {"mountpoint": "/m/b", "agent_id": "bob"}]}',
-    "deep": "mounts:\n    -   mountpoint: /m/a\n        agent_id: alice\n    -   mountpoint: '/m/b'\n        agent_id: bob\n",
+    "deep": "mounts:\n   -   mountpoint: /a\n       agent_id: alice\n   -   agent_id: bob\n       mountpoint: '/b'\n",
     "one": "mounts:\n  - mountpoint: /m/a\n    agent_id: alice\n",
     "one flow": "mounts: [{mountpoint: /m/a, agent_id: alice}]",
     "empty": "mounts: []   # nobody yet\n# later\n",
