@@ -37,7 +37,7 @@ def test_systemd_finds_nothing_wrong_with_the_installed_unit(tmp_path: Path, pro
     assert service.put(found, force=False)
     (tmp_path / "run").mkdir(mode=0o700)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--user", "--man=no", str(found.path)],
+        ["systemd-analyze", "verify", "--user", str(found.path)],
         capture_output=True, text=True, timeout=50,
         env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)},
     )  # fmt: skip
