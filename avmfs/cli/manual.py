@@ -35,13 +35,17 @@ def program(name: str) -> click.Command:
 def commands(name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
     """The program itself and its sub-commands, in their own order, each with its full name."""
     top = program(name)
-    context = click.Context(top, info_name=name)
+    context = click.Context(top, info_name=name, **top.context_settings)
     yield name, top, context
     if isinstance(top, click.Group):
         for each in top.list_commands(context):
             found = top.get_command(context, each)
             assert found is not None
-            yield f"{name} {each}", found, click.Context(found, info_name=each, parent=context)
+            yield (
+                f"{name} {each}",
+                found,
+                click.Context(found, info_name=each, parent=context, **found.context_settings),
+            )
 
 
 def cli_page() -> str:
