@@ -24,6 +24,7 @@ from avmfs.views.listing import changed, parse_since
 
 WAIT_S = 60.0  # the longest that one call of ``watch`` waits
 POLL_S = 0.5  # between two looks where nobody says when something has changed
+LARGEST = 10**15  # of a number that a query is asked for: SQLite's integers end at 2**63
 TOLD = 1000  # paths that one answer of ``watch`` names; more count as "anything"
 _STATUS = {"A": "added", "M": "modified", "D": "removed", "R": "renamed"}
 
@@ -76,7 +77,7 @@ def history(
         if older is not None or newer is not None:
             after = document.head if newer is None else newer
             before = max(after - 1, 0) if older is None else older
-            if before < 0 or after < 0:
+            if not (0 <= before <= LARGEST and 0 <= after <= LARGEST):
                 raise Invalid("a version is 0 (nothing) or more", path)
             old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
             diff = unified(old, new, f"v{before}", f"v{after}")
@@ -120,6 +121,8 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
     """
     if not 0 <= wait <= WAIT_S:
         raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
+    if since is not None and not 0 <= since <= LARGEST:
+        raise Invalid(f"since {since}: expected the seq of an answer before")
     deadline = time.monotonic() + wait
     woken = threading.Event()
 
@@ -180,5 +183,5 @@ def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
 def _check_page(limit: int, offset: int) -> None:
     if not 1 <= limit <= 10_000:
         raise Invalid(f"limit {limit}: expected 1 to 10000")
-    if offset < 0:
+    if not 0 <= offset <= LARGEST:
         raise Invalid(f"offset {offset}: expected 0 or more")
