@@ -45,7 +45,7 @@ def cli() -> None:
 @click.option("--daemon", "detached", is_flag=True, help="Return once the mounts are up; log to a file.")
 def start(detached: bool) -> None:
     """Mount everything and keep it running, in the foreground."""
-    paths, environ = surroundings()
+    paths, environ = _surroundings()
     if detached:
         _start_detached(paths, environ)
     else:
@@ -58,7 +58,7 @@ def stop() -> None:
     """Unmount everything and end the daemon; return when it has gone."""
     from avmfs_daemon import control, runtime
 
-    paths, _ = surroundings()
+    paths, _ = _surroundings()
     try:
         pid = control.stop(paths.runtime_dir / runtime.CONTROL, STOP_S)
     except control.NotRunning:
@@ -94,7 +94,7 @@ def check() -> None:
     """Check both configuration files; exit 1 if one cannot be used."""
     import avmfs_config
 
-    paths, environ = surroundings()
+    paths, environ = _surroundings()
     problems = avmfs_config.check(paths, environ)
     for problem in problems:
         click.echo(str(problem), err=True)
@@ -157,7 +157,7 @@ def _start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
     with open(reading, "rb") as pipe:
         said = pipe.read()
     if not said:
-        raise Failure(f"the daemon died while starting; see {log_path(paths)}")
+        raise Failure(f"the daemon died while starting; see {_log_path(paths)}")
     outcome = json.loads(said)
     if "error" in outcome:
         raise Failure(outcome["error"])
@@ -170,7 +170,7 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
     from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
     os.umask(0o077)  # the directories above the log are made here, before DaemonContext sets it
-    path = log_path(paths)
+    path = _log_path(paths)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_LIMIT:
         path.replace(path.with_suffix(".log.1"))
@@ -192,7 +192,7 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
         )  # fmt: skip
 
 
-def surroundings() -> tuple[Paths, dict[str, str]]:
+def _surroundings() -> tuple[Paths, dict[str, str]]:
     """The paths, and an environment that means the same from any working directory."""
     try:
         paths = find_paths(os.environ)
@@ -210,7 +210,7 @@ def surroundings() -> tuple[Paths, dict[str, str]]:
 def _ask(operation: str) -> dict[str, Any]:
     from avmfs_daemon import control, runtime
 
-    paths, _ = surroundings()
+    paths, _ = _surroundings()
     try:
         answer: dict[str, Any] = control.ask(paths.runtime_dir / runtime.CONTROL, operation)
     except control.NotRunning:
@@ -234,7 +234,7 @@ def _clean_up(directory: Path) -> bool:
     return True
 
 
-def log_path(paths: Paths) -> Path:
+def _log_path(paths: Paths) -> Path:
     return paths.data_dir / "logs" / "avm-daemon.log"
 
 

@@ -57,11 +57,11 @@ def install_service(platform: Any, only_print: bool, dry_run: bool, force: bool)
     """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS."""
     from avmfs_daemon import main, service
 
-    paths, _ = main.surroundings()
+    paths, _ = main._surroundings()
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:
-        made = service.make(platform, command, os.environ, Path.home(), main.log_path(paths))
+        made = service.make(platform, command, os.environ, Path.home(), main._log_path(paths))
         if only_print:
             click.echo(made.text, nl=False)
             return
@@ -77,7 +77,7 @@ def install_service(platform: Any, only_print: bool, dry_run: bool, force: bool)
 def _change(change: Any, what: str, no_reload: bool) -> None:
     from avmfs_daemon import control, main, mounts_file, runtime
 
-    paths, environ = main.surroundings()
+    paths, environ = main._surroundings()
     try:
         mount = change(paths.mounts_file, environ)
     except (mounts_file.EditProblem, OSError) as e:
