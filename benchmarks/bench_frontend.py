@@ -57,6 +57,7 @@ N = {"stat": 4000, "read": 2000, "ls": 10}
 QUICK = {"stat": 1000, "read": 500, "ls": 3}
 LIMIT_S = 20.0
 PREPARE_S = 300.0
+_PROCESS_CLOCK = 2  # CPUCLOCK_SCHED, <linux/posix-timers.h>: with a process id, that process' own clock
 NOTES, FOLDERS = 10_000, 100
 
 # ---- what the clients do ----
@@ -188,12 +189,8 @@ class Mounted:
     server: int
 
     def busy_us(self) -> float:
-        """Processor time that the server has used, all threads: a load of the machine does not change it much."""
-        total = 0
-        for task in Path(f"/proc/{self.server}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e3
+        """Processor time that the server has used, in all threads: a load of the machine does not change it much."""
+        return time.clock_gettime(~self.server << 3 | _PROCESS_CLOCK) * 1e6
 
 
 def server_of(path: Path) -> int:
