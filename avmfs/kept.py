@@ -101,7 +101,7 @@ class Log:
         self._end_at = self._pair() + 1
         self._scan()
 
-    def add(self, key: bytes, *pieces: bytes | memoryview) -> None:
+    def add(self, key: bytes, *pieces: bytes | bytearray | memoryview) -> None:
         """Keep the pieces, joined, as one more value of ``key``. Raises OverQuota when there is no room."""
         size = _RECORD.size + len(key)
         for piece in pieces:
@@ -140,7 +140,9 @@ class Log:
         """Is so much kept that whoever can should let go of some?"""
         return self._live > CROWDED
 
-    def _append(self, size: int, what: int, key: bytes, pieces: Sequence[bytes | memoryview]) -> tuple[int, int]:
+    def _append(
+        self, size: int, what: int, key: bytes, pieces: Sequence[bytes | bytearray | memoryview]
+    ) -> tuple[int, int]:
         """A record, made to count last: where it begins and ends."""
         if self._end + size > self._size or self._end - self._start - self._live > _WASTE:
             self._make_room(size)

@@ -57,6 +57,7 @@ class Memory:
     who: Principal
     error: str = ""  # the last reason for EINVAL, for /:error
     enrolled: bool = False
+    quiet: bool = False  # views carry no banner: whoever asks shows urgent mail apart
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
@@ -301,7 +302,9 @@ class Memory:
         return int(reply["count"])
 
     def banner(self) -> str:
-        """What prose views put on top while urgent mail is unread; empty otherwise."""
+        """What prose views put on top while urgent mail is unread; empty otherwise, and for who is ``quiet``."""
+        if self.quiet:
+            return ""
         return mail.banner(self.inbox(unread_only=True, priority="urgent"), self.zone)
 
     # Times -------------------------------------------------------------------------------------------------

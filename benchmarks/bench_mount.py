@@ -1,53 +1,57 @@
-"""File operations through the avmfs mount beside a local disk, tmpfs and a minimal C filesystem, in one run.
+"""File operations through the avmfs mount beside ext4, tmpfs, a C filesystem, one on mfusepy, and C with SQLite.
 
-    python -m benchmarks.bench_mount [--quick] [--avmfs MOUNTPOINT] [--local DIR] [--json FILE]
+    python -m benchmarks.bench_mount [--quick] [--local DIR] [--json FILE]
 
-The baseline is minifs (cfs/minifs.c): one C thread on libfuse3, no kernel caching. A ratio above 1 is faster.
+"C" is minifs (cfs/minifs.c): one thread on libfuse3, no kernel caching. Ratios are of operations a second; above 1 is
+faster.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import mount_ops
+from benchmarks import mount_ops, processes
 from benchmarks.clients import Client, breaking_off, run_together, started_clients
-from benchmarks.figures import (
-    BenchmarkError,
-    Figure,
-    Round,
-    machine,
-    names_among,
-    over_rounds,
-    positive_numbers,
-    print_header,
-    print_table,
-    rotated,
-    rounded,
-    spread_of,
-    summarize,
-    write_json,
-)
-from benchmarks.harness import filesystem_of, scratch_directory, stop_on_terminate, temporary_daemon
+from benchmarks.daemons import agents, temporary_daemon
+from benchmarks.figures import BenchmarkError, Round, summarize
+from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.minifs import MOUNT_OPTIONS, mounted_minifs
+from benchmarks.pyfs import mounted_pyfs
+from benchmarks.results import Table, Target, Value
+from benchmarks.rounds import Outcome, take_turns
+from benchmarks.script import Findings, Run, names_among, options, positive_numbers, run_script
 
-DEFAULT_VARIANTS = ("local", "tmpfs", "minifs", "avmfs")
-VARIANTS = (*DEFAULT_VARIANTS, "minifs2")
-"""minifs2 is the baseline once more: how far its ratio strays from 1 is how far any ratio of the run may."""
-BASELINE = "minifs"
+VARIANTS = {
+    "ext4": "the disk that --local lies on",
+    "tmpfs": "/dev/shm",
+    "C": f"minifs: -s -f -o {MOUNT_OPTIONS}, entry, attribute and negative timeouts 0",
+    "C2": "minifs once more: how far its ratio strays from 1 is how far any ratio of the run may",
+    "C+SQLite": "minifs, and then the least SQLite statements for it, durable (bare_rows.py)",
+    "mfusepy": "pyfs.py: in memory, libfuse's threads, timeouts 0",
+    "mfusepy -s": "the same without threads",
+    "avmfs strict": "a mount with coherence: strict, where the kernel keeps nothing",
+    "avmfs": "a mount as configured by default",
+}
+OPTIONAL = ("C2", "mfusepy -s")
 MEMORY_DISK = Path("/dev/shm")
-FULL = {"stat": 4000, "read": 2000, "overwrite": 1000, "create": 1000, "readdir": 5}
-QUICK = {"stat": 400, "read": 200, "overwrite": 100, "create": 100, "readdir": 2}
-PREPARE_S = 120.0
+N = {
+    "stat": 20_000, "miss": 20_000, "read": 4000, "overwrite": 400, "append": 400, "create": 300, "rename": 300,
+    "unlink": 300, "readdir": 10,
+}  # fmt: skip
+QUICK = {name: max(1, n // 20) for name, n in N.items()}
+PREPARE_S = 180.0
 
-Cell = tuple[str, int, str]
-"""(operation, number of clients, variant)"""
+Cell = tuple[str, int]
+"""(operation, number of clients)"""
+Cpu = Mapping[tuple[Cell, str], Sequence[float]]
+"""Microseconds that a variant's servers spent on an operation, by round; of one client only."""
 
 
 @dataclass(frozen=True)
@@ -56,208 +60,165 @@ class Plan:
     clients: Sequence[int]
     rounds: int
     n: Mapping[str, int]
+    names: int
     limit_s: float
 
 
+def measure(run: Run) -> Findings:
+    plan = Plan(
+        operations=run.options.ops,
+        clients=run.options.clients,
+        rounds=run.options.rounds or (1 if run.quick else 3),
+        n=QUICK if run.quick else N,
+        names=mount_ops.FEW_NAMES if run.quick else mount_ops.NAMES,
+        limit_s=1.0 if run.quick else 3.0,
+    )
+    variants = run.options.variants
+    if run.options.one_cpu:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    opened = _open(run, variants)
+    places = {variant: place for variant, place in opened.items() if variant in variants}
+    database = run.ending.enter_context(scratch_directory(run.local)) / "bare.db"
+    kinds = {filesystem_of(place.base) for variant, place in places.items() if variant == "ext4"}
+    run.begin(
+        variants="; ".join(f"{name}: {VARIANTS[name]}" for name in places),
+        disk=f"{filesystem_of(run.local)}, also under the stores" + "".join(f" ({kind})" for kind in kinds),
+        N=", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations) + " a client and round",
+        rounds=f"{plan.rounds}, interleaved; figures are medians of rounds",
+        names=f"{plan.names:,} that are looked up, read and listed, two directories deep",
+        state="names and bytes touched once before each loop of stat, miss, read, readdir",
+        **({"placement": "clients and servers together on one CPU"} if run.options.one_cpu else {}),
+    )
+    outcome, cpu = _run(plan, places, database)
+    tables = [_table(plan, outcome, cpu, list(places), clients) for clients in plan.clients]
+    return Findings(tables, _targets(plan, outcome), outcome.failures)
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """Rounds by cell and number, and for each variant that broke, why."""
+class Place:
+    """Where a variant lies, and the processes that serve it."""
 
-    rounds: Mapping[Cell, Mapping[int, Round]]
-    failures: Mapping[str, str]
-
-    def figure(self, cell: Cell) -> Figure | None:
-        operation, clients, _ = cell
-        baseline = self.rounds.get((operation, clients, BASELINE), {})
-        return over_rounds(self.rounds[cell], baseline) if cell in self.rounds else None
+    base: Path
+    servers: Sequence[int] = ()
 
 
-def run(plan: Plan, bases: Mapping[str, Path], borrowed: bool) -> Outcome:
-    """Measure every cell; the variants take turns within a round, so that a slow minute hits all of them.
+def _open(run: Run, variants: Sequence[str]) -> dict[str, Place]:
+    places: dict[str, Place] = {}
+    for variant in variants:
+        before = set(processes.descendants(os.getpid()))
+        match variant:
+            case "ext4":
+                base = run.ending.enter_context(scratch_directory(run.local))
+            case "tmpfs":
+                if not MEMORY_DISK.is_dir():
+                    raise BenchmarkError(f"no {MEMORY_DISK} here: leave tmpfs out with --variants")
+                base = run.ending.enter_context(scratch_directory(MEMORY_DISK))
+            case "C" | "C2" | "C+SQLite":
+                base = run.ending.enter_context(mounted_minifs())
+            case "mfusepy" | "mfusepy -s":
+                base = run.ending.enter_context(mounted_pyfs(threads=variant == "mfusepy"))
+            case _:
+                continue
+        places[variant] = Place(base, sorted(set(processes.descendants(os.getpid())) - before))
+    ours = {"avmfs": "cached", "avmfs strict": "strict"}
+    if any(variant in ours for variant in variants):
+        entries = agents("cached") + agents("strict", coherence="strict")
+        daemon = run.ending.enter_context(temporary_daemon(run.local, entries))
+        servers = processes.descendants(daemon.pid)
+        places |= {variant: Place(daemon.mountpoints[agent], servers) for variant, agent in ours.items()}
+    return {variant: places[variant] for variant in VARIANTS if variant in places}
 
-    `borrowed` says that the avmfs mount is not ours, so that what is made there is removed again.
-    """
-    rounds: dict[Cell, dict[int, Round]] = {}
+
+def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outcome[Cell], Cpu]:
     failures: dict[str, str] = {}
-    most = max(plan.clients)
+    pools: dict[str, list[Client]] = {}
+    cpu: dict[tuple[Cell, str], list[float]] = {}
     with contextlib.ExitStack() as ending:
-        if borrowed:
-            ending.callback(_clear, bases["avmfs"], failures)
-        pools: dict[str, list[Client]] = {}
-        for variant, base in bases.items():
+        for variant, place in places.items():
             # A pool for each variant: a client stuck in one mount does not cost the others theirs.
-            pools[variant] = ending.enter_context(started_clients("benchmarks.mount_ops", most, os.environ))
+            pool = ending.enter_context(started_clients("benchmarks.mount_ops", max(plan.clients), os.environ))
+            pools[variant] = pool
+            prefix = f"bench-{os.getpid()}-{list(places).index(variant)}"
+            rows = str(database) if variant == "C+SQLite" else None
             with breaking_off(variant, failures):
-                pools[variant][0].call("prepare", PREPARE_S, base=str(base), prefix=_prefix(), clients=most)
-        cells = list(itertools.product(plan.clients, plan.operations))
-        for number in range(plan.rounds):
-            for place, (clients, operation) in enumerate(cells):
-                for variant in rotated(list(bases), number + place):
-                    if variant in failures:
-                        continue
-                    loop = number * len(cells) + place
-                    with breaking_off(variant, failures):
-                        done = _measure(plan, pools[variant][:clients], operation, bases[variant], loop)
-                        rounds.setdefault((operation, clients, variant), {})[number] = done
-    return Outcome(rounds, failures)
+                for i, client in enumerate(pool):
+                    client.call(
+                        "prepare", PREPARE_S, base=str(place.base), prefix=prefix, client=i, names=plan.names,
+                        database=rows, servers=list(place.servers),
+                    )  # fmt: skip
+
+        def one(cell: Cell, variant: str, loop: int) -> Round:
+            found = _measure(plan, pools[variant][: cell[1]], cell[0], loop)
+            if cell[1] == 1 and places[variant].servers:
+                cpu.setdefault((cell, variant), []).append(pools[variant][0].call("cpu", PREPARE_S) * 1e6 / found.n)
+            return found
+
+        cells = [(operation, clients) for clients, operation in itertools.product(plan.clients, plan.operations)]
+        return take_turns(plan.rounds, cells, list(places), failures, one), cpu
 
 
-def _measure(plan: Plan, clients: Sequence[Client], operation: str, base: Path, loop: int) -> Round:
-    each: list[dict[str, object]] = [
-        {"base": str(base), "prefix": _prefix(), "client": i, "number": loop} for i in range(len(clients))
-    ]
-    n = plan.n[operation]
-    loops = [{**own, "operation": operation, "n": n} for own in each]
-    timings = run_together(clients, "measure", plan.limit_s, loops)
-    if operation == "create":
-        for client, own in zip(clients, each, strict=True):
-            client.call("forget_created", PREPARE_S, **own)
+def _measure(plan: Plan, clients: Sequence[Client], operation: str, loop: int) -> Round:
+    arguments = [{"operation": operation, "number": loop, "n": plan.n[operation]} for _ in clients]
+    timings = run_together(clients, "measure", plan.limit_s, arguments)
+    if operation in ("create", "rename", "unlink"):
+        for client in clients:
+            client.call("forget", PREPARE_S, number=loop)
     return summarize(timings)
 
 
-def _clear(base: Path, failures: Mapping[str, str]) -> None:
-    """Remove what a run made in a mount that is not ours; by a new client, for the others may be stuck."""
-    if "avmfs" not in failures:
-        with breaking_off("avmfs", {}), started_clients("benchmarks.mount_ops", 1, os.environ) as (client,):
-            client.call("clear", PREPARE_S, base=str(base), prefix=_prefix())
+def _table(plan: Plan, outcome: Outcome[Cell], cpu: Cpu, variants: Sequence[str], clients: int) -> Table:
+    columns = [
+        "operation", "variant", "N", "median us", "p99 us", "ops/s", "x C", "of rounds", "x C+SQLite", "x ext4",
+        *(["server CPU us"] if clients == 1 else []),
+    ]  # fmt: skip
+    rows: list[Sequence[Value]] = []
+    for operation in plan.operations:
+        rows += [()] if rows else []
+        cell = (operation, clients)
+        for variant in variants:
+            if (figure := outcome.figure(cell, variant)) is None:
+                continue
+            to_c = outcome.ratio(cell, variant, "C")
+            spread = None if to_c is None or plan.rounds == 1 else f"{to_c.least:.2f}..{to_c.most:.2f}"
+            spent = cpu.get((cell, variant))
+            rows.append((
+                operation, variant, figure.n, figure.median_us, figure.p99_us, figure.per_second,
+                to_c.median if to_c else None, spread, outcome.ratio_median(cell, variant, "C+SQLite"),
+                outcome.ratio_median(cell, variant, "ext4"),
+                *([statistics.median(spent) if spent else None] if clients == 1 else []),
+            ))  # fmt: skip
+    return Table(f"{clients} client process{'es' if clients > 1 else ''}", columns, rows)
 
 
-def _prefix() -> str:
-    return f"bench-{os.getpid()}"
+def _targets(plan: Plan, outcome: Outcome[Cell]) -> list[Target]:
+    found: list[Target] = []
 
+    def target(variant: str, operation: str, clients: int, baseline: str, bound: float) -> None:
+        if operation in plan.operations and clients in plan.clients:
+            value = outcome.ratio_median((operation, clients), variant, baseline)
+            found.append(Target(f"{variant} {operation}, {clients} client(s), of {baseline}", value, ">=", bound))
 
-def report(plan: Plan, outcome: Outcome, variants: Sequence[str]) -> None:
-    """A table for each number of clients, the variants of an operation beside one another."""
-    columns = ("operation", "variant", "N", "median us", "p99 us", "ops/s", "x minifs", "of rounds")
     for clients in plan.clients:
-        rows: list[Sequence[str]] = []
-        for operation in plan.operations:
-            rows += [()] if rows else []
-            for variant in variants:
-                figure = outcome.figure((operation, clients, variant))
-                if figure is not None:
-                    rows.append(_row(operation, variant, figure))
-        print(f"\n{clients} client process{'es' if clients > 1 else ''}")
-        print_table(columns, rows)
-    for variant, reason in outcome.failures.items():
-        print(f"\n{variant} broke off: {reason}")
-
-
-def _row(operation: str, variant: str, figure: Figure) -> Sequence[str]:
-    return (
-        operation,
-        variant,
-        f"{figure.n:,}",
-        rounded(figure.median_us),
-        rounded(figure.p99_us),
-        rounded(figure.per_second),
-        rounded(figure.ratio),
-        spread_of(figure) if variant != BASELINE else "",
-    )
+        for operation in ("stat", "read"):
+            target("avmfs strict", operation, clients, "C", 0.6)
+        for operation in mount_ops.COMMITTING:
+            target("avmfs", operation, clients, "C+SQLite", 0.7)
+        target("avmfs", "stat", clients, "ext4", 0.5 if clients == 1 else 0.3)
+        target("avmfs", "read", clients, "C", 1.3)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 when a variant broke off; 2 when the run could not start."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.one_cpu and options.avmfs:
-        parser.error("--one-cpu cannot move the server behind --avmfs, so the ratios would compare nothing")
-    variants = [name for name in VARIANTS if name in {*options.variants, BASELINE}]
-    plan = Plan(
-        operations=options.ops,
-        clients=options.clients,
-        rounds=options.rounds or (1 if options.quick else 3),
-        n=QUICK if options.quick else FULL,
-        limit_s=options.limit or (5.0 if options.quick else 30.0),
+    parser = options(__doc__, "bench_mount", "one round of a twentieth")
+    default = [name for name in VARIANTS if name not in OPTIONAL]
+    parser.add_argument(
+        "--variants", type=names_among(list(VARIANTS)), default=default, metavar="A,B", help=", ".join(VARIANTS)
     )
-    stop_on_terminate()
-    if options.one_cpu:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    try:
-        with contextlib.ExitStack() as ending:
-            local = options.local.resolve()
-            bases: dict[str, Path] = {}
-            kinds: dict[str, str] = {}
-            for variant in variants:
-                base = _open_variant(variant, local, options.avmfs, ending)
-                bases[variant] = base
-                kinds[variant] = filesystem_of(base)
-            facts = {
-                **machine(),
-                "variants": ", ".join(f"{name} ({kind})" for name, kind in kinds.items()),
-                "minifs": f"-s -f -o {MOUNT_OPTIONS}, entry, attribute and negative timeouts 0",
-                "N": ", ".join(f"{plan.n[name]:,} {name}" for name in plan.operations) + " a client and round",
-                "rounds": f"{plan.rounds}, interleaved; figures are medians of rounds",
-            }
-            if options.one_cpu:
-                facts["placement"] = "clients and servers together on one CPU"
-            if "avmfs" in variants and options.avmfs is None:
-                facts["store"] = f"on {filesystem_of(local)}"
-            print_header("avmfs mount benchmark", facts)
-            sys.stdout.flush()
-            outcome = run(plan, bases, borrowed="avmfs" in bases and options.avmfs is not None)
-    except BenchmarkError as error:
-        print(f"bench_mount: {error}", file=sys.stderr)
-        return 2
-    report(plan, outcome, variants)
-    if options.json:
-        write_json(options.json, {"benchmark": "mount", "facts": facts, **_document(outcome)})
-    return 1 if outcome.failures else 0
-
-
-def _open_variant(variant: str, local: Path, avmfs: Path | None, ending: contextlib.ExitStack) -> Path:
-    match variant:
-        case "local":
-            return ending.enter_context(scratch_directory(local))
-        case "tmpfs":
-            if not MEMORY_DISK.is_dir():
-                raise BenchmarkError(f"no {MEMORY_DISK} here: leave tmpfs out with --variants")
-            return ending.enter_context(scratch_directory(MEMORY_DISK))
-        case "minifs" | "minifs2":
-            return ending.enter_context(mounted_minifs())
-        case _:
-            if avmfs:
-                return avmfs.absolute()  # resolve() would ask the mount
-            return ending.enter_context(temporary_daemon(local)).mountpoint
-
-
-def _document(outcome: Outcome) -> dict[str, object]:
-    results = [
-        {"operation": cell[0], "clients": cell[1], "variant": cell[2], **asdict(figure)}
-        for cell in outcome.rounds
-        if (figure := outcome.figure(cell)) is not None
-    ]
-    return {"results": results, "failures": dict(outcome.failures)}
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.bench_mount", description=(__doc__ or "").partition("\n")[0]
-    )
-    option, ops = parser.add_argument, mount_ops.OPERATIONS
-    option("--quick", action="store_true", help="one round of a tenth: does it run, not how fast")
-    option("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    option("--avmfs", type=Path, metavar="DIR", help="an avmfs already mounted (else a daemon is started)")
-    option(
-        "--local",
-        type=Path,
-        metavar="DIR",
-        default=Path("/var/tmp"),
-        help="the disk, for the store too (%(default)s)",
-    )
-    option(
-        "--variants",
-        type=names_among(VARIANTS),
-        default=DEFAULT_VARIANTS,
-        metavar="A,B",
-        help=",".join(VARIANTS),
-    )
-    option("--ops", type=names_among(ops), default=ops, metavar="A,B", help=",".join(ops))
-    option("--clients", type=positive_numbers, default=(1, 4), metavar="N,N", help="client processes (1,4)")
-    option("--rounds", type=int, metavar="N", help="3, or 1 with --quick")
-    option("--one-cpu", action="store_true", help="everything this run starts shares one CPU (Linux)")
-    option("--limit", type=float, metavar="S", help="seconds a loop may take before it is cut short")
-    return parser
+    ops = mount_ops.OPERATIONS
+    parser.add_argument("--ops", type=names_among(ops), default=ops, metavar="A,B", help=", ".join(ops))
+    parser.add_argument("--clients", type=positive_numbers, default=[1, 4], metavar="N,N", help="processes (1,4)")
+    parser.add_argument("--one-cpu", action="store_true", help="everything that the run starts shares one CPU (Linux)")
+    return run_script("avmfs mount benchmark", parser, measure, arguments)
 
 
 if __name__ == "__main__":

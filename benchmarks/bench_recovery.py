@@ -20,8 +20,10 @@ from typing import Any
 
 from avmfs_daemon import control
 
-from benchmarks.figures import BenchmarkError, machine, percentile, print_header, print_table, write_json
-from benchmarks.harness import Daemon, start_child, stop_on_terminate, temporary_daemon
+from benchmarks.daemons import Daemon, agents, temporary_daemon
+from benchmarks.figures import BenchmarkError, percentile
+from benchmarks.harness import start_child, stop_on_terminate
+from benchmarks.results import Report, Table, Value, machine, print_facts, print_findings, write_json
 
 VICTIMS = ("child", "writer", "both")
 WINDOW_S = {"child": 0.3, "writer": 0.8, "both": 0.8}
@@ -61,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "clients": f"{options.clients} that read (open, read 1 KiB, close), {options.clients} that write and close",
     }  # fmt: skip
     document: dict[str, Any] = {}
-    rows: list[Sequence[str]] = []
+    rows: list[Sequence[Value]] = []
     failures: list[str] = []
     try:
-        print_header("avmfs recovery benchmark", facts)
+        print_facts("avmfs recovery benchmark", facts)
         for victim in options.victims:
-            with temporary_daemon(options.local.resolve()) as daemon:
+            with temporary_daemon(options.local.resolve(), agents("bench")) as daemon:
                 killed, quiet = _measure(daemon, victim, kills, options.clients, failures)
             if failures:
                 break
@@ -75,11 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BenchmarkError, control.ControlError, control.NotRunning) as error:
         print(f"bench_recovery: {error}", file=sys.stderr)
         return 2
-    print_table(("longest wait of any client, ms", "N", "median", "p90", "p99", "max"), rows)
+    report = Report(
+        "recovery", "Recovery", "python -m benchmarks.bench_recovery", facts,
+        [Table("longest wait of any client, ms", ("", "N", "median", "p90", "p99", "max"), rows)], data=document,
+    )  # fmt: skip
+    print_findings(report)
     for failure in failures:
         print(f"a client failed:\n{failure}", file=sys.stderr)
     if options.json:
-        write_json(options.json, {"benchmark": "recovery", "facts": facts, **document})
+        write_json(options.json, report)
     return 1 if failures else 0
 
 
@@ -87,8 +93,8 @@ def _measure(
     daemon: Daemon, victim: str, kills: int, clients: int, failures: list[str]
 ) -> tuple[list[float], list[float]]:
     """Seconds: the longest wait of each window that began with a kill, and of each that did not."""
-    place = daemon.mountpoint / "memory"
-    home = daemon.mountpoint.parent
+    place = daemon.mountpoints["bench"] / "memory"
+    home = daemon.data.parent
     outputs, running = [], []
     for number in range(2 * clients):
         output = home / f"client{number}"
@@ -150,9 +156,9 @@ def _end(client: subprocess.Popen[bytes]) -> None:
         client.wait(10)
 
 
-def _row(what: str, waits: Sequence[float]) -> Sequence[str]:
+def _row(what: str, waits: Sequence[float]) -> Sequence[Value]:
     figures = [percentile(waits, share) for share in (0.5, 0.9, 0.99)] + [waits[-1]]
-    return (what, str(len(waits)), *(f"{1000 * figure:.1f}" for figure in figures))
+    return (what, len(waits), *(round(1000 * figure, 1) for figure in figures))
 
 
 def _parser() -> argparse.ArgumentParser:

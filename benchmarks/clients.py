@@ -74,9 +74,12 @@ class Client:
             raise ClientFailed(reply["error"])
         return reply["result"]
 
+    def receive_within(self, timeout_s: float) -> Any:
+        return self.receive(time.monotonic() + timeout_s)
+
     def call(self, command: str, timeout_s: float, **arguments: object) -> Any:
         self.send(command, arguments)
-        return self.receive(time.monotonic() + timeout_s)
+        return self.receive_within(timeout_s)
 
     def close(self) -> None:
         """End the process without waiting for what it may be stuck in."""

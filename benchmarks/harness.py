@@ -1,4 +1,4 @@
-"""What a benchmark starts and must leave no trace of: directories, servers, mounts, a daemon of its own.
+"""What a benchmark starts and must leave no trace of: directories, processes, mounts.
 
 Nothing here opens a path inside a mount: one that hangs would hang the script with it. Mounts are looked up
 in the kernel's list, and file operations belong to the client processes (clients.py).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import re
 import shutil
@@ -162,89 +161,16 @@ def scratch_directory(under: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---- a daemon of our own ----
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """A running avm-daemon that belongs to this run. `environment` is what its clients need to find it."""
-
-    mountpoint: Path
-    environment: Mapping[str, str]
-
-
 @contextlib.contextmanager
-def temporary_daemon(under: Path, agent: str = "bench", ready_within_s: float = 30) -> Iterator[Daemon]:
-    """Start a daemon with an empty store and one mount in a new directory under `under`; stop it at the end.
-
-    Raises BenchmarkError, with the end of the daemon's log, when the mount is not ready in time.
-    """
-    with scratch_directory(under) as home:
-        mountpoint, log = home / "mnt", home / "daemon.log"
-        folders = {f"AVM_{name.upper()}_DIR": home / name for name in ("config", "data", "runtime")}
-        for folder in [mountpoint, *folders.values()]:
-            folder.mkdir(mode=0o700)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
-        environment |= {name: str(folder) for name, folder in folders.items()}
-        environment["HOME"] = str(home)
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, [ROOT, ROOT / "daemon", ROOT / "config"]))
-        # JSON is YAML, and quotes whatever a path may hold.
-        config = {
-            "mounts.yaml": {"mounts": [{"mountpoint": str(mountpoint), "agent_id": agent}]},
-            "config.yaml": {"embedding": {"enabled": False}},
-        }
-        for name, document in config.items():
-            (folders["AVM_CONFIG_DIR"] / name).write_text(json.dumps(document) + "\n")
-
-        child = start_child([sys.executable, "-m", "avmfs_daemon", "start"], log, environment)
-        try:
-            _wait_until_ready(child, mountpoint, environment, log, ready_within_s)
-            yield Daemon(mountpoint, environment)
-        finally:
-            if child.poll() is None:
-                with contextlib.suppress(subprocess.SubprocessError):
-                    _daemon_command(environment, "stop", timeout_s=15)
-            end_child(child, patience_s=10)
-
-
-def _daemon_command(environment: Mapping[str, str], *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "avmfs_daemon", *words]
-    return subprocess.run(
-        command,
-        env=dict(environment),
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
-def _wait_until_ready(
-    child: subprocess.Popen[bytes],
-    mountpoint: Path,
-    environment: Mapping[str, str],
-    log: Path,
-    within_s: float,
-) -> None:
-    give_up = time.monotonic() + within_s
-    state = "no answer"
-    while time.monotonic() < give_up:
-        if (status := child.poll()) is not None:
-            raise BenchmarkError(f"avm-daemon ended with status {status} while starting:{tail(log)}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            state = _mount_state(_daemon_command(environment, "status", "--json", timeout_s=10).stdout, mountpoint)
-        if state == "ready":
-            return
-        time.sleep(0.1)
-    raise BenchmarkError(f"avm-daemon: the mount is not ready after {within_s:g} s ({state}):{tail(log)}")
-
-
-def _mount_state(status: str, mountpoint: Path) -> str:
+def served_mount(command: Sequence[str], mountpoint: Path, log: Path, within_s: float = 10) -> Iterator[Path]:
+    """A mount that `command`, a server in the foreground, makes at `mountpoint`; taken away at the end."""
+    child = start_child(command, log, os.environ)
     try:
-        document = json.loads(status)
-    except ValueError:
-        return "no answer"
-    states = [mount["state"] for mount in document.get("mounts", []) if Path(mount["mountpoint"]) == mountpoint]
-    return str(states[0]) if states else "the mount is not listed"
+        give_up = time.monotonic() + within_s
+        while mounted_at(mountpoint) is None:
+            if child.poll() is not None or time.monotonic() > give_up:
+                raise BenchmarkError(f"{command[0]} does not mount:{tail(log)}")
+            time.sleep(0.02)
+        yield mountpoint
+    finally:
+        end_child(child, patience_s=5)

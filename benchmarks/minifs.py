@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import BenchmarkError
-from benchmarks.harness import end_child, mounted_at, scratch_directory, start_child, tail
+from benchmarks.harness import scratch_directory, served_mount
 
 SOURCE = Path(__file__).resolve().parent / "cfs" / "minifs.c"
 MOUNT_OPTIONS = "default_permissions"
@@ -40,21 +38,14 @@ def compile_minifs(into: Path) -> Path:
 
 
 @contextlib.contextmanager
-def mounted_minifs(within_s: float = 10) -> Iterator[Path]:
+def mounted_minifs() -> Iterator[Path]:
     """An empty minifs, single-threaded, mounted in a temporary directory."""
     if shutil.which("fusermount3") is None:
         raise BenchmarkError("the baseline needs fusermount3: install fuse3")
     with scratch_directory(Path(tempfile.gettempdir())) as folder:
         program = compile_minifs(folder)
-        mountpoint, log = folder / "mnt", folder / "log"
+        mountpoint = folder / "mnt"
         mountpoint.mkdir()
-        child = start_child([str(program), "-s", "-f", "-o", MOUNT_OPTIONS, str(mountpoint)], log, os.environ)
-        try:
-            give_up = time.monotonic() + within_s
-            while mounted_at(mountpoint) is None:
-                if child.poll() is not None or time.monotonic() > give_up:
-                    raise BenchmarkError(f"minifs does not mount:{tail(log)}")
-                time.sleep(0.02)
+        command = [str(program), "-s", "-f", "-o", MOUNT_OPTIONS, str(mountpoint)]
+        with served_mount(command, mountpoint, folder / "log"):
             yield mountpoint
-        finally:
-            end_child(child, patience_s=5)

@@ -1,46 +1,169 @@
 """The file operations that bench_mount measures; runs in client processes, through the ordinary system calls.
 
-Under BASE/memory, PREFIX naming the run:
+Under BASE/memory, PREFIX naming the run and the variant:
     PREFIX-names/n0000…   what is looked up, read and listed; never changed
-    PREFIX-cI/o000…       client I's files to overwrite
-    PREFIX-cI/newN/…      what client I creates, in a directory for each loop
+    PREFIX-cI/o000…       client I's files to overwrite and append to
+    PREFIX-cI/newN/…      what client I creates, renames and removes, in a directory for each loop
+
+With a database, every operation also does the SQLite statements that it needs at least (bare_rows.py).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from benchmarks import processes
 from benchmarks.clients import Command, reply_of
 from benchmarks.figures import timed_loop, wait_until
 
-OPERATIONS = ("stat", "read", "overwrite", "create", "readdir")
-NAMES = 1000
-OVERWRITTEN = 100
+if TYPE_CHECKING:
+    from benchmarks.bare_rows import BareRows
+
+OPERATIONS = ("stat", "miss", "read", "overwrite", "append", "create", "rename", "unlink", "readdir")
+COMMITTING = ("overwrite", "append", "create", "rename", "unlink")
+NAMES, FEW_NAMES = 1000, 100
+OWN = 100
 BODY = (b"A line of plain text, about as long as a note has; " * 20)[:1023] + b"\n"
+LINE = BODY[:99] + b"\n"
 
 
 def commands() -> Mapping[str, Command]:
-    return {"prepare": prepare, "measure": measure, "forget_created": forget_created, "clear": clear}
+    client = MountClient()
+    return {
+        "prepare": client.prepare, "measure": client.measure, "forget": client.forget, "cpu": client.cpu,
+        "clear": clear,
+    }  # fmt: skip
 
 
-def prepare(base: str, prefix: str, clients: int) -> None:
-    """Make the directories and files of a run. `base`/memory is made where it is missing."""
-    memory = Path(base, "memory")
-    memory.mkdir(exist_ok=True)
-    names = memory / f"{prefix}-names"
-    names.mkdir()
-    for i in range(NAMES):
-        (names / f"n{i:04}").write_bytes(BODY)
-    for client in range(clients):
-        own = memory / f"{prefix}-c{client}"
-        own.mkdir()
-        for i in range(OVERWRITTEN):
-            (own / f"o{i:03}").write_bytes(BODY)
+@dataclass(frozen=True)
+class Place:
+    """Where one client process works: the paths of one variant."""
+
+    memory: str
+    prefix: str
+    client: int
+
+    @property
+    def names(self) -> str:
+        return f"{self.memory}/{self.prefix}-names"
+
+    @property
+    def own(self) -> str:
+        return f"{self.memory}/{self.prefix}-c{self.client}"
+
+    def new(self, number: int) -> str:
+        """The directory of one loop."""
+        return f"{self.own}/new{number}"
+
+
+class MountClient:
+    """One client process of one variant."""
+
+    _rows: BareRows | None = None
+    _names: int
+    _servers: list[int]
+    _spent_s: float
+    _place: Place
+
+    def prepare(
+        self, base: str, prefix: str, client: int, names: int, database: str | None, servers: list[int]
+    ) -> None:
+        """Make this client's files, and the first one what all share. `base`/memory is made where it is missing."""
+        self._place = Place(f"{base}/memory", prefix, client)
+        self._names = names
+        self._servers = servers
+        if database is not None:
+            from benchmarks.bare_rows import BareRows  # apsw: only where it is measured
+
+            self._rows = BareRows(Path(database), prefix + str(client))
+        if client == 0:
+            os.makedirs(self._place.memory, exist_ok=True)
+            self._fill(self._place.names, "n", self._names)
+        self._fill(self._place.own, "o", OWN)
+
+    def _fill(self, folder: str, letter: str, count: int) -> None:
+        os.mkdir(folder)
+        for path in (f"{folder}/{letter}{i:04}" for i in range(count)):
+            _create(path)
+            if self._rows is not None:
+                self._rows.create(path, BODY)
+
+    def measure(self, operation: str, number: int, n: int, start_ns: int, limit_s: float) -> list[object]:
+        """Do one operation at most `n` times from `start_ns` on. `number` tells the loops of a run apart. Names that
+        are only looked at have been looked at once before, so that what may be cached is."""
+        place = self._place
+        choose = random.Random(f"{number}/{place.client}")
+        items: Iterable[str]
+        match operation:
+            case "stat" | "read":
+                items = _shuffled([f"{place.names}/n{i:04}" for i in range(self._names)], choose)
+            case "miss":
+                items = _shuffled([f"{place.names}/absent{i:04}" for i in range(self._names)], choose)
+            case "overwrite" | "append":
+                items = itertools.cycle([f"{place.own}/o{i:04}" for i in range(OWN)])
+            case "create":
+                os.mkdir(place.new(number))
+                items = [f"{place.new(number)}/f{i:06}" for i in range(n)]
+            case "rename" | "unlink":
+                self._fill(place.new(number), "f", n)
+                items = [f"{place.new(number)}/f{i:04}" for i in range(n)]
+            case "readdir":
+                items = itertools.repeat(place.names)
+            case _:
+                raise ValueError(f"unknown operation: {operation}")
+        call = self._call(operation)
+        if operation in ("stat", "miss", "read", "readdir"):
+            for item in itertools.islice(items, 1 if operation == "readdir" else min(n, self._names)):
+                call(item)
+        wait_until(start_ns)
+        before = processes.cpu_s(self._servers)
+        timing = timed_loop(call, itertools.islice(items, n), limit_s)
+        self._spent_s = processes.cpu_s(self._servers) - before
+        return reply_of(timing)
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the servers spent during this client's last loop."""
+        return self._spent_s
+
+    def _call(self, operation: str) -> Callable[[str], object]:
+        through_mount: Callable[[str], object]
+        if operation == "readdir":
+            through_mount = functools.partial(_list, made=self._names)
+        else:
+            through_mount = _FILE_OPERATIONS[operation]
+        rows = self._rows
+        if rows is None:
+            return through_mount
+        statements: dict[str, Callable[[str], object]] = {
+            "stat": rows.look,
+            "miss": rows.look,
+            "read": rows.read,
+            "overwrite": lambda path: rows.overwrite(path, BODY),
+            "append": lambda path: rows.append(path, LINE),
+            "create": lambda path: rows.create(path, BODY),
+            "rename": lambda path: rows.rename(path, f"{path}.moved"),
+            "unlink": rows.unlink,
+            "readdir": lambda folder: [rows.look(f"{folder}/{name.decode()}") for name in rows.names(folder)],
+        }
+        in_sqlite = statements[operation]
+
+        def both(path: str) -> None:
+            through_mount(path)
+            in_sqlite(path)
+
+        return both
+
+    def forget(self, number: int) -> None:
+        """Remove what a loop made, outside the measurement."""
+        shutil.rmtree(self._place.new(number), ignore_errors=True)
 
 
 def clear(base: str, prefix: str) -> None:
@@ -49,48 +172,17 @@ def clear(base: str, prefix: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(
-    operation: str, base: str, prefix: str, client: int, number: int, n: int, start_ns: int, limit_s: float
-) -> list[object]:
-    """Do one operation `n` times from `start_ns` on. `number` tells the loops of a run apart."""
-    memory = f"{base}/memory"
-    own = f"{memory}/{prefix}-c{client}"
-    names = f"{memory}/{prefix}-names"
-    choose = random.Random(f"{number}/{client}")
-    call: Callable[[str], object]
-    items: Iterable[str]
-    match operation:
-        case "stat":
-            call, items = os.stat, _shuffled(names, choose)
-        case "read":
-            call, items = _read, _shuffled(names, choose)
-        case "overwrite":
-            call = _overwrite
-            items = itertools.cycle([f"{own}/o{i:03}" for i in range(OVERWRITTEN)])
-        case "create":
-            os.mkdir(_created(own, number))
-            call, items = _create, [f"{_created(own, number)}/f{i:06}" for i in range(n)]
-        case "readdir":
-            call, items = _list, itertools.repeat(names)
-        case _:
-            raise ValueError(f"unknown operation: {operation}")
-    wait_until(start_ns)
-    return reply_of(timed_loop(call, itertools.islice(items, n), limit_s))
-
-
-def forget_created(base: str, prefix: str, client: int, number: int) -> None:
-    """Remove what `measure("create")` made, outside the measurement."""
-    shutil.rmtree(_created(f"{base}/memory/{prefix}-c{client}", number))
-
-
-def _created(own: str, number: int) -> str:
-    return f"{own}/new{number}"
-
-
-def _shuffled(names: str, choose: random.Random) -> Iterable[str]:
-    paths = [f"{names}/n{i:04}" for i in range(NAMES)]
+def _shuffled(paths: list[str], choose: random.Random) -> Iterable[str]:
     choose.shuffle(paths)
     return itertools.cycle(paths)
+
+
+def _stat_absent(path: str) -> None:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return
+    raise ValueError(f"{path} exists")
 
 
 def _read(path: str) -> None:
@@ -103,25 +195,33 @@ def _read(path: str) -> None:
         raise ValueError(f"{path}: {len(body)} bytes read, {len(BODY)} written")
 
 
-def _overwrite(path: str) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_TRUNC)
+def _written(path: str, flags: int, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | flags, 0o644)
     try:
-        os.write(handle, BODY)
+        os.write(handle, data)
     finally:
         os.close(handle)
 
 
 def _create(path: str) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        os.write(handle, BODY)
-    finally:
-        os.close(handle)
+    _written(path, os.O_CREAT | os.O_EXCL, BODY)
 
 
-def _list(directory: str) -> None:
+def _list(directory: str, made: int) -> None:
     names = os.listdir(directory)
     for name in names:
         os.stat(f"{directory}/{name}")
-    if len(names) < NAMES:
-        raise ValueError(f"{directory}: {len(names)} names listed, {NAMES} made")
+    if len(names) < made:
+        raise ValueError(f"{directory}: {len(names)} names listed, {made} made")
+
+
+_FILE_OPERATIONS: Mapping[str, Callable[[str], object]] = {
+    "stat": os.stat,
+    "miss": _stat_absent,
+    "read": _read,
+    "overwrite": lambda path: _written(path, os.O_TRUNC, BODY),
+    "append": lambda path: _written(path, os.O_APPEND, LINE),
+    "create": _create,
+    "rename": lambda path: os.rename(path, f"{path}.moved"),
+    "unlink": os.unlink,
+}

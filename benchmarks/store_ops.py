@@ -52,7 +52,7 @@ class Workload:
 
     def connect(self, variant: str, client: int, database: str) -> None:
         match variant:
-            case "sqlite":
+            case "SQLite":
                 self._writer = sqlite_writer(Path(database))
             case "avmfs":
                 self._writer = store_writer(f"bench-{client}")

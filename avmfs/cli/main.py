@@ -38,6 +38,8 @@ COMMANDS = {
     "inbox": ("mail", "Show messages, unread first."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
     "warmup": ("setup", "Load the embedding model and say which."),
+    "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
+    "completion": ("health", "Print the completion script of a shell."),
 }
 
 

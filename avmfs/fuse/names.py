@@ -19,8 +19,6 @@ from avmfs.fuse.session import Request, Session
 from avmfs.vfs.address import Real
 from avmfs.vfs.tree import Tree
 
-_NS = 1_000_000_000
-
 
 class Names:
     """See the module."""
@@ -61,17 +59,19 @@ class Names:
                 handle.truncate(size)
             else:
                 self._tree.truncate(found, size)
+        if valid & p.SetAttr.KILL_SUIDGID:
+            self._tree.drop_set_ids(request.node, request.caller)
         now = self._tree.memory.now()
         changes = {
             "mode": mode & 0o7777 if valid & p.SetAttr.MODE else None,
             "uid": uid if valid & p.SetAttr.UID else None,
             "gid": gid if valid & p.SetAttr.GID else None,
-            "atime": _chosen(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
-            "mtime": _chosen(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
+            "atime": p.time_of(valid, p.SetAttr.ATIME, p.SetAttr.ATIME_NOW, now, atime, atime_ns),
+            "mtime": p.time_of(valid, p.SetAttr.MTIME, p.SetAttr.MTIME_NOW, now, mtime, mtime_ns),
         }
         if any(value is not None for value in changes.values()):
             self._tree.set_attributes(found, handle, **changes)
-        return self._replies.attributes(request.node)
+        return self._replies.changed_attributes(request.node)
 
     def _readlink(self, request: Request) -> bytes:
         return self._tree.readlink(self._numbers.address(request.node))
@@ -85,20 +85,20 @@ class Names:
 
     # Making and removing -------------------------------------------------------------------------------
 
-    def _made(self, number: int) -> bytes:
-        found = self._tree.node(number)
-        return self._replies.entry(found, self._tree.attributes(found))
-
     def _mkdir(self, request: Request) -> bytes:
         mode, _ = p.MKDIR_IN.unpack_from(request.body)
         name = request.body[p.MKDIR_IN.size :].rstrip(b"\0")
         self._replies.will_be_cached(request.node, name)
-        return self._made(self._tree.mkdir(self._numbers.address(request.node), name, mode & 0o7777, request.caller))
+        return self._replies.made(
+            self._tree.mkdir(self._numbers.directory(request.node), name, mode & 0o7777, request.caller)
+        )
 
     def _symlink(self, request: Request) -> bytes:
         name, target, _ = request.body.split(b"\0", 2)
         self._replies.will_be_cached(request.node, name)
-        return self._made(self._tree.symlink(self._numbers.address(request.node), name, target, request.caller))
+        return self._replies.made(
+            self._tree.symlink(self._numbers.directory(request.node), name, target, request.caller)
+        )
 
     def _mknod(self, request: Request) -> bytes:
         mode, _, _, _ = p.MKNOD_IN.unpack_from(request.body)
@@ -107,20 +107,20 @@ class Names:
         name = request.body[p.MKNOD_IN.size :].rstrip(b"\0")
         self._replies.will_be_cached(request.node, name)
         found, handle = self._tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
+            self._numbers.directory(request.node), name, mode & 0o7777, os.O_EXCL | os.O_WRONLY, request.caller
         )
         handle.release()
-        return self._replies.entry(found, self._tree.attributes(found))
+        return self._replies.made(found)
 
     def _unlink(self, request: Request) -> bytes:
-        where = self._numbers.address(request.node)
+        where = self._numbers.directory(request.node)
         self._tree.unlink(where, request.body.rstrip(b"\0"))
         if not isinstance(where, Real):
             self._handles.asked()
         return b""
 
     def _rmdir(self, request: Request) -> bytes:
-        self._tree.rmdir(self._numbers.address(request.node), request.body.rstrip(b"\0"))
+        self._tree.rmdir(self._numbers.directory(request.node), request.body.rstrip(b"\0"))
         return b""
 
     def _rename(self, request: Request) -> bytes:
@@ -134,18 +134,9 @@ class Names:
         name, new_name, _ = names.split(b"\0", 2)
         self._replies.will_be_cached(request.node, name)
         self._replies.will_be_cached(directory, new_name)
-        self._tree.rename(self._numbers.address(request.node), name, self._numbers.address(directory), new_name, flags)
+        here, there = self._numbers.directory(request.node), self._numbers.directory(directory)
+        self._tree.rename(here, name, there, new_name, flags)
         return b""
 
     def _link(self, request: Request) -> bytes:
         raise NotPermitted("hard links are not supported")
-
-
-def _chosen(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    if valid & at_once:
-        return now
-    if not valid & given:
-        return None
-    if seconds >= 1 << 63:
-        seconds -= 1 << 64
-    return seconds * _NS + nanoseconds

@@ -1,8 +1,9 @@
 """Node numbers: what the kernel calls a node, and back.
 
-Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so nothing is kept
-for it; the fixed places and aliases have numbers of their own; every other virtual node (a view, a mailbox, a handle)
-gets one at its first lookup and loses it when the kernel has forgotten all of them.
+Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so all that is kept
+of it is whether the kernel has named it (``settle``); the fixed places and aliases have numbers of their own; every
+other virtual node (a view, a mailbox, a handle) gets one at its first lookup and loses it when the kernel has forgotten
+all of them.
 
 No number is ever used again for something else (ids in the store are random, the others count upwards), so generations
 are always 0: what the kernel keeps of an old number, a file handle say, can only meet the same node or none.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import threading
 
+from avmfs.errors import NotFound, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.resume import Continuity
@@ -20,6 +22,7 @@ from avmfs.store.schema import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real
 from avmfs.vfs.tree import Tree
 
+_MOST_SETTLED = 200_000
 _VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
 _PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
 _FIXED = {number: name for name, number in _PLACES.items()}
@@ -37,10 +40,25 @@ class Numbers:
         self._continuity = continuity
         self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
+        self._settled: set[int] = set()
         self._table = threading.Lock()
         for row, number, count, found in continuity.nodes():
             self._virtual[_VIRTUAL | number] = (found, count, row)
             self._keys[found] = _VIRTUAL | number
+
+    def settled(self, node: int) -> bool:
+        """Does the kernel surely have this real node, so that no notice about it can be lost?"""
+        return node in self._settled
+
+    def settle(self, node: int) -> bool:
+        """A request names the node. Until then the reply that told of it may still be on its way, and the kernel drops
+        notices about nodes that it does not have. Is this the first one?"""
+        if node in self._settled:
+            return False
+        if len(self._settled) >= _MOST_SETTLED:
+            self._settled.clear()  # the only cost is that they are asked for once more
+        self._settled.add(node)
+        return True
 
     def address(self, node: int) -> Address:
         """What a number stands for: a store's node as it is now, or a virtual one."""
@@ -50,6 +68,14 @@ class Numbers:
             with self._table:
                 return self._virtual[node][0]
         return self._fixed(node)
+
+    def directory(self, node: int) -> Address:
+        """Where a request makes or removes a name. One that another mount has removed since the kernel found it has no
+        names: NotFound, as in a directory that this mount has removed, and not Stale."""
+        try:
+            return self.address(node)
+        except Stale:
+            raise NotFound() from None
 
     def _fixed(self, node: int) -> Address:
         name = _FIXED[node]
@@ -72,10 +98,12 @@ class Numbers:
             self._continuity.node_counted(row, count + 1)
         return number
 
-    @staticmethod
-    def forget_real(unique: int, node: int, view: memoryview, size: int) -> bytes | None:
-        """A quick answer to FORGET: nothing is kept for a real node."""
-        return None if node & _VIRTUAL else b""
+    def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """A quick answer to FORGET of a real node, which is not counted."""
+        if node & _VIRTUAL:
+            return None
+        self._settled.discard(node)
+        return b""
 
     def forget(self, request: Request) -> None:
         if request.op == Op.FORGET:
@@ -86,6 +114,7 @@ class Numbers:
             gone = [p.FORGET_ONE.unpack_from(request.body, size + i * p.FORGET_ONE.size) for i in range(count)]
         with self._table:
             for node, lookups in gone:
+                self._settled.discard(node)
                 if node & _VIRTUAL and node in self._virtual:
                     found, count, row = self._virtual[node]
                     if count <= lookups:

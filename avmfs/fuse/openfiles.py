@@ -7,6 +7,7 @@ block; all else is answered at once, in the thread that leads.
 from __future__ import annotations
 
 import os
+import stat
 
 from avmfs.errors import Invalid
 from avmfs.fuse import protocol as p
@@ -51,7 +52,7 @@ class OpenFiles:
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         (flags, _) = p.OPEN_IN.unpack_from(view, _BODY)
-        if flags & _WRITES:
+        if flags & _WRITES or not self._numbers.settled(node):
             return None
         version = self._replies.known(node)
         if version is None:
@@ -93,12 +94,16 @@ class OpenFiles:
     # Whatever it is -----------------------------------------------------------------------------------
 
     def _open(self, request: Request) -> bytes:
-        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        flags, open_flags = p.OPEN_IN.unpack_from(request.body)
         if (given := self._handles.given(request.unique)) is not None:
             return _opened(given, self._handles[given])
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._session.must_not_wait_for(request.node, self._tree)
+            if self._replies.settle(request.node) and self._replies.caching:
+                self._session.drop_attributes(request.node)  # what is read next depends on the size
+            if open_flags & p.OPEN_KILL_SUIDGID:
+                self._drop_set_ids(request, found.node.mode)
         elif not self._session.may_block():
             raise Later
         else:
@@ -110,18 +115,26 @@ class OpenFiles:
         return self._kept(handle, request)
 
     def _create(self, request: Request) -> bytes:
-        flags, mode, _, _ = p.CREATE_IN.unpack_from(request.body)
+        flags, mode, _, open_flags = p.CREATE_IN.unpack_from(request.body)
         name = request.body[p.CREATE_IN.size :].rstrip(b"\0")
         self._replies.will_be_cached(request.node, name)
         if (given := self._handles.given(request.unique)) is not None:
             before = self._handles[given]
             if isinstance(before, FileHandle):
                 node = self._tree.node(before.file.node)
-                return self._replies.entry(node, self._tree.attributes(node)) + _opened(given, before)
+                return self._replies.made(node) + _opened(given, before)
         found, handle = self._tree.create(
-            self._numbers.address(request.node), name, mode & 0o7777, flags, request.caller
+            self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
         )
-        return self._replies.entry(found, self._tree.attributes(found)) + self._kept(handle, request)
+        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
+            self._tree.drop_set_ids(handle.file.node, request.caller)
+        return self._replies.made(found) + self._kept(handle, request)
+
+    def _drop_set_ids(self, request: Request, mode: int) -> None:
+        if mode & (stat.S_ISUID | stat.S_ISGID):
+            if not self._session.may_block():
+                raise Later
+            self._tree.drop_set_ids(request.node, request.caller)
 
     def _kept(self, handle: Handle, request: Request) -> bytes:
         return _opened(self._handles.keep(handle, request.unique), handle)
@@ -140,19 +153,23 @@ class OpenFiles:
         return piece
 
     def _write(self, request: Request) -> bytes:
-        fh, offset, size, _, _, _, _ = p.WRITE_IN.unpack_from(request.body)
+        fh, offset, size, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(request.body)
         handle = self._handles[fh]
+        # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
+        append, sync = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
         if not self._session.may_block() and (
-            handle.appends or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+            append or sync or isinstance(handle, VirtualHandle) or handle.near_spill(size)
         ):
             raise Later
         self._session.must_not_wait_for(request.node, self._tree)
         self._pages.wrote(request.node)
+        if write_flags & p.WRITE_KILL_SUIDGID and isinstance(handle, FileHandle):
+            self._drop_set_ids(request, handle.file.now().mode)
         data = request.body[p.WRITE_IN.size : p.WRITE_IN.size + size]
         if not isinstance(handle, VirtualHandle):
-            return p.WRITE_OUT.pack(handle.write(offset, data), 0)
+            return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
         if not self._handles.written(fh, request.unique):
-            handle.write(offset, data)
+            handle.write(offset, data, append=append, sync=sync)
             self._handles.went_on(fh, handle, request.unique, data)
         return p.WRITE_OUT.pack(len(data), 0)
 

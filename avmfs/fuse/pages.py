@@ -14,7 +14,7 @@ ctime. Called by ``openfiles``; threads may share it.
 
 from __future__ import annotations
 
-_MOST = 20_000  # files; an entry has some 300 bytes
+_MOST = 50_000  # files; the packed entry of one is mostly the same object that ``replies`` remembers
 
 
 class Pages:

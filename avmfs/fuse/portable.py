@@ -242,7 +242,12 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return len(data)
 
     def write(self, path: bytes | None, buffer: Any, size: int, offset: int, info: Any) -> int:
-        return self._opened(info).write(offset, ctypes.string_at(buffer, size))
+        # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
+        flags = info.contents.flags
+        append = bool(flags & os.O_APPEND and not info.contents.writepage)
+        return self._opened(info).write(
+            offset, ctypes.string_at(buffer, size), append=append, sync=bool(flags & os.O_DSYNC)
+        )
 
     def flush(self, path: bytes | None, info: Any) -> int:
         self._opened(info).flush()

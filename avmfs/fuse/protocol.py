@@ -66,6 +66,7 @@ class Init(IntFlag):
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
     CACHE_SYMLINKS = 1 << 23
+    HANDLE_KILLPRIV_V2 = 1 << 28
     INIT_EXT = 1 << 30
     DIRECT_IO_ALLOW_MMAP = 1 << 36
     HAS_RESEND = 1 << 39  # protocol >= 7.40 (Linux 6.9)
@@ -81,11 +82,15 @@ class SetAttr(IntFlag):
     FH = 1 << 6
     ATIME_NOW = 1 << 7
     MTIME_NOW = 1 << 8
+    KILL_SUIDGID = 1 << 11
 
 
 FOPEN_DIRECT_IO = 1
 FOPEN_KEEP_CACHE = 2
 FOPEN_CACHE_DIR = 8
+OPEN_KILL_SUIDGID = 1
+WRITE_CACHE = 1  # pages of the cache, written by nobody in particular, at their own place
+WRITE_KILL_SUIDGID = 1 << 2
 GETATTR_FH = 1
 LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
@@ -109,7 +114,7 @@ RENAME2_IN = struct.Struct("=QII")  # newdir flags padding
 OPEN_IN = struct.Struct("=II")  # flags open_flags
 OPEN_OUT = struct.Struct("=QIi")  # fh open_flags backing_id
 CREATE_IN = struct.Struct("=IIII")  # flags mode umask open_flags
-READ_IN = struct.Struct("=QQIIQII")  # fh offset size read_flags lock_owner flags padding
+READ_IN = struct.Struct("=QQIIQII")  # fh offset size read_flags/write_flags lock_owner flags padding
 WRITE_IN = READ_IN
 WRITE_OUT = struct.Struct("=II")  # size padding
 RELEASE_IN = struct.Struct("=QIIQ")  # fh flags release_flags lock_owner
@@ -152,6 +157,20 @@ INVAL_NODE_AT = OUT_HEADER.size
 def plain_unique(unique: int) -> int:
     """What names a request, however often it is sent."""
     return unique & ~RESENT
+
+
+def inval_attributes(node: int) -> bytes:
+    """INVAL_ATTRIBUTES of one node."""
+    return INVAL_ATTRIBUTES[:INVAL_NODE_AT] + struct.pack("=Q", node) + INVAL_ATTRIBUTES[INVAL_NODE_AT + 8 :]
+
+
+def time_of(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
+    """A time of SETATTR in ns, None when it is to stay. Before 1970 ``seconds`` is a two's complement."""
+    if valid & at_once:
+        return now
+    if not valid & given:
+        return None
+    return (seconds - (1 << 64) if seconds >= 1 << 63 else seconds) * 1_000_000_000 + nanoseconds
 
 
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:

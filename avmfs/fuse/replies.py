@@ -26,6 +26,7 @@ from avmfs.vfs.attributes import Attributes
 from avmfs.vfs.tree import Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
+UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) is spared a second question
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
@@ -91,7 +92,7 @@ class Replies:
 
     def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a GETATTR."""
-        entry = self.known(node)
+        entry = self.known(node) if self._numbers.settled(node) else None
         if entry is None:
             return None
         return p.ATTR_REPLY.pack(p.ATTR_REPLY.size, 0, unique, self._valid, 0, 0, entry[_ATTR:])
@@ -120,20 +121,37 @@ class Replies:
             self._remember_name(moment, parent, name, number)
         return entry
 
-    def entry(self, found: Address, attributes: Attributes) -> bytes:
-        """The reply to all that make a name. Not remembered: the attributes were asked for before."""
-        return self._entry(-1, self._numbers.number(found), found, attributes)
+    def made(self, found: Address) -> bytes:
+        """The reply to all that make a name, whose attributes the kernel takes over whatever it has heard meanwhile:
+        they are not for keeping."""
+        attributes, valid = self._tree.attributes_of_made(found), self._validity(found)
+        number = self._numbers.number(found)
+        ns = UNSETTLED_NS if valid and not self._numbers.settled(number) else 0
+        return p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)
 
     def attributes(self, number: int) -> bytes:
-        """The reply to GETATTR and SETATTR."""
+        """The reply to GETATTR."""
+        self.settle(number)
         moment = self._catch_up()
         found = self._numbers.address(number)
         entry = self._entry(moment, number, found, self._tree.attributes(found))
         return p.ATTR_OUT.pack(self._validity(found), 0, 0) + entry[_ATTR:]
 
+    def changed_attributes(self, number: int) -> bytes:
+        """The reply to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
+        return p.ATTR_OUT.pack(0, 0, 0) + packed(self._tree.attributes(self._numbers.address(number)))
+
+    def settle(self, number: int) -> bool:
+        """A request names the node, so the kernel has it: notices about it are not lost from now on, and its attributes
+        may be kept. Is this the first one?"""
+        first = self._numbers.settle(number)
+        if first:
+            with self._mutex:
+                self._entries.pop(number, None)  # it says that they may not
+        return first
+
     def _edited(self, node: int) -> bool:
-        file = self._tree.opened.get(node)
-        return file is not None and bool(file.edits)
+        return self._tree.opened.edited(node)
 
     def _catch_up(self) -> int:
         """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""
@@ -166,10 +184,13 @@ class Replies:
 
     def _entry(self, moment: int, number: int, found: Address, attributes: Attributes) -> bytes:
         valid = self._validity(found)
-        entry = p.ENTRY_OUT.pack(number, 0, valid, valid, 0, 0) + packed(attributes)
+        settled = self._numbers.settled(number)
+        # Notices about a node that the kernel does not have yet are lost.
+        kept, ns = (valid, 0) if settled else (0, UNSETTLED_NS if valid else 0)
+        entry = p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns) + packed(attributes)
         if isinstance(found, Real) and _as_stored(found.node, attributes):
             with self._mutex:
-                if valid == self._valid and self._takes(moment):
+                if valid == self._valid and settled == self._numbers.settled(number) and self._takes(moment):
                     self._entries[number] = entry
         return entry
 

@@ -98,7 +98,7 @@ class Continuity:
         self._last_write: dict[int, int] = {}  # handle -> unique
         self._marks: dict[int, dict[int, bytes]] = {}
         self.handles: dict[int, Handle] = {}
-        tree.keep = self
+        tree.opened.keep = self
         origin = kept.fact(_ORIGIN)
         used = tree.memory.store.keep(kept, origin.to_bytes(8, "big") if origin else None)
         kept.set_fact(_ORIGIN, int.from_bytes(used, "big"))
@@ -219,7 +219,7 @@ class Continuity:
         under way is over."""
         self._tree.memory.store.settle(REQUEST, resent)
         self._given = {unique: fh for unique, fh in self._given.items() if unique in resent}
-        threading.Thread(target=self._tree.finish_abandoned, name="abandoned", daemon=True).start()
+        threading.Thread(target=self._tree.opened.finish_abandoned, name="abandoned", daemon=True).start()
 
     def _restore(self) -> None:
         known: set[bytes] = set()
@@ -244,7 +244,7 @@ class Continuity:
     def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
         if state & 0xFF == _FILE:
             readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
-            self.handles[fh] = self._tree.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            self.handles[fh] = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
             return
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:
@@ -260,7 +260,7 @@ class Continuity:
         self.handles[fh] = handle
 
     def _restore_edits(self, node: int) -> None:
-        file = self._tree.reopened(node)
+        file = self._tree.opened.reopened(node)
         for record in self._log.values(_edits_key(node)):
             write, at, time = _EDIT.unpack_from(record)
             file.restore(("w", at, record[_EDIT.size :]) if write else ("t", at), time)

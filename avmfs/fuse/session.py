@@ -40,6 +40,7 @@ _WANTED = (
     | p.Init.PARALLEL_DIROPS
     | p.Init.MAX_PAGES
     | p.Init.CACHE_SYMLINKS
+    | p.Init.HANDLE_KILLPRIV_V2
     | p.Init.INIT_EXT
     | p.Init.DIRECT_IO_ALLOW_MMAP
     | p.Init.HAS_RESEND
@@ -311,9 +312,14 @@ class Session:
         return bool(self.agreed & p.Init.HAS_RESEND)
 
     def notify(self, notice: bytes) -> None:
-        """Tell the kernel something by itself, from any thread. Nothing happens once it is unmounted."""
+        """Tell the kernel something by itself, from any thread. Nothing happens once it is unmounted, or when it does
+        not have the node (ENOENT)."""
         with contextlib.suppress(OSError):
             os.write(self._fd, notice)
+
+    def drop_attributes(self, node: int) -> None:
+        """What the kernel has cached of a node's attributes is asked anew. Takes no lock in the kernel."""
+        self.notify(p.inval_attributes(node))
 
     @property
     def descriptor(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -64,7 +65,17 @@ class RemoteDoor:
             raise from_wire(*reply["error"])
         return reply["result"]
 
+    def ended(self) -> bool:
+        """Whether the daemon has closed this connection, for its silence or with its own end; asked between calls."""
+        if self._sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))  # nothing but its end comes without a request
+
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer wakes up
         self._sock.close()
 
 

@@ -1,4 +1,4 @@
-"""Every method of the door, one function each.
+"""Every method of the door, one function each; those about what is known of files are in ``documents``.
 
 A method takes one agent's memory and plain values, and returns plain values (what msgpack can carry). Its
 signature is checked against what a caller sent: names and types. Adding a method is adding a function
@@ -7,11 +7,13 @@ with ``@method``. The policy is applied below, in the store; nothing here decide
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -31,6 +33,7 @@ from avmfs.vfs.tree import Tree
 PIECE = 8 * 1024 * 1024
 WARMUP_S = 100.0  # below the client's own time limit
 _METHODS: dict[str, Callable[..., Any]] = {}
+_MODULES = ("documents",)  # which import this one: they are loaded with the first call
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,33 +42,49 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted(_METHODS))
+    return tuple(sorted(_loaded()))
 
 
 def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     """Run one method. Raises Invalid for an unknown name or arguments of the wrong name or type."""
-    function = _METHODS.get(name)
+    function = _loaded().get(name)
     if function is None:
         raise Invalid(f"unknown method {name!r}")
     _check(name, function, arguments)
     return function(memory, **arguments)
 
 
+@cache
+def _loaded() -> dict[str, Callable[..., Any]]:
+    for module in _MODULES:
+        importlib.import_module(f"avmfs.rpc.{module}")
+    return _METHODS
+
+
 @method
-def read(memory: Memory, path: str, offset: int = 0) -> dict[str, Any]:
-    """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of 8 MiB, a view whole."""
+def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
+    """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of ``limit`` bytes (at most 8 MiB),
+    a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
+    if not 1 <= limit <= PIECE:
+        raise Invalid(f"limit {limit}: expected 1 to {PIECE}")
+    if not banner:
+        quiet = replace(memory, quiet=True)
+        try:
+            return read(quiet, path, offset, limit)  # type: ignore[no-any-return]
+        finally:
+            memory.error = quiet.error
     tree = _tree(memory)
     handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
     try:
-        data = handle.read(offset, PIECE)
+        data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
             pieces = [data]
             while piece := handle.read(offset + sum(map(len, pieces)), PIECE):
                 pieces.append(piece)
             return {"data": b"".join(pieces), "more": False}
-        return {"data": data, "more": len(data) == PIECE}
+        return {"data": data, "more": len(data) == limit}
     finally:
         handle.release()
 

@@ -19,7 +19,7 @@ from avmfs.errors import TooBig
 from avmfs.node import Node
 from avmfs.store.schema import BLOCK, INLINE_LIMIT
 
-Edit = tuple[Literal["w"], int, bytes] | tuple[Literal["t"], int]
+Edit = tuple[Literal["w"], int, bytes | bytearray] | tuple[Literal["t"], int]
 SIZE_LIMIT = 1 << 46
 TAIL_FROM = 2048  # a file smaller than this is rewritten whole by an append: it costs no more
 TAIL_PIECE = 16 * 1024  # a piece from this size on goes into its block at once
@@ -161,7 +161,7 @@ def small_append(size: int, edits: Sequence[Edit]) -> bytes | None:
     if size < TAIL_FROM or len(edits) != 1 or edits[0][0] != "w":
         return None
     _, at, data = edits[0]
-    return data if at == size and 0 < len(data) < TAIL_PIECE else None
+    return bytes(data) if at == size and 0 < len(data) < TAIL_PIECE else None
 
 
 def append(db: apsw.Connection, node: int, size: int, inline: bytes | None, data: bytes) -> Applied:
@@ -245,7 +245,7 @@ def _fold(db: apsw.Connection, node: int) -> None:
         _write_blocks(db, node, rows[0][0], b"".join(data for _, data in rows))
 
 
-def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes) -> None:
+def _write_blocks(db: apsw.Connection, node: int, offset: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         n, at = divmod(offset, BLOCK)

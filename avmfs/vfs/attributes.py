@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from avmfs import paths
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
+from avmfs.store.schema import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 
 TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
@@ -59,10 +60,10 @@ class Attributer:
         if node.kind is not Kind.SYMLINK and (self._read_only or not store.peek_writable(who, node.scope)):
             mode &= ~0o222
         nlink = 1
-        if node.kind is Kind.DIRECTORY:
-            nlink = 2 + store.peek_subdirectories(who, node.id)
-        elif node.parent is None:
+        if node.parent is None and node.id != ROOT:
             nlink = 0
+        elif node.kind is Kind.DIRECTORY:
+            nlink = 2 + store.peek_subdirectories(who, node.id)
         return Attributes(
             node.id, TYPE[node.kind] | mode, nlink,
             self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,

@@ -26,6 +26,7 @@ from avmfs.store.lanes import COMMIT
 log = logging.getLogger(__name__)
 
 SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
+SPILL_EDITS = 1000  # so does a long list of small ones, which every read and stat has to go through
 _PIECE = 4 * 1024 * 1024
 _ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
@@ -47,34 +48,37 @@ class OpenFile:
     """One node that this mount has open, whatever its name is by now. ``unfinished``: these edits are a predecessor's,
     who was killed while it committed them; nothing may be added to them before that is done."""
 
-    __slots__ = ("edits", "handles", "keep", "lock", "memory", "node", "pending", "unfinished", "unsynced", "written")
+    __slots__ = (
+        "_committed", "edits", "handles", "keep", "lock", "memory", "node", "pending", "unfinished", "unsynced",
+        "written",
+    )  # fmt: skip
 
-    def __init__(self, memory: Memory, node: int, keep: Keep | None = None) -> None:
+    def __init__(self, memory: Memory, node: int, committed: Callable[[], None], keep: Keep | None = None) -> None:
+        """``committed`` is called when edits are in the store, before they are dropped here."""
         self.memory = memory
         self.node = node
+        self._committed = committed
         self.keep = keep
         self.unfinished = False
         self.lock = threading.RLock()
         self.edits: list[Edit] = []
         self.pending = 0
-        self.written = 0  # time of the newest uncommitted edit, ns
+        self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
         self.unsynced = False  # has something been committed that close(2) has still to make durable?
         self.handles = 0
 
     def now(self) -> Node:
-        """The node as this mount sees it: the store's, with uncommitted edits. Raises Stale."""
+        """The node as this mount sees it: the store's, with uncommitted edits. Waits for a commit. Raises Stale."""
         with self.lock:
             return self.overlaid(self.memory.store.peek_node(self.memory.who, self.node))
 
     def overlaid(self, node: Node) -> Node:
-        """``node`` with the size and times that the uncommitted edits give it."""
-        if not self.edits:
+        """``node`` with the size and times that the uncommitted edits give it. Takes no lock: edits over the bytes that
+        they have just become say the same again. Who has not just peeked goes through ``OpenFiles.overlaid``."""
+        written, edits = self.written, self.edits
+        if not written:
             return node
-        with self.lock:
-            if not self.edits:
-                return node
-            size = content.size_after(node.size, self.edits)
-            return _with(node, size=size, mtime=self.written, ctime=self.written)
+        return _with(node, size=content.size_after(node.size, edits), mtime=written, ctime=written)
 
     def read(self, offset: int, length: int) -> bytes:
         if not self.edits:
@@ -103,47 +107,69 @@ class OpenFile:
             if self.keep is not None:
                 self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            if self.pending >= SPILL_BYTES or (self.keep is not None and self.keep.crowded):
+            if self.near_spill(0) or (self.keep is not None and self.keep.crowded):
                 self.commit(handle)
 
     def restore(self, edit: Edit, at: int) -> None:
         """Take up an edit that is noted already."""
-        last = self.edits[-1] if self.edits else None
-        if (
-            edit[0] == "w"
-            and last is not None
-            and last[0] == "w"
-            and last[1] + len(last[2]) == edit[1]
-            and (len(last[2]) < _PIECE)
-        ):
-            self.edits[-1] = ("w", last[1], last[2] + edit[2])
-        else:
-            self.edits.append(edit)
+        self._gather(edit)
         self.pending += len(edit[2]) if edit[0] == "w" else 0
         self.written = at
+
+    def near_spill(self, size: int) -> bool:
+        """Would a write of this size commit at once?"""
+        return self.pending + size >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS
+
+    def _gather(self, edit: Edit) -> None:
+        """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
+        last = self.edits[-1] if self.edits else None
+        if edit[0] == "t" or last is None or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
+            self.edits.append(edit)
+        elif isinstance(last[2], bytearray) and len(last[2]) < _PIECE:
+            last[2].extend(edit[2])
+        elif len(last[2]) < _PIECE:
+            self.edits[-1] = ("w", last[1], bytearray(last[2]) + edit[2])
+        else:
+            self.edits.append(edit)
+
+    def touch(self) -> None:
+        """A truncation to the size that the file has: its times change, its bytes and versions do not."""
+        with self.lock:
+            self.written = self.memory.now()
 
     def append(self, data: bytes, handle: int) -> None:
         """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
         once it has been flushed, like anything that write(2) says."""
         with self.lock:
-            self.commit(handle)
+            if self.edits:
+                self.commit(handle)
             self.memory.submit("append", node=self.node, handle=handle, data=data)
+            self.written = 0  # the append's own time is later than that of a touch
             self.unsynced = True
 
-    def commit(self, handle: int) -> None:
-        """Make all edits durable. They stay, to be tried again, when it fails."""
+    def commit(self, handle: int) -> bool:
+        """Put all edits into the store. They stay, to be tried again, when it fails. Has that made them durable, and
+        with them all that was committed before?"""
         with self.lock:
+            durable = bool(self.edits)
             if self.edits:
-                edits = [list(edit) for edit in self.edits]
+                edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
                 with self.memory.store.once(COMMIT, self.node):
                     self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
-                    self.forget()
+                    if self.keep is not None:
+                        self.keep.committed(self.node)
                 self.unsynced = False
+            elif self.written:
+                self.memory.submit("set_attributes", node=self.node, mtime=self.written)
+                self.unsynced = True
+            self._committed()
+            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+            return durable
 
     def forget(self) -> None:
-        """The edits are committed, or given up."""
+        """The edits are given up."""
         with self.lock:
-            self.edits, self.pending, self.unfinished = [], 0, False
+            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
             if self.keep is not None:
                 self.keep.committed(self.node)
 
@@ -185,27 +211,41 @@ class FileHandle:
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
-        return self.file.pending + size >= SPILL_BYTES or self.file.unfinished
+        return self.file.near_spill(size) or self.file.unfinished
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
 
-    def write(self, offset: int, data: bytes) -> int:
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+        """``append``: at the end of file (O_APPEND as it is now: fcntl(2) may have changed it since open).
+        ``sync``: durable when this returns (O_SYNC, O_DSYNC)."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        if self.appends:
+        if append:
             self.file.append(data, self.id)
         else:
             self.write_at(offset, data)
+        if sync:
+            self.fsync()
         return len(data)
 
     def truncate(self, size: int) -> None:
-        """ftruncate(2), and O_TRUNC at open: committed at the next flush, so that what follows is one version."""
+        """ftruncate(2): committed at the next flush, so that what follows is one version."""
         if not self.writable:
             raise Invalid("not open for writing")
+        self._cut(size)
+
+    def empty(self) -> None:
+        """O_TRUNC at open, which may be open for reading."""
+        self.id = self.id or secrets.randbits(63)
+        self._cut(0)
+
+    def _cut(self, size: int) -> None:
         if self.file.now().size != size:
             self.file.edit(("t", size), self.id)
-            self.dirty = True
+        else:
+            self.file.touch()
+        self.dirty = True
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
@@ -223,8 +263,8 @@ class FileHandle:
                 raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
             else:
                 self.write_at(offset, bytes(length))
-        if not mode & KEEP_SIZE and offset + length > size:
-            self.truncate(offset + length)
+        if not mode & KEEP_SIZE:
+            self._cut(max(offset + length, size))
 
     def write_at(self, offset: int, data: bytes) -> None:
         """At this offset, whatever O_APPEND says."""
@@ -240,9 +280,9 @@ class FileHandle:
 
     def fsync(self) -> None:
         """Also what others have committed to this file, and whoever's edits wait on this mount."""
-        self.file.commit(self.id)
+        if not self.file.commit(self.id):
+            self.file.sync()
         self.dirty = False
-        self.file.sync()
 
     def release(self) -> None:
         """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""

@@ -64,8 +64,8 @@ class VirtualHandle:
             self.rendered.at_end()
         return piece
 
-    def write(self, offset: int, data: bytes) -> int:
-        """Bytes count in order of arrival; the offset means nothing to a view."""
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+        """Bytes count in order of arrival; where and how they are to be written means nothing to a view."""
         if not self.writable:
             raise BadHandle("not open for writing")
         with self.lock, remembering(self.memory):

@@ -7,16 +7,15 @@ exact errno. Slow views simply take their time: whoever calls must not be the on
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import os
 import secrets
+import stat
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from avmfs import paths, views
 from avmfs.errors import (
-    AvmError,
     Denied,
     Invalid,
     IsDirectory,
@@ -26,6 +25,7 @@ from avmfs.errors import (
     NotSupported,
     PastEnd,
     ReadOnly,
+    Stale,
 )
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
@@ -33,11 +33,12 @@ from avmfs.store.schema import ROOT
 from avmfs.vfs import address, listings, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
-from avmfs.vfs.files import FileHandle, Keep, OpenFile
-
-log = logging.getLogger(__name__)
+from avmfs.vfs.files import FileHandle
+from avmfs.vfs.opened import OpenFiles
 
 Handle = FileHandle | nodes.VirtualHandle
+
+REMOVED_KEPT = 1024
 
 
 class Tree:
@@ -47,12 +48,11 @@ class Tree:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
-        self._open: dict[int, OpenFile] = {}
-        self.opened = self._open  # for a front end that remembers answers: to look at, by node
+        self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
+        self._removed: dict[int, Node] = {}  # directories that a process may still be in
         self._attributer = Attributer(memory, self.owner, read_only)
-        self.keep: Keep | None = None
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -71,8 +71,8 @@ class Tree:
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
-            parent = where.node.id
-            node, seen = self._settled(lambda: self.memory.store.peek_child(self.memory.who, parent, name))
+            store, who, directory = self.memory.store, self.memory.who, where.node.id
+            node, seen = self.opened.overlaid(lambda: store.peek_child(who, directory, name))
             if node is None or seen is None:
                 if where.node.kind is not Kind.DIRECTORY:
                     raise NotDirectory(path=paths.printable(name))
@@ -80,11 +80,11 @@ class Tree:
             return Real(node), self._attributer.of_node(seen)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
-            return found, self._attributes(found)
+            return found, self.attributes(found)
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
-        return Real(self.memory.store.peek_node(self.memory.who, number))
+        return Real(self._peek(number))
 
     def attributes(self, found: Address) -> Attributes:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
@@ -94,9 +94,16 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        _, seen = self._settled(lambda: self.memory.store.peek_node(self.memory.who, number))
-        assert seen is not None
-        return self._attributer.of_node(seen)
+        return self._attributer.of_node(self.opened.overlaid(lambda: self._peek(number))[1])
+
+    def attributes_of_made(self, found: Address) -> Attributes:
+        """Of what was just made: also when another mount has removed it meanwhile."""
+        try:
+            return self.attributes(found)
+        except (Stale, NotFound):
+            if not isinstance(found, Real):
+                raise
+            return self._attributer.of_node(dataclasses.replace(found.node, parent=None))
 
     def names(self, found: Address) -> list[listings.Entry]:
         """All entries but . and .., in order of name; views are never among them."""
@@ -112,17 +119,29 @@ class Tree:
 
     # Names -----------------------------------------------------------------------------------------------
 
-    def mkdir(self, where: Address, name: bytes, mode: int, caller: Caller) -> int:
+    def mkdir(self, where: Address, name: bytes, mode: int, caller: Caller) -> Real:
         with self._errors():
             parent = self._directory(where, name)
-            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller))
-            return int(made["node"])
+            if isinstance(where, Real):
+                mode |= where.node.mode & stat.S_ISGID
+            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller, where))
+            return self._made(made["node"], Kind.DIRECTORY, mode)
 
-    def symlink(self, where: Address, name: bytes, target: bytes, caller: Caller) -> int:
+    def symlink(self, where: Address, name: bytes, target: bytes, caller: Caller) -> Real:
         with self._errors():
             parent = self._directory(where, name)
-            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller))
-            return int(made["node"])
+            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller, where))
+            return self._made(made["node"], Kind.SYMLINK, 0o777)
+
+    def _made(self, number: int, kind: Kind, mode: int) -> Real:
+        """What was just made. Another mount may have removed it before we were told that it is there."""
+        try:
+            return self.node(number)
+        except Stale:
+            now = self.memory.now()
+            gone = Node(number, None, b"", kind, mode, None, None, 0, now, now, now, 0, None, None)
+            self._remember_removed(gone)
+            return Real(gone)
 
     def unlink(self, where: Address, name: bytes) -> None:
         with self._errors():
@@ -135,7 +154,10 @@ class Tree:
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors():
-            self.memory.submit("rmdir", parent=self._directory(where, name, removing=True), name=name)
+            parent = self._directory(where, name, removing=True)
+            gone = self.memory.store.peek_child(self.memory.who, parent, name)
+            self.memory.submit("rmdir", parent=parent, name=name)
+            self._remember_removed(gone)
 
     def rename(self, old: Address, name: bytes, new: Address, new_name: bytes, flags: int = 0) -> None:
         """rename(2). What this mount still holds uncommitted of the file is committed first: a save by rename is
@@ -143,10 +165,12 @@ class Tree:
         with self._errors():
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
             with self.memory.reading() as reader:
-                moved = reader.child(here, name)
-            if moved is not None and (file := self._open.get(moved.id)) is not None:
-                file.commit(secrets.randbits(63))
+                moved, replaced = reader.child(here, name), reader.child(there, new_name)
+            if moved is not None:
+                self.opened.commit(moved.id)
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
+            if moved != replaced and not flags:
+                self._remember_removed(replaced)
 
     def set_attributes(
         self, found: Address, handle: Handle | None, *, mode: int | None = None, uid: int | None = None,
@@ -162,8 +186,7 @@ class Tree:
             if not isinstance(found, Real):
                 return
             self._writable()
-            if (file := self._open.get(found.node.id)) is not None:
-                file.commit(secrets.randbits(63))
+            self.opened.commit(found.node.id)
             self.memory.submit(
                 "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
             )
@@ -189,7 +212,7 @@ class Tree:
 
     def open_known(self, node: int) -> FileHandle:
         """open(2) for reading of a regular file that the caller knows to be there and visible."""
-        return self._opening(node, True, False, False)
+        return self.opened.handle(node, readable=True, writable=False, append=False)
 
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
@@ -200,10 +223,12 @@ class Tree:
                 return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
                 "create", parent=self._directory(where, name), name=name, mode=mode,
-                exclusive=bool(flags & os.O_EXCL), **self._owned(caller),
+                exclusive=bool(flags & os.O_EXCL), **self._owned(caller, where),
             )  # fmt: skip
             found = self.node(made["node"])
-            handle = self._open_file(found.node, flags)
+            if found.node.kind is Kind.SYMLINK:
+                raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
+            handle = self._open_file(found.node, flags & ~os.O_TRUNC if made["new"] else flags)
             handle.file.unsynced = handle.syncs = True
             return found, handle
 
@@ -217,6 +242,17 @@ class Tree:
                     handle.flush()
                 finally:
                     handle.release()
+
+    def drop_set_ids(self, node: int, caller: Caller) -> None:
+        """Who may not keep them (CAP_FSETID) has changed a file's bytes or owner: the set-user-id and set-group-id bits
+        go, the latter not where it marks no program and the caller is in the group."""
+        found = self._peek(node)
+        gone = found.mode & (stat.S_ISUID | stat.S_ISGID)
+        group = self.owner.gid if found.gid is None else found.gid
+        if not found.mode & stat.S_IXGRP and (caller.uid == 0 or caller.gid == group):
+            gone &= ~stat.S_ISGID
+        if gone and found.kind is Kind.FILE:
+            self.memory.submit("set_attributes", node=node, mode=found.mode & ~gone)
 
     def allocate(self, handle: Handle, mode: int, offset: int, length: int) -> None:
         """fallocate(2); see FileHandle.allocate."""
@@ -243,27 +279,18 @@ class Tree:
 
     def contended(self, node: int) -> bool:
         """Is a commit of this open file under way, for which its next caller would have to wait?"""
-        file = self._open.get(node)
-        if file is None:
-            return False
-        if file.lock.acquire(blocking=False):
-            file.lock.release()
-            return False
-        return True
+        return self.opened.contended(node)
 
     def hold_orphans(self) -> None:
         """Renew this mount's leases on files that were unlinked while it has them open. Called every half minute."""
-        with self._mutex:
-            held = set(self._open)
-        if held:
+        if held := self.opened.nodes():
             orphans = [node for node, _ in self.memory.store.orphans() if node in held]
             if orphans:
                 self.memory.submit("hold", holder=self._holder, nodes=orphans)
 
     def commit_all(self) -> None:
         """The mount ends: whatever was written and not yet flushed becomes durable."""
-        for file in list(self._open.values()):
-            file.commit(secrets.randbits(63))
+        self.opened.commit_all()
 
     # Inside ----------------------------------------------------------------------------------------------
 
@@ -290,54 +317,16 @@ class Tree:
             self._writable()
             if not self.memory.store.peek_writable(self.memory.who, node.scope):
                 raise Denied("read-only for you", paths.printable(node.name))
-        handle = self._opening(node.id, readable, writable, bool(flags & os.O_APPEND) and writable)
+        handle = self.opened.handle(
+            node.id, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable
+        )
         try:
             if flags & os.O_TRUNC:
-                handle.truncate(0)
+                handle.empty()
         except BaseException:
-            self._close(handle.file)
+            self.opened.close(handle.file)
             raise
         return handle
-
-    def _opening(self, node: int, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
-        with self._mutex:
-            file = self._open.get(node)
-            if file is None:
-                file = self._open[node] = OpenFile(self.memory, node, self.keep)
-            return FileHandle(
-                file, readable=readable, writable=writable, append=append, released=self._close, number=number
-            )
-
-    def _close(self, file: OpenFile) -> None:
-        with self._mutex:
-            file.handles -= 1
-            if file.handles == 0:
-                self._open.pop(file.node, None)
-                if file.edits:  # they could not be committed, and nobody is left to be told
-                    file.forget()
-
-    def reopen(self, node: int, readable: bool, writable: bool, append: bool, number: int) -> FileHandle:
-        """A handle that a predecessor of this process had given out. Asks nothing of the store."""
-        handle = self._opening(node, readable, writable, append, number)
-        handle.file.unsynced = handle.file.unsynced or writable  # for all that is known
-        return handle
-
-    def reopened(self, node: int) -> OpenFile:
-        """A file with edits that a predecessor had noted; nobody may have it open any more (`finish_abandoned`)."""
-        return self._open.setdefault(node, OpenFile(self.memory, node, self.keep))
-
-    def finish_abandoned(self) -> None:
-        """Commit what a predecessor left of files that nobody has open."""
-        with self._mutex:
-            abandoned = [file for file in self._open.values() if not file.handles]
-            for file in abandoned:
-                file.handles += 1  # ours, for as long as this takes
-        for file in abandoned:
-            try:
-                file.commit(secrets.randbits(63))
-            except AvmError as e:
-                log.error("edits of node %d are lost: %s", file.node, e)
-            self._close(file)
 
     def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
         with self.memory.reading() as reader:
@@ -360,31 +349,31 @@ class Tree:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
-    def _settled(self, ask: Callable[[], Node | None]) -> tuple[Node | None, Node | None]:
-        """A node as stored, and with this mount's uncommitted edits. Once more when something was committed on the
-        way: those edits, it may be, which would then be in neither."""
-        while True:
-            state = self.memory.store.peek_state()
-            node = ask()
-            seen = None if node is None else self._overlaid(node)
-            if self.memory.store.peek_state() == state:
-                return node, seen
+    def _peek(self, number: int) -> Node:
+        """The store's node; a directory that this mount has removed goes on, empty and without links, for those in it.
+        Raises Stale."""
+        try:
+            return self.memory.store.peek_node(self.memory.who, number)
+        except Stale:
+            if (gone := self._removed.get(number)) is None:
+                raise
+            return gone
 
-    def _overlaid(self, node: Node) -> Node:
-        file = self._open.get(node.id)
-        return node if file is None else file.overlaid(node)
+    def _remember_removed(self, node: Node | None) -> None:
+        if node is not None and node.kind is not Kind.FILE:
+            with self._mutex:
+                self._removed[node.id] = dataclasses.replace(node, parent=None)
+                while len(self._removed) > REMOVED_KEPT:
+                    self._removed.pop(next(iter(self._removed)))
 
-    def _attributes(self, found: Address) -> Attributes:
-        if isinstance(found, Real):
-            return self._attributer.of_node(self._overlaid(found.node))
-        return self._attributer.of_virtual(found)
-
-    def _owned(self, caller: Caller) -> dict[str, int | None]:
-        """Owner to record: None where it is the mount's, so that other mounts show their own."""
-        return {
-            "uid": caller.uid if caller.uid != self.owner.uid else None,
-            "gid": caller.gid if caller.gid != self.owner.gid else None,
-        }
+    def _owned(self, caller: Caller, where: Address) -> dict[str, int | None]:
+        """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the
+        set-group-id bit a new name gets the directory's group."""
+        if isinstance(where, Real) and where.node.mode & stat.S_ISGID:
+            gid = where.node.gid
+        else:
+            gid = caller.gid if caller.gid != self.owner.gid else None
+        return {"uid": caller.uid if caller.uid != self.owner.uid else None, "gid": gid}
 
     def _writable(self) -> None:
         if self._read_only:

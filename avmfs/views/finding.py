@@ -40,6 +40,8 @@ def recall(
 
 def _banner(ctx: Context, budget: int) -> tuple[str, int]:
     """The fullest banner that the budget bears, and its tokens: whole up to a third of it, then one line."""
+    if ctx.memory.quiet:
+        return "", 0
     urgent = ctx.memory.inbox(unread_only=True, priority="urgent")
     counter = ctx.memory.around.engine.counter
     for banner, most in ((mail.banner(urgent, ctx.memory.zone), budget // 3), (mail.short_banner(urgent), budget)):

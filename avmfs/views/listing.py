@@ -10,7 +10,7 @@ from avmfs import paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
-from avmfs.memory import check_tag
+from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
@@ -66,19 +66,19 @@ def changes(
     since: str | None = None,
     limit: Annotated[int, Range(1, 10_000)] = 100,
 ) -> str:
-    after, earliest = _parse_since(ctx, since)
+    after, earliest = parse_since(ctx.memory, since)
     if minutes is not None:
         earliest = max(earliest, ctx.memory.now() - int(minutes * 60e9))
     with ctx.memory.reading() as reader:
         node = reader.node(ctx.node.id)
-        found, more = _changed(reader, node.id, after, max(0, earliest), limit)
+        found, more = changed(reader, node.id, after, max(0, earliest), limit)
         rows = [_change(ctx, reader, touched) for touched in found]
     if more:
         rows.append(f"(older ones left out: limit={limit})")
     return lines(rows, "no changes")
 
 
-def _changed(reader: Reader, under: int, after: int, since: int, limit: int) -> tuple[list[Touched], bool]:
+def changed(reader: Reader, under: int, after: int, since: int, limit: int) -> tuple[list[Touched], bool]:
     """The ``limit`` paths that changed last, newest first, and whether there are more."""
     below, wanted = b"" if under == ROOT else reader.path(under), limit * _ROWS_PER_PATH
     while True:
@@ -107,7 +107,7 @@ def _change(ctx: Context, reader: Reader, touched: Touched) -> str:
     return f"{handle}  {time}  {touched.last.agent}  {paths.printable(touched.path)}{gone}"
 
 
-def _parse_since(ctx: Context, since: str | None) -> tuple[int, int]:
+def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
     """(seq after which, time from which in ns) that a ``since`` means: a seq, or an ISO 8601 time, local unless it
     has an offset."""
     if since is None:
@@ -116,7 +116,7 @@ def _parse_since(ctx: Context, since: str | None) -> tuple[int, int]:
         return int(since), 0
     try:
         at = datetime.fromisoformat(since)
-        at = at.replace(tzinfo=ctx.memory.zone) if at.tzinfo is None else at
+        at = at.replace(tzinfo=memory.zone) if at.tzinfo is None else at
         return 0, int(at.timestamp()) * 10**9 + at.microsecond * 1000
     except (ValueError, OverflowError):
         raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from avmfs_config import ConfigError, Paths, find_paths
 
+from avmfs_daemon.setup import COMMANDS
+
 if TYPE_CHECKING:
     from avmfs_daemon.children import Entries
 
@@ -100,6 +102,10 @@ def check() -> None:
         sys.exit(1)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}")
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from avmfs_daemon.crew import Crew
 from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.legacy import Legacy
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
+from avmfs_daemon.notify import from_environment
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.slot import ABOUT, STOP_S, Child, Slot
 from avmfs_daemon.spec import ChildSpec, Descriptor, rules_message
@@ -65,6 +66,7 @@ class Supervisor:
         self._started = started
         self._selector = selectors.DefaultSelector()
         self._service = EmbeddingService()
+        self._notifier = from_environment()
         self._stopping = False
         self._reload_wanted = False
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
@@ -153,13 +155,13 @@ class Supervisor:
                 log.error("%s", problem)
             ready = sum(slot.mount is not None and slot.state == "ready" for slot in self._crew.slots)
             log.info("ready: %d of %d mounts", ready, len(self._mounts))
-            notify_systemd("READY=1")
+            self._notifier.ready(self._summary())
             self._started(problems)
             self._load_model()
 
     def _end(self) -> None:
         """Mounts, door and keeper go first, the writer last: what a release still commits gets in."""
-        notify_systemd("STOPPING=1")
+        self._notifier.stopping()
         self._stopping = True
         self._service.load(None)
         slots = list(self._crew.slots)
@@ -175,13 +177,14 @@ class Supervisor:
 
     def _turn(self, until: float) -> None:
         """Wait for something to happen, at most until then, and deal with it."""
-        soonest = min(until, self._control.next_deadline(), self._crew.next_deadline())
+        soonest = min(until, self._control.next_deadline(), self._crew.next_deadline(), self._notifier.next_beat)
         timeout = None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
         for key, mask in self._selector.select(timeout):
             # An event of this round may have closed what a later one is about.
             if self._selector.get_map().get(key.fd) is key:
                 key.data(mask)
         self._control.expire(time.monotonic())
+        self._notifier.beat(time.monotonic())
         self._crew.tend()
 
     def _turn_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
@@ -193,6 +196,11 @@ class Supervisor:
 
     def _settled(self) -> bool:
         return all(slot.settled for slot in self._crew.slots)
+
+    def _summary(self) -> str:
+        """One line for `systemctl status`."""
+        ready = sum(slot.mount is not None and slot.state == "ready" for slot in self._crew.slots)
+        return "; ".join([f"{ready} of {len(self._mounts)} mounts are ready", *self._problems()])
 
     def _problems(self) -> list[str]:
         return [f"{slot.name}: {slot.error}" for slot in self._crew.slots if slot.state == "failed"]
@@ -295,6 +303,7 @@ class Supervisor:
     def _reload(self) -> None:
         replies, self._reload_replies, self._reload_wanted = self._reload_replies, [], False
         answer: dict[str, Any]
+        self._notifier.reloading()
         try:
             mounts = load_mounts(self._paths.mounts_file, self._environ)
             settings = load_settings(self._paths.config_file, self._environ)
@@ -303,6 +312,7 @@ class Supervisor:
             answer = {"error": str(problem)}
         else:
             answer = {"ok": self._change(mounts, settings)}
+        self._notifier.ready(self._summary() + (f"; {answer['error']}" if "error" in answer else ""))
         for reply in replies:
             reply(answer)
 
@@ -355,14 +365,6 @@ class Supervisor:
 
 def _place(mount: Mount) -> tuple[str, str]:
     return mount.agent_id, os.fspath(mount.mountpoint)
-
-
-def notify_systemd(state: str) -> None:
-    """sd_notify(3), when systemd started us."""
-    if address := os.environ.get("NOTIFY_SOCKET"):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.connect("\0" + address[1:] if address.startswith("@") else address)
-            sock.send(state.encode())
 
 
 def version() -> str:

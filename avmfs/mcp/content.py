@@ -1,0 +1,61 @@
+"""Bytes of the memory as what JSON can carry.
+
+Owns how a file becomes text or base64, and cleaning text of what is no Unicode: names and contents may hold any
+bytes, a JSON string may not.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Literal
+
+from pydantic import Field
+
+from avmfs.mcp.registry import Call, Result
+
+
+class Content(Result):
+    path: str
+    content: str
+    encoding: Literal["utf-8", "base64"] = Field(description="base64 for what is no text.")
+    offset: int = Field(description="Of the first byte.")
+    next_offset: int = Field(description="Where to read on.")
+    more: bool = Field(description="There is more after this.")
+
+
+def read(call: Call, path: str, offset: int, limit: int) -> Content:
+    """Up to ``limit`` bytes of a file or view from ``offset``; a character is not cut in two. Raises AvmError."""
+    found = call.door("read", path=path, offset=offset, limit=limit, banner=False)
+    data, more = bytes(found["data"]), bool(found["more"])
+    if len(data) > limit:  # a view comes whole
+        data, more = data[:limit], True
+    elif more and not call.door("read", path=path, offset=offset + len(data), limit=1, banner=False)["data"]:
+        more = False  # it ended just there
+    text, used, encoding = decoded(data, more)
+    return Content(
+        path=path,
+        content=text,
+        encoding=encoding,
+        offset=offset,
+        next_offset=offset + used,
+        more=more or used < len(data),
+    )
+
+
+def decoded(data: bytes, more: bool) -> tuple[str, int, Literal["utf-8", "base64"]]:
+    """(text, bytes that are in it, how). With ``more`` to come, a character whose end is missing is left for then."""
+    try:
+        return data.decode("utf-8"), len(data), "utf-8"
+    except UnicodeDecodeError as e:
+        if more and e.reason == "unexpected end of data" and e.start > 0:
+            return data[: e.start].decode("utf-8"), e.start, "utf-8"
+    return base64.b64encode(data).decode("ascii"), len(data), "base64"
+
+
+def clean(value: Any) -> Any:
+    """The same with every text valid Unicode: bytes of a name that are none show as U+FFFD."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {clean(key): clean(each) for key, each in value.items()}
+    return [clean(each) for each in value] if isinstance(value, (list, tuple)) else value

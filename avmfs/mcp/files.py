@@ -1,0 +1,237 @@
+"""Tools for files: remember, list, read, write, tags, history, link."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from avmfs.errors import Invalid
+from avmfs.mcp.content import Content
+from avmfs.mcp.content import read as read_content
+from avmfs.mcp.registry import Answer, Call, Result, tool
+
+Path = Annotated[
+    str, Field(description="Such as /memory/shared/note.md, /private/note.md, or a handle (@k7f2).", min_length=1)
+]
+Tag = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Stored(Result):
+    path: str
+
+
+@tool("Remember")
+def avm_remember(
+    call: Call,
+    content: Annotated[str, Field(description="What to remember: facts, decisions, reasons.", min_length=1)],
+    title: Annotated[str | None, Field(description="Also names the file.")] = None,
+    path: Annotated[str | None, Field(description="The file's path, instead of a name from title or text.")] = None,
+    tags: Annotated[list[Tag] | None, Field(description="Without #.")] = None,
+    importance: Annotated[float | None, Field(description="0 to 1.", ge=0, le=1)] = None,
+    namespace: Annotated[
+        str | None, Field(description='"private" (default: only you see it), "shared", or a directory.')
+    ] = None,
+    created: Annotated[str | None, Field(description="ISO 8601: when it happened, if not now.")] = None,
+) -> Answer[Stored]:
+    """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
+    made = call.door(
+        "remember", content=content, title=title, path=path, tags=tags, importance=importance, namespace=namespace,
+        created=None if created is None else _nanoseconds(created),
+    )  # fmt: skip
+    return Answer(f"remembered as {made['path']}\n", Stored(path=made["path"]))
+
+
+class Entry(Result):
+    path: str
+    kind: Literal["file", "directory", "symlink"]
+    handle: str | None
+    size: int = Field(description="Bytes.")
+    modified: str = Field(description="ISO 8601, UTC.")
+    line: str = Field(description="The first line of a text.")
+
+
+class Listing(Result):
+    entries: list[Entry]
+    total: int
+
+
+@tool("List", reads=True)
+def avm_list(
+    call: Call,
+    path: Annotated[str, Field(description="A directory.", min_length=1)] = "/memory",
+    query: Annotated[str | None, Field(description="Files at any depth below whose name or beginning has it.")] = None,
+    tag: Annotated[str | None, Field(description="Files at any depth below with this tag.")] = None,
+    limit: Annotated[int, Field(description="At most so many.", ge=1, le=1000)] = 100,
+    offset: Annotated[int, Field(description="Leave out so many first.", ge=0, le=1_000_000_000)] = 0,
+) -> Answer[Listing]:
+    """What a directory holds, or the files below it that match."""
+    found = call.door("listing", path=path, limit=limit, offset=offset, q=query, tag=tag)
+    entries = [Entry(**entry) for entry in found["entries"]]
+    lines = [
+        f"{each.handle or '-':<6} {each.path}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip() + "\n"
+        for each in entries
+    ]
+    left = found["total"] - offset - len(entries)
+    if left > 0:
+        lines.append(f"({left} more: offset={offset + len(entries)})\n")
+    return Answer("".join(lines) or "(empty)\n", Listing(entries=entries, total=found["total"]))
+
+
+@tool("Read", reads=True)
+def avm_read(
+    call: Call,
+    path: Path,
+    offset: Annotated[int, Field(description="Begin at this byte.", ge=0)] = 0,
+    limit: Annotated[int, Field(description="At most so many bytes.", ge=1, le=4_000_000)] = 100_000,
+) -> Answer[Content]:
+    """The content of a file, or of a view of it: note.md:meta, note.md:history, /:help.
+
+    Views that mark something as read (:delta, :inbox?mark=read) do so here, too.
+    """
+    found = read_content(call, path, offset, limit)
+    more = f"\n(more: offset={found.next_offset})\n" if found.more else ""
+    return Answer(found.content + more if found.encoding == "utf-8" else "(binary; see the structured content)", found)
+
+
+class Written(Result):
+    path: str
+    version: int | None = Field(description="The file's new version; null for a view.")
+
+
+@tool("Write", destroys=True, repeatable=False)
+def avm_write(
+    call: Call,
+    path: Path,
+    content: Annotated[str, Field(description="The text.")],
+    mode: Annotated[
+        Literal["replace", "create", "append"],
+        Field(description="replace keeps the old content as a version; create refuses to replace."),
+    ] = "replace",
+) -> Answer[Written]:
+    """Write a file, making directories as needed. Its old content stays in its history.
+
+    Writing to a view changes what it shows: note.md:ttl takes 2h, note.md:shared takes alice,bob.
+    """
+    done = call.door("write", path=path, data=content.encode(), mode=mode)
+    version = "" if done["version"] is None else f" v{done['version']}"
+    return Answer(f"wrote {done['path']}{version}\n", Written(path=done["path"], version=done["version"]))
+
+
+class Tags(Result):
+    path: str | None
+    tags: list[str]
+    counts: dict[str, int] | None = Field(description="Of the most frequent tags, where no path was given.")
+
+
+@tool("Tags", repeatable=True, destroys=True)
+def avm_tags(
+    call: Call,
+    path: Annotated[str | None, Field(description="A file; without one, which tags there are.", min_length=1)] = None,
+    add: Annotated[list[Tag] | None, Field(description="Tags to add.")] = None,
+    remove: Annotated[list[Tag] | None, Field(description="Tags to take away.")] = None,
+    replace: Annotated[list[Tag] | None, Field(description="All tags that it has afterwards; [] for none.")] = None,
+) -> Answer[Tags]:
+    """Show or change the tags of a file; without a path, show the tags in use."""
+    if path is None:
+        if add or remove or replace is not None:
+            raise Invalid("tags of which file? give a path")
+        counts = _json(call, "/:stats")["tags"]
+        lines = "".join(f"{count:>5}  {name}\n" for name, count in counts.items())
+        return Answer(lines or "(no tags)\n", Tags(path=None, tags=list(counts), counts=counts))
+    if replace is not None and (add or remove):
+        raise Invalid("either replace, or add and remove")
+    for odd in (*(add or ()), *(remove or ()), *(replace or ())):
+        if "," in odd or "\n" in odd or not odd.strip():
+            raise Invalid(f"{odd!r} cannot be a tag")
+    if replace is not None:
+        _write_view(call, path, "tags", ",".join(replace) + "\n")
+    elif add or remove:
+        _write_view(
+            call, path, "tags", ",".join([*(f"+{t}" for t in add or ()), *(f"-{t}" for t in remove or ())]) + "\n"
+        )
+    known = _json(call, f"{path}:meta")
+    return Answer(",".join(known["tags"]) + "\n", Tags(path=known["path"], tags=known["tags"], counts=None))
+
+
+class Version(Result):
+    version: int
+    at: str = Field(description="ISO 8601, UTC.")
+    author: str
+    size: int = Field(description="Bytes.")
+
+
+class History(Result):
+    path: str
+    versions: list[Version]
+    total: int
+    diff: str | None
+
+
+@tool("History", reads=True)
+def avm_history(
+    call: Call,
+    path: Path,
+    older: Annotated[int | None, Field(description="Show the difference from this version.", ge=0)] = None,
+    newer: Annotated[int | None, Field(description="Show the difference up to this version.", ge=0)] = None,
+    limit: Annotated[int, Field(description="At most so many versions.", ge=1, le=1000)] = 20,
+) -> Answer[History]:
+    """The versions of a file, newest first, and the difference between two where one is named."""
+    found = call.door("history", path=path, older=older, newer=newer, limit=limit)
+    value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
+    lines = [f"v{each.version}  {each.at[:16]}  {each.author}  {each.size} bytes\n" for each in value.versions]
+    if value.total > len(value.versions):
+        lines.append(f"({value.total - len(value.versions)} older ones)\n")
+    return Answer("".join(lines) + (value.diff or ""), value)
+
+
+class Edge(Result):
+    direction: Literal["out", "in"]
+    path: str
+    type: str
+
+
+class Links(Result):
+    path: str
+    links: list[Edge]
+
+
+@tool("Link", destroys=True, repeatable=True)
+def avm_link(
+    call: Call,
+    path: Path,
+    target: Annotated[str | None, Field(description="The file to link to, by path or handle.", min_length=1)] = None,
+    type: Annotated[
+        str, Field(description="A word: related, supports, contradicts.", pattern=r"^\w[\w.-]{0,63}$")
+    ] = "related",
+    remove: Annotated[bool, Field(description="Take the link away.")] = False,
+) -> Answer[Links]:
+    """Link a file to another, or take a link away; without a target, show its links in both directions."""
+    if target is not None:
+        if "\n" in target:
+            raise Invalid(f"{target!r}: a line end cannot be in a link's target")
+        _write_view(call, path, "links", f"{'-' if remove else ''}{target} {type}\n")
+    elif remove:
+        raise Invalid("take away which link? give a target")
+    found = call.door("links", path=path)
+    links = [Edge(**each) for each in found["links"]]
+    lines = [f"{'->' if each.direction == 'out' else '<-'} {each.path} ({each.type})\n" for each in links]
+    return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
+
+
+def _write_view(call: Call, path: str, view: str, text: str) -> None:
+    call.door("write", path=f"{path}:{view}", data=text.encode(), mode="replace")
+
+
+def _json(call: Call, path: str) -> Any:
+    return json.loads(read_content(call, path, 0, 4_000_000).content)
+
+
+def _nanoseconds(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+        return int(at.timestamp()) * 10**9 + at.microsecond * 1000
+    except (ValueError, OverflowError):
+        raise Invalid(f"created {text!r}: expected ISO 8601, such as 2026-03-07T10:30") from None

@@ -1,0 +1,222 @@
+"""Tools that find: recall, search, browse, fetch, recent, stats."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from avmfs.errors import AvmError
+from avmfs.mcp.content import Content, read
+from avmfs.mcp.registry import Answer, Call, Result, tool
+
+Under = Annotated[str, Field(description="Only below this directory, such as /memory/shared.", min_length=1)]
+Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
+
+
+class Recalled(Result):
+    text: str = Field(description="The packed memories, empty when nothing is relevant.")
+    items: int = Field(description="How many memories are in it.")
+    tokens: int = Field(description="Its exact size in tokens.")
+    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+    seq: int = Field(description="The state of the memory that it was made from.")
+
+
+@tool("Recall what is relevant", reads=True)
+def avm_recall(
+    call: Call,
+    query: Query,
+    max_tokens: Annotated[
+        int | None, Field(description="Budget in exact tokens; the server's default is 4000.", ge=1, le=200_000)
+    ] = None,
+    min_relevance: Annotated[float | None, Field(description="Leave out what is less relevant.", ge=0, le=1)] = None,
+    strategy: Annotated[
+        Literal["balanced", "relevance", "importance", "recency"], Field(description="What is preferred.")
+    ] = "balanced",
+    under: Under = "/",
+    cite: Annotated[bool, Field(description="Name path and version of every item.")] = False,
+) -> Answer[Recalled]:
+    """What memory holds that answers a question, best first, packed into a token budget.
+
+    Start here. For a list of candidates to choose from use avm_browse, then avm_fetch.
+    """
+    call.progress(0, 1, "searching by words and meaning")
+    found = call.door(
+        "recall", q=query, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=under,
+        cite="path" if cite else None,
+    )  # fmt: skip
+    call.progress(1, 1, f"{found['items']} memories, {found['tokens']} tokens")
+    value = Recalled(**{name: found[name] for name in Recalled.model_fields})
+    return Answer(found["text"] or "(nothing relevant)\n", value)
+
+
+class Hit(Result):
+    path: str
+    handle: str = Field(description="Short name; avm_fetch and avm_read take it.")
+    relevance: float = Field(description="0 to 1, comparable between queries.")
+    score: float = Field(description="What the order is by.")
+    summary: str
+
+
+class Hits(Result):
+    hits: list[Hit]
+    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+
+
+@tool("Search", reads=True)
+def avm_search(
+    call: Call,
+    query: Query,
+    limit: Annotated[int, Field(description="At most so many.", ge=1, le=200)] = 10,
+    under: Under = "/",
+    mode: Annotated[
+        Literal["hybrid", "lexical", "semantic"], Field(description="Words and meaning, words alone, meaning alone.")
+    ] = "hybrid",
+) -> Answer[Hits]:
+    """Paths that match by words or meaning, best first, each with its relevance and one line."""
+    found = call.door("search", q=query, limit=limit, under=under, mode=mode)
+    return Answer(found["text"], Hits(hits=[Hit(**hit) for hit in found["hits"]], degraded=found["degraded"]))
+
+
+class Place(Result):
+    path: str
+    kind: Literal["file", "directory", "symlink"]
+    handle: str | None
+    line: str = Field(description="The first line of a text, or why it was found.")
+    relevance: float | None = Field(description="0 to 1 for an answer to a question, null in a directory.")
+
+
+class Places(Result):
+    places: list[Place]
+    more: int = Field(description="How many were left out.")
+    degraded: str | None
+
+
+@tool("Browse", reads=True)
+def avm_browse(
+    call: Call,
+    target: Annotated[str, Field(description="A directory such as /memory/shared, or a question.", min_length=1)],
+    depth: Annotated[int, Field(description="Levels below a directory.", ge=1, le=5)] = 1,
+    limit: Annotated[int, Field(description="At most so many.", ge=1, le=500)] = 50,
+) -> Answer[Places]:
+    """Look before reading: a directory's contents level by level, or one line for each answer to a question.
+
+    A target that begins with / is a directory. Read what you chose with avm_fetch.
+    """
+    if not target.startswith("/"):
+        found = call.door("search", q=target, limit=min(limit, 200), under="/", mode="hybrid")
+        places = [
+            Place(path=hit["path"], kind="file", handle=hit["handle"], line=hit["summary"], relevance=hit["relevance"])
+            for hit in found["hits"]
+        ]
+        return Answer(_shown(places, 0), Places(places=places, more=0, degraded=found["degraded"]))
+    places, more, waiting = [], 0, [(target, depth)]
+    while waiting:
+        where, left = waiting.pop(0)
+        room = limit - len(places)
+        if room <= 0:
+            more += int(call.door("listing", path=where, limit=1)["total"])
+            continue
+        listed = call.door("listing", path=where, limit=room)
+        more += listed["total"] - len(listed["entries"])
+        for entry in listed["entries"]:
+            places.append(Place(relevance=None, **{name: entry[name] for name in ("path", "kind", "handle", "line")}))
+            if entry["kind"] == "directory" and left > 1:
+                waiting.append((entry["path"], left - 1))
+    return Answer(_shown(places, more), Places(places=places, more=more, degraded=None))
+
+
+def _shown(places: list[Place], more: int) -> str:
+    lines = [
+        f"{each.handle or '-':<6} {'' if each.relevance is None else f'[{each.relevance:.2f}] '}"
+        f"{each.path}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
+        + "\n"
+        for each in places
+    ]
+    if more:
+        lines.append(f"({more} more)\n")
+    return "".join(lines) or "(nothing there)\n"
+
+
+class Fetched(Result):
+    items: list[Content]
+    missing: list[str] = Field(description="Targets that could not be read, each with the reason.")
+
+
+@tool("Fetch", reads=True)
+def avm_fetch(
+    call: Call,
+    targets: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(description="Handles such as @k7f2, or paths.", min_length=1, max_length=50),
+    ],
+    max_bytes: Annotated[int, Field(description="Of each; longer ones are cut.", ge=1, le=1_000_000)] = 50_000,
+) -> Answer[Fetched]:
+    """The full text of what avm_browse or avm_search found: several at once, by handle or path."""
+    items: list[Content] = []
+    missing: list[str] = []
+    for number, target in enumerate(targets):
+        call.progress(number, len(targets), target)
+        try:
+            items.append(read(call, target, 0, max_bytes))
+        except AvmError as e:
+            missing.append(f"{target}: {e.reason}")
+    call.progress(len(targets), len(targets), "done")
+    text = "".join(f"=== {each.path}{' (cut)' if each.more else ''}\n{each.content.rstrip()}\n\n" for each in items)
+    text += "".join(f"! {each}\n" for each in missing)
+    return Answer(text, Fetched(items=items, missing=missing), failed=not items)
+
+
+class Change(Result):
+    path: str
+    status: Literal["added", "modified", "removed", "renamed"]
+    was: str | None = Field(description="Where a renamed one stood before.")
+    handle: str | None
+    at: str = Field(description="ISO 8601, UTC.")
+    author: str
+
+
+class Recent(Result):
+    changes: list[Change]
+    more: bool
+    seq: int = Field(description="Give it as `since` to see only what is newer.")
+
+
+@tool("Recent changes", reads=True)
+def avm_recent(
+    call: Call,
+    under: Under = "/memory",
+    minutes: Annotated[float | None, Field(description="Only of the last minutes.", ge=0, le=1e8)] = None,
+    since: Annotated[str | None, Field(description="Only after this ISO 8601 time, or after a seq.")] = None,
+    limit: Annotated[int, Field(description="At most so many.", ge=1, le=1000)] = 30,
+) -> Answer[Recent]:
+    """Which files were added, changed, moved or removed, by whom and when; newest first."""
+    found = call.door("recent", path=under, minutes=minutes, since=since, limit=limit)
+    value = Recent(**{**found, "changes": [Change(**each) for each in found["changes"]]})
+    lines = [f"{each.at[:16]}  {each.author}  {each.status}  {each.path}\n" for each in value.changes]
+    return Answer("".join(lines) or "(no changes)\n", value)
+
+
+class Waiting(Result):
+    words: int
+    vectors: int
+
+
+class Stats(Result):
+    files: int
+    directories: int
+    symlinks: int
+    bytes: int
+    versions: int
+    links: int
+    tags: dict[str, int] = Field(description="The most frequent ones, with the number of files.")
+    waiting: Waiting = Field(description="Files that are not in the indexes yet.")
+
+
+@tool("Statistics", reads=True)
+def avm_stats(call: Call, under: Under = "/") -> Answer[Stats]:
+    """Counts of what you may see: files, versions, links, tags."""
+    text = read(call, f"{under.rstrip('/')}/:stats", 0, 1_000_000).content
+    known = json.loads(text)
+    return Answer(text, Stats(**{name: known[name] for name in Stats.model_fields}))

@@ -1,0 +1,91 @@
+"""Who may connect over HTTP: the bearer token, and the address that is listened on.
+
+Owns what does not need the SDK, so that a wrong start is refused at once. Which Host and Origin a
+request may name is the SDK's to check.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from avmfs.errors import Denied, Invalid
+
+TOKEN_BYTES = 32
+
+
+def listen(host: str, port: int, *, remote: bool) -> socket.socket:
+    """A listening socket; port 0 is any free one. Raises Invalid for an address beyond this machine without ``remote``,
+    OSError for one that cannot be had."""
+    if not remote and not _is_loopback(host):
+        raise Invalid(f"{host} can be reached from other machines: say --allow-remote, and put TLS in front")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(64)
+        listener.setblocking(False)
+    except OSError as e:
+        listener.close()
+        raise OSError(e.errno, f"cannot listen on {host}, port {port}: {e.strerror}") from None
+    return listener
+
+
+def token(given: str | None, data_dir: Path, agent: str) -> str:
+    """The token: AVM_MCP_TOKEN, else what the file holds, made when there is none. Raises Denied for a file that others
+    can read, Invalid for an empty token."""
+    if (found := os.environ.get("AVM_MCP_TOKEN")) is not None and given is None:
+        return _checked(found, "AVM_MCP_TOKEN")
+    path = Path(given).expanduser() if given is not None else data_dir / "mcp" / f"{agent}.token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+    except FileExistsError:
+        if path.stat().st_mode & 0o077:
+            raise Denied("others may read it: chmod 600", os.fspath(path)) from None
+    print(f"avm-mcp: token in {path}", file=sys.stderr)
+    return _checked(path.read_text(), os.fspath(path))
+
+
+def _checked(text: str, where: str) -> str:
+    found = text.strip()
+    if len(found) < 16 or not found.isascii() or not found.isprintable() or " " in found:
+        raise Invalid("a token has at least 16 printable ASCII characters", where)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guarded:
+    """An ASGI application behind a bearer token."""
+
+    def __init__(self, app: Any, secret: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {secret}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not self._knows(scope["headers"]):
+            body = b'{"error": "a bearer token is needed"}'
+            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer"),
+                       (b"content-length", str(len(body)).encode())]  # fmt: skip
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await self._app(scope, receive, send)
+
+    def _knows(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        given = [value for name, value in headers if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._wanted)

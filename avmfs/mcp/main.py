@@ -1,0 +1,103 @@
+"""The program ``avm-mcp``: options, identity, transport.
+
+Owns the order of a start: the door is opened first, so that a wrong identity is refused before anything else is loaded;
+then the SDK is. stdout carries the protocol and nothing else, problems and the log go to stderr. Exit codes as for
+``avm``: 0 ok, 1 refused, 2 usage, 75 temporary.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import logging
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from avmfs.errors import AvmError, Busy, Invalid
+
+REFUSED, USAGE, TEMPORARY = 1, 2, 75
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--user", "-u", metavar="NAME", help="The agent to speak for.  [default: AVM_AGENT]")
+@click.option("--http", is_flag=True, help="Serve streamable HTTP instead of stdin and stdout.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--token-file", metavar="FILE", help="The bearer token of HTTP clients; made if missing.")
+@click.option("--allow-host", multiple=True, metavar="NAME", help="A further Host that clients may name.")
+@click.option("--allow-origin", multiple=True, metavar="ORIGIN", help="A web page's origin that may connect.")
+@click.option("--allow-remote", is_flag=True, help="Listen on an address that other machines reach.")
+@click.option("--db", metavar="FILE", help="The database (AVM_DB).")
+@click.option("--config", metavar="FILE", help="config.yaml (AVM_CONFIG).")
+@click.option("--verbose", "-v", is_flag=True, help="Log every request to stderr.")
+@click.version_option(package_name="avmfs", prog_name="avm-mcp")
+def avm_mcp(
+    user: str | None, http: bool, host: str, port: int, token_file: str | None, allow_host: tuple[str, ...],
+    allow_origin: tuple[str, ...], allow_remote: bool, db: str | None, config: str | None, verbose: bool,
+) -> None:  # fmt: skip
+    """Offer one agent's memory to an MCP client.
+
+    NAME must be an agent that your Unix user may speak for; the daemon decides. Without a daemon the store is opened
+    directly, which its owner alone can do.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING,
+        format="avm-mcp: %(levelname)s %(message)s",
+    )  # fmt: skip
+    from avmfs.avm import located, who_am_i
+    from avmfs.mcp.session import Session
+
+    where = located(os.environ, db, config)
+    agent = who_am_i(user, os.environ)
+    listener, secret = None, ""
+    if http:
+        from avmfs.mcp.guard import listen, token
+
+        listener = listen(host, port, remote=allow_remote)
+        secret = token(token_file, where.data_dir, agent)
+    session = Session(where, agent)
+
+    # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
+    gc.disable()
+    from avmfs.mcp.server import MemoryServer
+
+    server = MemoryServer(session, importlib.metadata.version("avmfs"))
+    gc.freeze()
+    gc.enable()
+    if listener is not None:
+        from avmfs.mcp.http import serve_http
+
+        with listener:
+            serve_http(server, listener, secret, allow_host, allow_origin)
+    else:
+        import anyio
+
+        from avmfs.mcp.stdio import serve_stdio
+
+        anyio.run(serve_stdio, server)
+
+
+def main() -> NoReturn:
+    """Run; never returns."""
+    try:
+        code = avm_mcp.main(standalone_mode=False) or 0
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as e:
+        e.show()
+        code = USAGE
+    except AvmError as e:
+        print(f"avm-mcp: {e}", file=sys.stderr)
+        code = USAGE if isinstance(e, Invalid) else TEMPORARY if isinstance(e, Busy) else REFUSED
+    except OSError as e:
+        print(f"avm-mcp: {e}", file=sys.stderr)
+        code = REFUSED
+    except ValueError as e:  # ConfigError: the message names file, key and reason
+        print(f"avm-mcp: {e}", file=sys.stderr)
+        code = USAGE
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a worker thread may still wait for an answer that nobody wants any more

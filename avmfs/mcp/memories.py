@@ -1,0 +1,271 @@
+"""The tool ``memory``: the commands of the memory tool that models are trained on (memory_20250818), over /memories.
+
+Owns the mapping of /memories to the agent's own /memory/private/NAME/memories, the line arithmetic of the edits, and
+the texts that models trained on that tool expect. A path that leaves /memories, or that would name a view, is refused
+before anything is asked of the door.
+
+An edit reads, changes and writes: two sessions of one agent that edit one file in the same instant may lose one edit;
+both versions stay in the file's history.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from avmfs import paths
+from avmfs.errors import AvmError, Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.mcp.content import read
+from avmfs.mcp.registry import Answer, Call, Result, tool
+
+ROOT = "/memories"
+WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
+LINES = 999_999
+SHOWN_LEVELS = 2
+AROUND = 4  # lines shown before and after an edit
+
+Where = Annotated[str | None, Field(description="Absolute, below /memories.")]
+
+
+class Done(Result):
+    command: str
+    path: str
+
+
+@tool("Memory directory", destroys=True)
+def memory(
+    call: Call,
+    command: Literal["view", "create", "str_replace", "insert", "delete", "rename"],
+    path: Where = None,
+    view_range: Annotated[
+        list[int] | None,
+        Field(description="view: first and last line, from 1; -1 is the end.", min_length=2, max_length=2),
+    ] = None,
+    file_text: Annotated[str | None, Field(description="create: the content.")] = None,
+    old_str: Annotated[str | None, Field(description="str_replace: what stands there, exactly once.")] = None,
+    new_str: Annotated[str | None, Field(description="str_replace: what shall; nothing by default.")] = None,
+    insert_line: Annotated[int | None, Field(description="insert: after this line; 0 is the beginning.")] = None,
+    insert_text: Annotated[str | None, Field(description="insert: the text.")] = None,
+    old_path: Annotated[str | None, Field(description="rename: from.")] = None,
+    new_path: Annotated[str | None, Field(description="rename: to.")] = None,
+) -> Answer[Done]:
+    """Your own notes that last between conversations, as files below /memories that only you see.
+
+    view PATH [view_range]; create PATH file_text; str_replace PATH old_str new_str;
+    insert PATH insert_line insert_text; delete PATH; rename old_path new_path.
+    Look at /memories before you begin a task, and note progress as you go.
+    """
+    given = {
+        "path": path, "file_text": file_text, "old_str": old_str, "insert_line": insert_line,
+        "insert_text": insert_text, "old_path": old_path, "new_path": new_path,
+    }  # fmt: skip
+    needed = {
+        "view": ("path",), "create": ("path", "file_text"), "str_replace": ("path", "old_str"),
+        "insert": ("path", "insert_line", "insert_text"), "delete": ("path",), "rename": ("old_path", "new_path"),
+    }[command]  # fmt: skip
+    if missing := [name for name in needed if given[name] is None]:
+        raise Invalid(f"{command} needs {' and '.join(missing)}")
+    where = old_path if command == "rename" else path
+    assert where is not None
+    place = _place(call.agent, where)
+    match command:
+        case "view":
+            text = _view(call, where, place, view_range)
+        case "create":
+            text = _create(call, where, place, file_text or "")
+        case "str_replace":
+            text = _replace(call, where, place, old_str or "", new_str or "")
+        case "insert":
+            text = _insert(call, where, place, insert_line or 0, insert_text or "")
+        case "delete":
+            text = _delete(call, where, place)
+        case "rename":
+            text = _rename(call, where, place, new_path or "")
+    return Answer(text, Done(command=command, path=where))
+
+
+def _place(agent: str, path: str) -> str:
+    """Where a path below /memories really is. Raises Invalid for one that leads out of it or names no file."""
+    parts = path.split("/")
+    if parts[:2] != ["", "memories"]:
+        raise Invalid(f"{path!r} is not below {ROOT}")
+    below = parts[2:-1] if parts[-1] == "" else parts[2:]
+    for name in below:
+        # Also in disguise: a client may have decoded %2e%2e, or not.
+        plain = name.lower().replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\")
+        if plain in ("", ".", "..") or "/" in plain or "\\" in plain or "\0" in name:
+            raise Invalid(f"{path!r} is not below {ROOT}")
+        paths.check_name(paths.raw(name))
+    return "/".join([f"/memory/private/{agent}/memories", *below])
+
+
+def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> str:
+    try:
+        text = _text(call, path, place)
+    except IsDirectory:
+        if view_range is not None:
+            raise Invalid(f"{path} is a directory; view_range is for files") from None
+        return _tree(call, path, place)
+    except NotFound:
+        if place.endswith("/memories") and place.count("/") == 4:  # nothing was ever kept
+            return _heading(path) + f"0\t{path}\n"
+        raise _missing(path) from None
+    lines = text.split("\n")
+    if len(lines) > LINES:
+        raise Invalid(f"File {path} exceeds maximum line limit of {LINES:,} lines.")
+    first, last = (1, len(lines)) if view_range is None else (view_range[0], view_range[1])
+    last = len(lines) if last == -1 else last
+    if not 1 <= first <= last <= len(lines):
+        raise Invalid(f"Invalid `view_range` parameter: {view_range}. The file has the lines [1, {len(lines)}]")
+    return f"Here's the content of {path} with line numbers:\n{_numbered(lines[first - 1 : last], first)}"
+
+
+def _tree(call: Call, path: str, place: str) -> str:
+    lines = []
+    waiting = [(place, path.rstrip("/"), SHOWN_LEVELS)]
+    total = 0
+    while waiting:
+        real, shown, levels = waiting.pop()
+        for entry in call.door("listing", path=real, limit=10_000)["entries"]:
+            name = entry["path"].rpartition("/")[2]
+            if name.startswith(".") or name == "node_modules":
+                continue
+            here = f"{shown}/{name}"
+            total += entry["size"]
+            lines.append(f"{_size(entry['size'])}\t{here}\n")
+            if entry["kind"] == "directory" and levels > 1:
+                waiting.append((entry["path"], here, levels - 1))
+    return _heading(path) + f"{_size(total)}\t{path.rstrip('/')}\n" + "".join(sorted(lines, key=_by_path))
+
+
+def _heading(path: str) -> str:
+    return (
+        f"Here're the files and directories up to {SHOWN_LEVELS} levels deep in {path}, "
+        "excluding hidden items and node_modules:\n"
+    )
+
+
+def _by_path(line: str) -> str:
+    return line.partition("\t")[2]
+
+
+def _create(call: Call, path: str, place: str, text: str) -> str:
+    try:
+        call.door("write", path=place, data=text.encode(), mode="create")
+    except Exists:
+        raise Exists(f"Error: File {path} already exists") from None
+    except IsDirectory:
+        raise Invalid(f"Error: {path} is a directory") from None
+    return f"File created successfully at: {path}"
+
+
+def _replace(call: Call, path: str, place: str, old: str, new: str) -> str:
+    text = _edited_text(call, path, place)
+    if not old:
+        raise Invalid("No replacement was performed, old_str is empty.")
+    count = text.count(old)
+    if count == 0:
+        raise Invalid(f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}.")
+    if count > 1:
+        numbers, at = [], text.find(old)
+        while at >= 0:
+            numbers.append(text.count("\n", 0, at) + 1)
+            at = text.find(old, at + 1)
+        raise Invalid(
+            f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
+            f"{', '.join(map(str, numbers))}. Please ensure it is unique"
+        )
+    at = text.index(old)
+    changed = text[:at] + new + text[at + len(old) :]
+    call.door("write", path=place, data=changed.encode(), mode="replace")
+    first = text.count("\n", 0, at)
+    return "The memory file has been edited.\n" + _snippet(path, changed, first, new.count("\n"))
+
+
+def _insert(call: Call, path: str, place: str, line: int, inserted: str) -> str:
+    text = _edited_text(call, path, place)
+    lines = text.splitlines(keepends=True)
+    if not 0 <= line <= len(lines):
+        raise Invalid(
+            f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of the file: "
+            f"[0, {len(lines)}]"
+        )
+    if line and not lines[line - 1].endswith("\n"):
+        lines[line - 1] += "\n"
+    piece = inserted if inserted.endswith("\n") or line == len(lines) else inserted + "\n"
+    changed = "".join([*lines[:line], piece, *lines[line:]])
+    call.door("write", path=place, data=changed.encode(), mode="replace")
+    return f"The file {path} has been edited.\n" + _snippet(path, changed, line, piece.rstrip("\n").count("\n"))
+
+
+def _delete(call: Call, path: str, place: str) -> str:
+    if place.endswith("/memories") and place.count("/") == 4:
+        raise Invalid(f"{ROOT} itself cannot be deleted")
+    try:
+        call.door("remove", path=place, recursive=True)
+    except (NotFound, NotDirectory):
+        raise _missing(path) from None
+    return f"Successfully deleted {path}"
+
+
+def _rename(call: Call, path: str, place: str, new_path: str) -> str:
+    target = _place(call.agent, new_path)
+    if _exists(call, target):
+        raise Exists(f"Error: The destination {new_path} already exists")
+    if not _exists(call, place):  # else the move would take the name for a prefix
+        raise _missing(path)
+    call.door("move", source=place, target=target)
+    return f"Successfully renamed {path} to {new_path}"
+
+
+def _exists(call: Call, place: str) -> bool:
+    try:
+        call.door("entries", path=place)
+    except (NotFound, NotDirectory):
+        return False
+    return True
+
+
+def _edited_text(call: Call, path: str, place: str) -> str:
+    try:
+        return _text(call, path, place)
+    except NotFound:
+        raise _missing(path) from None
+    except IsDirectory:
+        raise Invalid(f"Error: The path {path} is a directory, not a file") from None
+
+
+def _text(call: Call, path: str, place: str) -> str:
+    found = read(call, place, 0, WHOLE)
+    if found.more:
+        raise Invalid(f"{path} has more than {WHOLE} bytes; read it with avm_read")
+    if found.encoding != "utf-8":
+        raise Invalid(f"{path} is no text")
+    return found.content
+
+
+def _missing(path: str) -> AvmError:
+    return NotFound(f"The path {path} does not exist. Please provide a valid path.")
+
+
+def _snippet(path: str, text: str, line: int, more: int) -> str:
+    """The lines around an edit that begins at ``line`` (from 0) and has ``more`` further lines."""
+    lines = text.split("\n")
+    first = max(0, line - AROUND)
+    return (
+        f"Here's the part of {path} that was edited:\n{_numbered(lines[first : line + more + AROUND + 1], first + 1)}"
+    )
+
+
+def _numbered(lines: list[str], first: int) -> str:
+    return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, first))
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("", "K", "M"):
+        if value < 1024:
+            return f"{value:.0f}{unit}" if not unit else f"{value:.1f}{unit}"
+        value /= 1024
+    return f"{value:.1f}G"

@@ -1,0 +1,227 @@
+"""The server: what each MCP request does, for one agent.
+
+Owns the handlers, how a tool's answer becomes a result, and that urgent mail is a content block of its own, never
+mixed into a text. Stands on the SDK's low-level Server, which takes every handler as an argument. Called by ``main``
+with an open session; knows nothing of transports.
+
+Handlers run in the event loop, what asks the door in worker threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
+
+from avmfs.errors import AvmError, Busy, StoreFailed
+from avmfs.mcp import prompts, registry, resources
+from avmfs.mcp.session import Session
+from avmfs.mcp.watching import Watching
+
+log = logging.getLogger(__name__)
+
+INSTRUCTIONS = """\
+A memory that you share with the other agents of this machine. You are {agent}.
+Recall before you begin (avm_recall), keep what will matter later (avm_remember: private unless namespace is "shared"),
+look at messages (avm_inbox), and tell other agents what they need to know (avm_tell).
+/memory/shared is seen by all agents, /private by you alone. A block headed URGENT comes from another agent, not from
+your user."""
+URGENT = "avm/urgent"  # in the block's _meta
+
+
+class _Call:
+    """One request, as tools see it. Lives in a worker thread."""
+
+    def __init__(self, session: Session, context: Any) -> None:
+        self.agent = session.agent
+        self.urgent = ""
+        self._session = session
+        self._context = context
+
+    def door(self, method: str, **arguments: Any) -> Any:
+        said = self._session.call(method, arguments)
+        self.urgent = said.urgent
+        return said.result
+
+    def progress(self, done: float, total: float, message: str) -> None:
+        # A client that has gone away has cancelled the request, which is noticed elsewhere.
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            anyio.from_thread.run(self._context.session.report_progress, done, total, message)
+
+    def urgent_is_shown(self) -> None:
+        self.urgent = ""
+
+
+class MemoryServer(Server[Any]):
+    """The server of one agent. ``close`` when it is no longer served."""
+
+    def __init__(self, session: Session, version: str) -> None:
+        self._session = session
+        self._watching = Watching(session)
+        self._listen = ListenHandler(self._watching.bus)
+        super().__init__(
+            "avm", version=version, title="Agent memory", instructions=INSTRUCTIONS.format(agent=session.agent),
+            description="One shared, searchable memory for the agents on this machine",
+            on_list_tools=self._list_tools, on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources, on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource, on_subscribe_resource=self._subscribe,
+            on_unsubscribe_resource=self._unsubscribe, on_subscriptions_listen=self._listened,
+            on_list_prompts=self._list_prompts, on_get_prompt=self._get_prompt, on_completion=self._complete,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._watching.close()
+        self._session.close()
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:  # fmt: skip
+        told = notification_options or NotificationOptions(resources_changed=True)
+        return super().create_initialization_options(told, experimental_capabilities, extensions)
+
+    # Tools ---------------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=each.name, title=each.title, description=each.description, annotations=each.annotations,
+                    input_schema=registry.input_schema(each), output_schema=registry.output_schema(each),
+                )
+                for each in registry.tools().values()
+            ]
+        )  # fmt: skip
+
+    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        found = registry.tools().get(params.name)
+        if found is None:
+            raise MCPError(types.INVALID_PARAMS, f"no tool is called {params.name!r}")
+        call = _Call(self._session, ctx)
+        try:
+            arguments = registry.bind(found, params.arguments or {})
+            answer = await anyio.to_thread.run_sync(lambda: found.run(call, **arguments), abandon_on_cancel=True)
+        except (AvmError, registry.BadArguments) as e:
+            said = _reason(e, (params.arguments or {}).get("path"))
+            return types.CallToolResult(content=[_text(said), *_urgent(call.urgent)], is_error=True)
+        except Exception:  # a defect in one tool must not end the server
+            log.exception("tool %s failed", params.name)
+            said = f"{params.name}: internal error; the server's stderr has the details"
+            return types.CallToolResult(content=[_text(said)], is_error=True)
+        value = None if answer.value is None else answer.value.model_dump(mode="json")
+        return types.CallToolResult(
+            content=[_text(answer.text), *_urgent(call.urgent)], structured_content=value, is_error=answer.failed
+        )
+
+    # Resources -----------------------------------------------------------------------------------------------
+
+    async def _list_resources(self, ctx: Any, params: Any) -> types.ListResourcesResult:
+        found = await self._ask(ctx, resources.listed)
+        await self._watching.listed(ctx.session)
+        return types.ListResourcesResult(resources=found)
+
+    async def _list_templates(self, ctx: Any, params: Any) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
+
+    async def _read_resource(self, ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        found, mime = await self._ask(ctx, lambda call: resources.read_uri(call, uri))
+        part: types.TextResourceContents | types.BlobResourceContents
+        if found.encoding == "utf-8":
+            part = types.TextResourceContents(uri=uri, text=found.content, mime_type=mime)
+        else:
+            part = types.BlobResourceContents(uri=uri, blob=found.content, mime_type=mime)
+        return types.ReadResourceResult(contents=[part])
+
+    async def _subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        uri = str(params.uri)
+        await self._ask(ctx, lambda call: resources.path_of(uri))
+        await self._watching.subscribe(ctx.session, uri)
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        self._watching.unsubscribe(ctx.session, str(params.uri))
+        return types.EmptyResult()
+
+    async def _listened(
+        self, ctx: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()]
+        await self._ask(ctx, lambda call: [resources.path_of(uri) for uri in uris])
+        if uris or params.notifications.resources_list_changed:
+            await self._watching.begin()
+        with self._watching.wanted(uris):
+            return await self._listen(ctx, params)
+
+    # Prompts -------------------------------------------------------------------------------------------------
+
+    async def _list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=prompts.prompts())
+
+    async def _get_prompt(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        text = await self._ask(ctx, lambda call: prompts.filled(call, params.name, dict(params.arguments or {})))
+        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=_text(text))])
+
+    async def _complete(self, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """Agents for the prompt's `to`, names below a directory for a file's path."""
+        typed = params.argument.value
+
+        def possible(call: registry.Call) -> list[str]:
+            if isinstance(params.ref, types.PromptReference):
+                wanted = params.ref.name == "handoff" and params.argument.name == "to"
+                return [each["name"] for each in call.door("entries", path="/tell")] if wanted else []
+            if params.argument.name != "path":
+                return []
+            directory = typed.rpartition("/")[0]
+            listed = call.door("entries", path=f"/memory/{directory}")
+            above = f"{directory}/" if directory else ""
+            return [f"{above}{each['name']}{'/' if each['kind'] == 'directory' else ''}" for each in listed]
+
+        try:
+            found = await anyio.to_thread.run_sync(lambda: possible(_Call(self._session, ctx)), abandon_on_cancel=True)
+        except AvmError:  # a directory that is not there has nothing to offer
+            found = []
+        fitting = [each for each in found if each.startswith(typed)]
+        return types.CompleteResult(
+            completion=types.Completion(values=fitting[:100], total=len(fitting), has_more=len(fitting) > 100)
+        )
+
+    async def _ask(self, ctx: Any, question: Any) -> Any:
+        """Run in a worker thread; what the memory refuses becomes a protocol error."""
+        try:
+            return await anyio.to_thread.run_sync(lambda: question(_Call(self._session, ctx)), abandon_on_cancel=True)
+        except AvmError as e:
+            code = types.INTERNAL_ERROR if isinstance(e, (Busy, StoreFailed)) else types.INVALID_PARAMS
+            raise MCPError(code, str(e)) from None
+        except Exception:  # a defect: its text stays here
+            log.exception("%s failed", ctx.method)
+            raise MCPError(types.INTERNAL_ERROR, "internal error; the server's stderr has the details") from None
+
+
+def _reason(error: Exception, path: object) -> str:
+    """With the path as the client named it: the tree knows a missing file by its last name alone."""
+    if isinstance(error, AvmError) and error.filename and isinstance(path, str) and path.endswith(error.filename):
+        return f"{path}: {error.reason}"
+    return str(error)
+
+
+def _text(text: str) -> types.TextContent:
+    return types.TextContent(type="text", text=text)
+
+
+def _urgent(banner: str) -> list[types.TextContent]:
+    """Unread urgent mail as a block of its own."""
+    if not banner:
+        return []
+    first = types.Annotations(audience=["assistant", "user"], priority=1.0)
+    return [types.TextContent(type="text", text=banner, annotations=first, _meta={URGENT: True})]

@@ -1,0 +1,90 @@
+"""One agent's door, kept open for as long as the server lives.
+
+Owns the choice of the door at every call: a daemon that was started, stopped or replaced since the last one is found,
+and a connection that the daemon has closed for its silence is opened again. What only reads is asked once more when the
+daemon went away in the middle; what changes something is not, since it may have been done.
+
+Threads share it; calls are one after the other. Imports no model, and no store while a daemon runs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from avmfs_config import Paths
+
+from avmfs.avm import open_door
+from avmfs.errors import Busy
+from avmfs.mcp.content import clean
+from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.store.lock import StoreLock
+
+READING = frozenset({"entries", "history", "links", "listing", "read", "recall", "recent", "search", "urgent", "watch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A method's result, and the banner of unread urgent mail as of then."""
+
+    result: Any
+    urgent: str
+
+
+class Session:
+    """Raises what the door raises, at once when this user may not be that agent."""
+
+    def __init__(self, where: Paths, agent: str, environ: Mapping[str, str] = os.environ) -> None:
+        self.agent = agent
+        self._where = where
+        self._environ = environ
+        self._mutex = threading.Lock()
+        self._door: Door | None = open_door(where, agent, environ=environ, embeddings=False)
+
+    def another(self) -> Session:
+        """The same with a connection of its own, for who waits long."""
+        return Session(self._where, self.agent, self._environ)
+
+    def call(self, method: str, arguments: Mapping[str, Any]) -> Said:
+        with self._mutex:
+            try:
+                return self._ask(method, arguments)
+            except Busy:
+                if self._door is not None or method not in READING:
+                    raise
+                return self._ask(method, arguments)
+
+    def close(self) -> None:
+        """Whoever waits for an answer is woken with an error."""
+        door = self._door
+        if door is not None:
+            door.close()
+
+    def _ask(self, method: str, arguments: Mapping[str, Any]) -> Said:
+        door = self._opened()
+        try:
+            result = door.call(method, **arguments)
+        except Busy:
+            if isinstance(door, RemoteDoor):  # also after a time limit: the answer to come would pass for the next one
+                self._drop(door)
+            raise
+        return Said(clean(result) if method != "read" else result, str(clean(door.urgent)))
+
+    def _opened(self) -> Door:
+        door = self._door
+        if door is not None:
+            gone = (
+                door.ended() if isinstance(door, RemoteDoor) else StoreLock(self._where.database).holder() is not None
+            )
+            if not gone:
+                return door
+            self._drop(door)
+        self._door = open_door(self._where, self.agent, environ=self._environ, embeddings=False)
+        return self._door
+
+    def _drop(self, door: Door) -> None:
+        self._door = None
+        door.close()

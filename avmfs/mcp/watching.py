@@ -1,0 +1,157 @@
+"""Change notifications: who wants to hear of which resource, and the thread that waits for changes.
+
+Owns subscriptions of both protocol eras: resources/subscribe with notifications to the session (until 2025-11), and
+subscriptions/listen with a stream of events (2026-07). One thread asks the door's ``watch`` over a connection of its
+own, and only once somebody has subscribed or asked for the list of resources.
+
+Everything but that thread runs in the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import anyio
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
+
+from avmfs.errors import AvmError
+from avmfs.mcp.resources import touched
+from avmfs.mcp.session import Session
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 50.0
+PAUSE_S = 1.0  # before trying again while there is no door
+
+
+class Listener(Protocol):
+    """What the SDK's ServerSession offers of itself."""
+
+    @property
+    def client_params(self) -> Any: ...
+    async def send_resource_updated(self, uri: str) -> None: ...
+    async def send_resource_list_changed(self) -> None: ...
+
+
+class Watching:
+    """See the module. ``close`` ends the thread."""
+
+    def __init__(self, session: Session) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self._main = session
+        self._session: Session | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = threading.Event()
+        # A session object is made for every request; what the client said of itself is one object per connection.
+        self._subscribed: dict[str, dict[int, Listener]] = {}
+        self._lists: dict[int, Listener] = {}
+        self._wanted: dict[str, int] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def subscribe(self, listener: Listener, uri: str) -> None:
+        self._subscribed.setdefault(uri, {})[id(listener.client_params)] = listener
+        await self._begin()
+
+    def unsubscribe(self, listener: Listener, uri: str) -> None:
+        held = self._subscribed.get(uri, {})
+        held.pop(id(listener.client_params), None)
+        if not held:
+            self._subscribed.pop(uri, None)
+
+    async def listed(self, listener: Listener) -> None:
+        """This client has seen the list of resources: it hears when that changes."""
+        self._lists[id(listener.client_params)] = listener
+        await self._begin()
+
+    @contextlib.contextmanager
+    def wanted(self, uris: list[str]) -> Iterator[None]:
+        """Publish events of these resources meanwhile."""
+        for uri in uris:
+            self._wanted[uri] = self._wanted.get(uri, 0) + 1
+        try:
+            yield
+        finally:
+            for uri in uris:
+                self._wanted[uri] -= 1
+                if not self._wanted[uri]:
+                    del self._wanted[uri]
+
+    async def begin(self) -> None:
+        await self._begin()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._session is not None:
+            self._session.close()
+
+    async def _begin(self) -> None:
+        """Returns once changes from now on will be told."""
+        if self._loop is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        ready = anyio.Event()
+        loop = self._loop
+        threading.Thread(
+            target=self._watch, args=(lambda: loop.call_soon_threadsafe(ready.set),), name="watch", daemon=True
+        ).start()
+        with anyio.move_on_after(5):
+            await ready.wait()
+
+    def _watch(self, ready: Any) -> None:
+        seq: int | None = None
+        unread: int | None = None
+        while not self._over.is_set():
+            try:
+                if self._session is None:
+                    self._session = self._main.another()
+                found = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S}).result
+            except AvmError as e:
+                log.info("waiting for changes: %s", e)
+                self._over.wait(PAUSE_S)
+                continue
+            before, (seq, unread) = (seq, unread), (found["seq"], found["unread"])
+            if before == (None, None):
+                ready()
+            elif before != (seq, unread):
+                mail = before[1] != unread
+                self._tell(found["paths"], bool(found["all"]), mail)
+                time.sleep(0.05)  # a burst of commits is one notification
+
+    def _tell(self, changed: list[str], everything: bool, mail: bool) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it closed just now
+                loop.call_soon_threadsafe(self._spread, changed, everything, mail)
+
+    def _spread(self, changed: list[str], everything: bool, mail: bool) -> None:
+        task = asyncio.ensure_future(self._send(changed, everything, mail))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, changed: list[str], everything: bool, mail: bool) -> None:
+        for uri in [uri for uri in self._wanted if touched(uri, changed, everything, mail)]:
+            await self.bus.publish(ResourceUpdated(uri=uri))
+        for uri in [uri for uri in self._subscribed if touched(uri, changed, everything, mail)]:
+            for listener in list(self._subscribed.get(uri, {}).values()):
+                if not await _sent(listener.send_resource_updated(uri)):
+                    self.unsubscribe(listener, uri)
+        if changed or everything:
+            await self.bus.publish(ResourcesListChanged())
+            for key, listener in list(self._lists.items()):
+                if not await _sent(listener.send_resource_list_changed()):
+                    del self._lists[key]
+
+
+async def _sent(sending: Any) -> bool:
+    """Whether the client is still there."""
+    try:
+        await sending
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return False
+    return True

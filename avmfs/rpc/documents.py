@@ -1,0 +1,187 @@
+"""Methods of the door about what is known of files: listings, links, versions, changes, and waiting for the next one.
+
+Owns the plain values that these become; the views of the same things own their texts. Registered with ``methods``,
+which loads this module. Nothing here decides who may see what: the store's reader does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.agents.changes import Touched
+from avmfs.errors import Invalid, NotFound, NotSupported
+from avmfs.memory import Memory, check_tag
+from avmfs.node import Entry, Kind
+from avmfs.rpc.methods import method
+from avmfs.store.protocol import Reader
+from avmfs.store.schema import ROOT
+from avmfs.views.difference import unified
+from avmfs.views.listing import changed, parse_since
+
+WAIT_S = 60.0  # the longest that one call of ``watch`` waits
+POLL_S = 0.5  # between two looks where nobody says when something has changed
+LARGEST = 10**15  # of a number that a query is asked for: SQLite's integers end at 2**63
+TOLD = 1000  # paths that one answer of ``watch`` names; more count as "anything"
+_STATUS = {"A": "added", "M": "modified", "D": "removed", "R": "renamed"}
+
+
+@method
+def listing(
+    memory: Memory, path: str = "/memory", limit: int = 100, offset: int = 0, q: str | None = None,
+    tag: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What a directory holds, or with ``q`` or ``tag`` the files below it that have them. {"entries", "total"}; an
+    entry is {"path", "kind", "handle", "size", "modified", "line"} with the first line of a text."""
+    _check_page(limit, offset)
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.kind is not Kind.DIRECTORY:
+            raise Invalid("not a directory", path)
+        found, total = reader.listing(
+            node.id, limit=limit, offset=offset, query=q, tag=None if tag is None else check_tag(tag)
+        )
+        return {"entries": [_entry(entry, line) for entry, line in found], "total": total}
+
+
+@method
+def links(memory: Memory, path: str) -> dict[str, Any]:
+    """Links from a file and to it. {"path", "links": [{"direction": "out" or "in", "path", "type"}]}."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        found = reader.links(reader.document(node).id)
+        return {
+            "path": paths.text(reader.path(node.id)),
+            "links": [
+                {"direction": "out" if link.outgoing else "in", "path": paths.text(link.path), "type": link.type}
+                for link in found
+            ],
+        }
+
+
+@method
+def history(
+    memory: Memory, path: str, older: int | None = None, newer: int | None = None, limit: int = 50
+) -> dict[str, Any]:
+    """The versions of a file, newest first. {"path", "versions": [{"version", "at", "author", "size"}], "total",
+    "diff"}: the unified diff from version ``older`` to ``newer`` where either is given."""
+    _check_page(limit, 0)
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        document = reader.document(node)
+        versions = reader.versions(document.id)
+        diff = None
+        if older is not None or newer is not None:
+            after = document.head if newer is None else newer
+            before = max(after - 1, 0) if older is None else older
+            if not (0 <= before <= LARGEST and 0 <= after <= LARGEST):
+                raise Invalid("a version is 0 (nothing) or more", path)
+            old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
+            diff = unified(old, new, f"v{before}", f"v{after}")
+        return {
+            "path": paths.text(reader.path(node.id)),
+            "versions": [
+                {"version": each.number, "at": mail.iso(each.at), "author": each.author, "size": each.size}
+                for each in versions[:limit]
+            ],
+            "total": len(versions),
+            "diff": diff,
+        }
+
+
+@method
+def recent(
+    memory: Memory, path: str = "/memory", minutes: float | None = None, since: str | None = None, limit: int = 50
+) -> dict[str, Any]:
+    """Files changed below a directory, newest first. {"changes": [{"path", "status", "was", "handle", "at", "author"}],
+    "more", "seq"}; ``since`` is an ISO 8601 time or a seq."""
+    _check_page(limit, 0)
+    after, earliest = parse_since(memory, since)
+    if minutes is not None:
+        if not 0 <= minutes <= 1e8:
+            raise Invalid(f"minutes {minutes}: expected 0 to 100000000")
+        earliest = max(earliest, memory.now() - int(minutes * 60e9))
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.kind is not Kind.DIRECTORY:
+            raise Invalid("not a directory", path)
+        found, more = changed(reader, node.id, after, max(0, earliest), limit)
+        return {"changes": [_change(reader, each) for each in found], "more": more, "seq": reader.newest_seq()}
+
+
+@method
+def watch(memory: Memory, since: int | None = None, unread: int | None = None, wait: float = 25.0) -> dict[str, Any]:
+    """Wait for the next change that this agent may see, or for mail, at most ``wait`` seconds.
+
+    {"seq", "unread", "paths", "all"}: give ``seq`` and ``unread`` back with the next call. The first call (without
+    them) answers at once. ``paths`` have changed since, under their old and new names; ``all``: more than can be named.
+    """
+    if not 0 <= wait <= WAIT_S:
+        raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
+    if since is not None and not 0 <= since <= LARGEST:
+        raise Invalid(f"since {since}: expected the seq of an answer before")
+    deadline = time.monotonic() + wait
+    woken = threading.Event()
+
+    def look() -> dict[str, Any] | None:
+        woken.clear()
+        now = _unread(memory)
+        with memory.reading() as reader:
+            seq = reader.newest_seq()
+            if since is None or unread is None or seq > since or now != unread or time.monotonic() >= deadline:
+                rows = [] if since is None else reader.changes(ROOT, after_seq=since, limit=TOLD)
+                names = {name for row in rows for name in (row.path, row.other) if name is not None}
+                return {
+                    "seq": seq, "unread": now, "paths": sorted(map(paths.text, names)), "all": len(rows) == TOLD,
+                }  # fmt: skip
+        return None
+
+    if (found := look()) is not None:
+        return found
+    try:
+        with memory.store.watch(lambda seq: woken.set()):
+            while (found := look()) is None:
+                woken.wait(max(0.0, deadline - time.monotonic()))
+    except NotSupported:  # no daemon: nobody wakes us
+        while (found := look()) is None:
+            time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+    return found
+
+
+def _unread(memory: Memory) -> int:
+    """A number that is another one whenever something else is unread."""
+    numbers = [message.id for message in memory.inbox(unread_only=True)]
+    return (max(numbers, default=0) << 20) + len(numbers)
+
+
+def _entry(entry: Entry, line: str) -> dict[str, Any]:
+    return {
+        "path": paths.text(entry.path), "kind": entry.node.kind.name.lower(),
+        "handle": None if entry.handle is None else f"@{entry.handle}", "size": entry.node.size,
+        "modified": mail.iso(entry.node.mtime), "line": line,
+    }  # fmt: skip
+
+
+def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
+    status, handle = _STATUS[touched.status], None
+    if touched.status != "D":
+        try:
+            node = reader.node(touched.last.node)
+            handle = None if node.document is None else f"@{reader.document(node).handle}"
+        except NotFound:  # its ttl has passed
+            status = "removed"
+    return {
+        "path": paths.text(touched.path), "status": status, "handle": handle,
+        "was": None if touched.was is None else paths.text(touched.was),
+        "at": mail.iso(touched.last.at), "author": touched.last.agent,
+    }  # fmt: skip
+
+
+def _check_page(limit: int, offset: int) -> None:
+    if not 1 <= limit <= 10_000:
+        raise Invalid(f"limit {limit}: expected 1 to 10000")
+    if not 0 <= offset <= LARGEST:
+        raise Invalid(f"offset {offset}: expected 0 or more")

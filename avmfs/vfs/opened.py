@@ -1,0 +1,118 @@
+"""The files that one mount has open, by node.
+
+Owns the table of ``OpenFile`` and the one rule that joins it with the store: what a node is now is what the store says
+with the uncommitted edits of this mount laid over it. Called by the tree from many threads. Knows nothing of names.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from avmfs.errors import AvmError
+from avmfs.memory import Memory
+from avmfs.node import Node
+from avmfs.vfs.files import FileHandle, Keep, OpenFile
+
+log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found", Node, Node | None)
+
+
+class OpenFiles:
+    """Thread-safe. An OpenFile lives as long as one handle on it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._files: dict[int, OpenFile] = {}
+        self._mutex = threading.Lock()
+        self._commits = object()  # another object after each commit of edits
+        self.keep: Keep | None = None
+
+    def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
+        with self._mutex:
+            file = self.reopened(node)
+            return FileHandle(
+                file, readable=readable, writable=writable, append=append, released=self.close, number=number
+            )
+
+    def reopen(self, node: int, readable: bool, writable: bool, append: bool, number: int) -> FileHandle:
+        """A handle that a predecessor of this process had given out. Asks nothing of the store."""
+        handle = self.handle(node, readable=readable, writable=writable, append=append, number=number)
+        handle.file.unsynced = handle.file.unsynced or writable  # for all that is known
+        return handle
+
+    def reopened(self, node: int) -> OpenFile:
+        """A file, whether somebody has it open or (`finish_abandoned`) a predecessor left edits of it."""
+        file = self._files.get(node)
+        if file is None:
+            file = self._files[node] = OpenFile(self._memory, node, self._committed, self.keep)
+        return file
+
+    def finish_abandoned(self) -> None:
+        """Commit what a predecessor left of files that nobody has open."""
+        with self._mutex:
+            abandoned = [file for file in self._files.values() if not file.handles]
+            for file in abandoned:
+                file.handles += 1  # ours, for as long as this takes
+        for file in abandoned:
+            try:
+                file.commit(secrets.randbits(63))
+            except AvmError as e:
+                log.error("edits of node %d are lost: %s", file.node, e)
+            self.close(file)
+
+    def close(self, file: OpenFile) -> None:
+        """One handle less."""
+        with self._mutex:
+            file.handles -= 1
+            if file.handles == 0:
+                self._files.pop(file.node, None)
+                if file.edits:  # they could not be committed, and nobody is left to be told
+                    file.forget()
+
+    def nodes(self) -> set[int]:
+        with self._mutex:
+            return set(self._files)
+
+    def overlaid(self, peek: Callable[[], _Found]) -> tuple[_Found, _Found]:
+        """What ``peek`` finds in the store, and that with the uncommitted edits. Edits that became the store's between
+        the two steps would be missing from both: look again."""
+        while True:
+            commits = self._commits
+            node = peek()
+            file = self._files.get(node.id) if node is not None else None
+            seen = node if node is None or file is None else file.overlaid(node)
+            if commits is self._commits:
+                return node, seen
+
+    def edited(self, node: int) -> bool:
+        """Does this mount have the node otherwise than the store?"""
+        file = self._files.get(node)
+        return file is not None and file.written != 0
+
+    def contended(self, node: int) -> bool:
+        """Is a commit of this open file under way, for which its next caller would have to wait?"""
+        file = self._files.get(node)
+        if file is None:
+            return False
+        if file.lock.acquire(blocking=False):
+            file.lock.release()
+            return False
+        return True
+
+    def commit(self, node: int) -> None:
+        """Make this mount's edits of a node durable, whichever handles they came through."""
+        if (file := self._files.get(node)) is not None:
+            file.commit(secrets.randbits(63))
+
+    def commit_all(self) -> None:
+        """The mount ends: whatever was written and not yet flushed becomes durable."""
+        for file in list(self._files.values()):
+            file.commit(secrets.randbits(63))
+
+    def _committed(self) -> None:
+        self._commits = object()

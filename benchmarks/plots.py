@@ -1,0 +1,165 @@
+"""Pictures of benchmark results: SVG or PNG by matplotlib (the extra `bench`).
+
+    python -m benchmarks.plots [--format svg|png] [--out DIR] RESULT.json...
+
+One picture a result that has one: operations beside their baselines, contention, coherence, cache hits, ablation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Report, Table, read_json
+
+Draw = Callable[[Any, Report], Any]
+"""Given matplotlib.pyplot and a report, a figure; None where the report has not what it needs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0; 2 when a file is no result or matplotlib is missing."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
+    parser.add_argument("--format", choices=("svg", "png"), default="svg")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "plots", metavar="DIR")
+    options = parser.parse_args(arguments)
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        matplotlib.rcParams["svg.hashsalt"] = "avmfs"  # the same figures make the same file
+        from matplotlib import pyplot
+    except ImportError:
+        print("plots need matplotlib: pip install 'avmfs[bench]'", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        reports = [read_json(path) for path in options.results]
+    except (OSError, ValueError) as error:
+        print(f"plots: {error}", file=sys.stderr)
+        return 2
+    for report in reports:
+        draw = DRAWERS.get(report.benchmark)
+        figure = draw(pyplot, report) if draw is not None else None
+        if figure is None:
+            print(f"{report.benchmark}: nothing to draw")
+            continue
+        figure.text(0.01, 0.005, f"{report.command} · {report.facts.get('cpu', '')}", fontsize=6, color="gray")
+        place = options.out / f"{report.benchmark}.{options.format}"
+        figure.tight_layout(rect=(0, 0.02, 1, 1))
+        metadata = {"Date": None} if options.format == "svg" else None
+        figure.savefig(place, dpi=150, metadata=metadata)
+        pyplot.close(figure)
+        print(place)
+    return 0
+
+
+# ---- one drawer a benchmark ----
+
+
+def _mount(pyplot: Any, report: Report) -> Any:
+    """Operations a second of each variant, C as 1; one panel a number of clients."""
+    tables = [table for table in report.tables if "operation" in table.columns]
+    if not tables:
+        return None
+    figure, panels = pyplot.subplots(len(tables), 1, figsize=(11, 3.6 * len(tables)), squeeze=False)
+    for panel, table in zip(panels[:, 0], tables, strict=True):
+        rows = _dicts(table)
+        operations = list(dict.fromkeys(row["operation"] for row in rows))
+        values = {(row["variant"], row["operation"]): row["x C"] for row in rows}
+        _grouped(panel, operations, values)
+        panel.axhline(1, color="black", linewidth=0.8)
+        panel.set(yscale="log", ylabel="operations/s, C = 1", title=table.title)
+        panel.legend(fontsize=7, ncols=4)
+    return figure
+
+
+def _contention(pyplot: Any, report: Report) -> Any:
+    """Total rate, and the 99th percentile, over the number of agents."""
+    curves: Mapping[str, Sequence[Sequence[float]]] | None = report.data.get("agents, total per second, p99 in ms")
+    if not curves:
+        return None
+    figure, (rate, tail) = pyplot.subplots(1, 2, figsize=(10, 4))
+    for name, points in curves.items():
+        style = "--" if name == "published" else "-"
+        rate.plot([p[0] for p in points], [p[1] for p in points], f"o{style}", label=name)
+        tail.plot([p[0] for p in points], [p[2] for p in points], f"o{style}", label=name)
+    for panel, label in ((rate, "durable writes/s together"), (tail, "99th percentile, ms")):
+        panel.set(xscale="log", xlabel="agents", ylabel=label)
+        panel.minorticks_off()
+        panel.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        panel.legend(fontsize=8)
+    rate.set_ylim(bottom=0)
+    tail.set_yscale("log")
+    return figure
+
+
+def _coherence(pyplot: Any, report: Report) -> Any:
+    """How long after its acknowledgement a change was seen, median and 99th percentile."""
+    tables = [table for table in report.tables if "change" in table.columns]
+    if not tables:
+        return None
+    figure, panels = pyplot.subplots(len(tables), 1, figsize=(11, 3.4 * len(tables)), squeeze=False)
+    for panel, table in zip(panels[:, 0], tables, strict=True):
+        rows = [row for row in _dicts(table) if row["variant"] != "loopback"]
+        kinds = list(dict.fromkeys(row["change"] for row in rows))
+        values = {
+            (f"{row['variant']}, {short}", row["change"]): row[column]
+            for row in rows
+            for short, column in (("median", "p50 ms"), ("p99", "p99 ms"))
+        }
+        _grouped(panel, kinds, values)
+        panel.set(yscale="log", ylabel="seen after, ms", title=table.title)
+        panel.legend(fontsize=7, ncols=3)
+    return figure
+
+
+def _ablation(pyplot: Any, report: Report) -> Any:
+    """Hit rates as a field of pattern by size, and what each part of the writer is worth."""
+    hits: Mapping[str, Mapping[str, float]] | None = report.data.get("hit rate by pattern and size")
+    writes = next((table for table in report.tables if "x all on" in table.columns), None)
+    if not hits or writes is None:
+        return None
+    figure, (field, bars) = pyplot.subplots(1, 2, figsize=(12, 4))
+    sizes = sorted(next(iter(hits.values())), key=int)  # JSON made text of them
+    shades = [[by_size[size] for size in sizes] for by_size in hits.values()]
+    field.imshow(shades, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
+    for y, line in enumerate(shades):
+        for x, value in enumerate(line):
+            field.text(x, y, f"{value:.1%}", ha="center", va="center", color="black" if value < 0.7 else "white")
+    field.set_xticks(range(len(sizes)), sizes)
+    field.set_yticks(range(len(hits)), list(hits))
+    field.set(xlabel="bodies kept", title="cache hit rate by access pattern and size")
+    rows = _dicts(writes)
+    names = list(dict.fromkeys(row["writer"] for row in rows))
+    _grouped(bars, names, {(f"{row['clients']} clients", row["writer"]): row["ops/s"] for row in rows})
+    bars.set(ylabel="durable writes/s", title="one part taken out of the writer")
+    bars.tick_params(axis="x", labelrotation=20, labelsize=7)
+    bars.legend(fontsize=8)
+    return figure
+
+
+DRAWERS: Mapping[str, Draw] = {
+    "mount": _mount, "contention": _contention, "coherence": _coherence, "ablation": _ablation,
+}  # fmt: skip
+
+
+def _dicts(table: Table) -> list[dict[str, Any]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows if row]
+
+
+def _grouped(panel: Any, groups: Sequence[str], values: Mapping[tuple[str, str], float | None]) -> None:
+    """Bars: one group a name, one bar a series; `values` by (series, group)."""
+    series = list(dict.fromkeys(name for name, _ in values))
+    width = 0.85 / len(series)
+    for number, name in enumerate(series):
+        places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
+        panel.bar(places, [values.get((name, group)) or 0 for group in groups], width, label=name)
+    panel.set_xticks(range(len(groups)), groups)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

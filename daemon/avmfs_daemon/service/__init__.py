@@ -1,0 +1,131 @@
+"""The daemon as a service of the user: systemd's unit and launchd's property list, filled in and put in place.
+
+Owns the quoting of both formats and where they go. The files beside this module are the templates. Called by
+`avm-daemon install-service`; starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+from xml.sax.saxutils import escape
+
+Platform = Literal["systemd", "launchd"]
+
+MARK = "Written by `avm-daemon install-service`"
+UNIT, PLIST = "avm-daemon.service", "org.avmfs.daemon.plist"
+# What finds the same configuration, programs and weights as the shell that installs.
+KEPT = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+
+SYSTEMD_NEXT = """\
+next:
+  systemctl --user daemon-reload
+  systemctl --user enable --now avm-daemon
+  systemctl --user status avm-daemon        # and: journalctl --user -u avm-daemon
+It starts when you log in and ends with your last session. To have it from boot on, without anybody logged in:
+  loginctl enable-linger
+"""
+LAUNCHD_NEXT = """\
+next:
+  launchctl bootstrap gui/$(id -u) {path}
+  launchctl print gui/$(id -u)/org.avmfs.daemon
+It starts when you log in.
+"""
+
+
+class ServiceProblem(Exception):
+    """It cannot be installed; `str()` is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A filled-in file: where it goes, what it holds, and what a person does next."""
+
+    path: Path
+    text: str
+    following: str
+
+
+def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str], home: Path, log: Path) -> Service:
+    """The service that runs ``command`` (the daemon's, without `start`). Raises ServiceProblem for a value that the
+    format cannot hold."""
+    kept = {
+        name: value
+        for name, value in sorted(environ.items())
+        if value and (name in KEPT or (name.startswith("AVM_") and name != "AVM_AGENT"))
+    }
+    for value in (*command, *kept.values(), os.fspath(log)):
+        if any(ord(character) < 32 or ord(character) == 127 for character in value):
+            raise ServiceProblem(f"{value!r}: a control character cannot stand in a service's file")
+    if platform == "systemd":
+        named = environ.get("XDG_CONFIG_HOME", "")
+        base = Path(named) if os.path.isabs(named) else home / ".config"
+        text = _filled(
+            UNIT, EXEC=" ".join(_for_systemd(part, command=True) for part in command),
+            ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in kept.items()),
+        )  # fmt: skip
+        return Service(base / "systemd" / "user" / UNIT, text, SYSTEMD_NEXT)
+    text = _filled(
+        PLIST, EXEC="\n".join(f"    <string>{escape(part)}</string>" for part in command),
+        ENVIRONMENT="\n".join(
+            f"    <key>{escape(name)}</key>\n    <string>{escape(value)}</string>" for name, value in kept.items()
+        ),
+        LOG=escape(os.fspath(log)),
+    )  # fmt: skip
+    path = home / "Library" / "LaunchAgents" / PLIST
+    return Service(path, text, LAUNCHD_NEXT.format(path=path))
+
+
+def put(service: Service, *, force: bool) -> bool:
+    """Write the file, whole or not at all; whether it is another one now. Raises ServiceProblem for a file that was not
+    written by us, unless forced, and OSError."""
+    try:
+        before: str | None = service.path.read_text("utf-8")
+    except FileNotFoundError:
+        before = None
+    if before == service.text:
+        return False
+    if before is not None and MARK not in before and not force:
+        raise ServiceProblem(f"{service.path}: was written by somebody else; --force replaces it")
+    service.path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, new = tempfile.mkstemp(dir=service.path.parent, prefix=f".{service.path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(service.text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(new, 0o644)
+        os.replace(new, service.path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    return True
+
+
+def own_command(argv0: str) -> list[str]:
+    """How this very program is started from anywhere."""
+    program = os.path.abspath(argv0)
+    if os.path.basename(program) == "avm-daemon" and os.access(program, os.X_OK):
+        return [program]
+    return [sys.executable, "-m", "avmfs_daemon"]
+
+
+def _filled(name: str, **values: str) -> str:
+    text = files("avmfs_daemon.service").joinpath(name).read_text("utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@\n" if not value else f"@{key}@", value)
+    return text
+
+
+def _for_systemd(text: str, *, command: bool = False) -> str:
+    """One word of a unit's line: % begins a specifier, and $ a variable in a command; quotes and backslashes."""
+    safe = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if command:
+        safe = safe.replace("$", "$$")
+    return f'"{safe}"' if not command or any(character in text for character in " \t'\"\\;#") or not text else safe

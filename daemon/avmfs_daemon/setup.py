@@ -1,0 +1,100 @@
+"""Sub-commands of `avm-daemon` that change files, not the running daemon: add, remove, install-service.
+
+Owns their options and what they print. `main` registers them; what they do is in `mounts_file` and `service`, imported
+when they are called, since every child of the daemon imports this module with `main`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("mountpoint")
+@click.option("--read-only", is_flag=True, help="Refuse every change through this mount.")
+@click.option("--uid", type=click.IntRange(0, 2**32 - 2), help="The Unix user who owns the mount.")
+@click.option("--allow-other", is_flag=True, help="Other Unix users may use the mount.")
+@click.option("--coherence", type=click.Choice(["strict", "close-to-open"]), help="What the kernel may cache.")
+@click.option("--no-reload", is_flag=True, help="Leave a running daemon as it is.")
+def add(
+    agent: str, mountpoint: str, read_only: bool, uid: int | None, allow_other: bool, coherence: str | None,
+    no_reload: bool,
+) -> None:  # fmt: skip
+    """Add AGENT, mounted at MOUNTPOINT, to mounts.yaml; a running daemon mounts it at once."""
+    from avmfs_daemon import mounts_file
+
+    given = {
+        "uid": uid, "read_only": read_only or None, "allow_other": allow_other or None, "coherence": coherence,
+    }  # fmt: skip
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not mountpoint.startswith(("~", "$", "/")):
+        mountpoint = os.path.abspath(mountpoint)
+    _change(lambda path, environ: mounts_file.add(path, environ, agent, mountpoint, options), "added", no_reload)
+
+
+@click.command()
+@click.argument("agent")
+@click.option("--no-reload", is_flag=True, help="Leave a running daemon as it is.")
+def remove(agent: str, no_reload: bool) -> None:
+    """Take AGENT's mount out of mounts.yaml; a running daemon unmounts it. Its memory stays."""
+    from avmfs_daemon import mounts_file
+
+    _change(lambda path, environ: mounts_file.remove(path, environ, agent), "removed", no_reload)
+
+
+@click.command("install-service")
+@click.option("--platform", type=click.Choice(["systemd", "launchd"]), help="[default: this machine's]")
+@click.option("--print", "only_print", is_flag=True, help="Print the file; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written where; write nothing.")
+@click.option("--force", is_flag=True, help="Replace a file that somebody else wrote.")
+def install_service(platform: Any, only_print: bool, dry_run: bool, force: bool) -> None:
+    """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS."""
+    from avmfs_daemon import main, service
+
+    paths, _ = main._surroundings()
+    platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
+    command = service.own_command(sys.argv[0])
+    try:
+        made = service.make(platform, command, os.environ, Path.home(), main._log_path(paths))
+        if only_print:
+            click.echo(made.text, nl=False)
+            return
+        if dry_run:
+            click.echo(f"would write {made.path}\n{made.following}", nl=False)
+            return
+        changed = service.put(made, force=force)
+    except (service.ServiceProblem, OSError) as e:
+        raise main.Failure(str(e)) from None
+    click.echo(f"{'wrote' if changed else 'as it was:'} {made.path}\n{made.following}", nl=False)
+
+
+def _change(change: Any, what: str, no_reload: bool) -> None:
+    from avmfs_daemon import control, main, mounts_file, runtime
+
+    paths, environ = main._surroundings()
+    try:
+        mount = change(paths.mounts_file, environ)
+    except (mounts_file.EditProblem, OSError) as e:
+        raise main.Failure(str(e)) from None
+    click.echo(f"{what} {mount.agent_id} at {mount.mountpoint} ({paths.mounts_file})")
+    if no_reload:
+        return
+    try:
+        done = control.ask(paths.runtime_dir / runtime.CONTROL, "reload")
+    except control.NotRunning:
+        return
+    except control.ControlError as e:
+        raise main.Failure(f"the file is changed, but the daemon did not take it up: {e}") from None
+    for problem in done["problems"]:
+        click.echo(f"avm-daemon: {problem}", err=True)
+    if done["problems"]:
+        sys.exit(1)
+
+
+COMMANDS = (add, remove, install_service)

@@ -1,0 +1,92 @@
+"""The generated references are what the programs print; completion and doctor work as processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mount_world import World
+from shells import Shell
+
+from avmfs.cli import manual
+from avmfs.cli.main import COMMANDS
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.mark.parametrize("path", manual.pages(), ids=lambda path: path.name)
+def test_a_generated_page_is_up_to_date(path: Path) -> None:
+    assert path.read_text("utf-8") == manual.pages()[path], "run: python -m avmfs.cli.manual"
+
+
+def test_the_reference_has_every_command_as_its_help_prints_it(alone: Shell) -> None:
+    text = manual.PAGE.read_text("utf-8")
+    for name in COMMANDS:
+        assert f"### `avm {name}`" in text
+    said = alone.out("tell", "--help", agent=None)
+    _, _, rest = said.partition("\n")  # but for how the program was called
+    assert " ".join(rest.split()) in " ".join(text.split())
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="no man here")
+@pytest.mark.parametrize("name", manual.PROGRAMS)
+def test_man_shows_the_page_without_a_warning(name: str) -> None:
+    done = subprocess.run(
+        ["man", "--warnings", "-l", str(manual.MANUALS / f"{name}.1")], capture_output=True, text=True, timeout=30,
+        env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MANPAGER": "cat"},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "SYNOPSIS" in done.stdout and "--help" in done.stdout
+
+
+def test_bash_completes_commands_and_options(alone: Shell, tmp_path: Path) -> None:
+    script = alone.out("completion", "bash", agent=None)
+    (tmp_path / "avm").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "import sys; sys.argv[0] = \'avm\'; '
+                                  f'from avmfs.cli.main import main; main()" "$@"\n')  # fmt: skip
+    (tmp_path / "avm").chmod(0o755)
+    ask = r"""
+eval "$SCRIPT"
+complete_with() {
+    COMPREPLY=()
+    "$(complete -p avm | sed 's/.*-F \([^ ]*\) .*/\1/')" avm
+    printf '%s\n' "${COMPREPLY[@]}"
+}
+COMP_WORDS=(avm rec); COMP_CWORD=1; complete_with
+COMP_WORDS=(avm recall --max); COMP_CWORD=2; complete_with
+"""
+    environ = {**alone.environ, "SCRIPT": script, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "--norc", "-c", ask], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["recall", "--max-tokens"], done.stderr
+    for shell in ("zsh", "fish"):
+        assert "_AVM_COMPLETE" in alone.out("completion", shell, agent=None)
+    assert json.loads(alone.out("completion", "fish", "--json", agent=None))["shell"] == "fish"
+    assert "csh" in alone.complaint("completion", "csh", code=2, agent=None)
+
+
+def test_doctor_says_what_there_is_and_what_to_do(alone: Shell) -> None:
+    found = {each["about"]: each for each in json.loads(alone.out("--json", "doctor", agent=None))}
+    assert found["daemon"]["todo"] == "avm-daemon start --daemon" and found["store"]["state"] == "note"
+    assert found["mounts.yaml"]["todo"].startswith("avm init") and found["model"]["state"] == "note"
+    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+    alone.run("write", "/memory/a.md", "x")
+    assert "answers; 0 files wait" in alone.out("doctor") or "files wait for words" in alone.out("doctor")
+    config.write_text("embedding: {enabled: perhaps}\n")
+    done = alone.run("doctor", code=1)
+    assert b"PROBLEM  config.yaml" in done.stdout and b"embedding.enabled" in done.stdout
+    config.write_text("embedding: {path: /nowhere/at/all}\n")
+    assert b"no weights here" in alone.run("doctor", code=None).stdout
+    config.write_text("embedding: {enabled: false}\n")
+    Path(alone.environ["AVM_DATA_DIR"], "avm.db").write_bytes(b"no database" * 1000)
+    assert b"PROBLEM  store" in alone.run("doctor", code=1).stdout
+
+
+@pytest.mark.mount
+def test_doctor_finds_a_running_daemon_well(world: World) -> None:
+    shell = Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+    found = {each["about"]: each for each in json.loads(shell.out("doctor", "--json"))}
+    assert found["daemon"]["state"] == found["store"]["state"] == found["mounts.yaml"]["state"] == "ok"
+    assert "1 mounts" in found["mounts.yaml"]["says"] and found["/dev/fuse"]["state"] == "ok"

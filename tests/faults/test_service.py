@@ -1,0 +1,163 @@
+"""The daemon as a service: what it tells systemd, the commands that change mounts.yaml, and the installed file."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemons import Daemon, wait
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+
+
+class Manager:
+    """systemd's end of the notify socket."""
+
+    def __init__(self, address: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.sock.setblocking(False)
+        self.heard: list[str] = []
+
+    def until(self, word: str, limit_s: float = 20.0) -> str:
+        """The next message that has this in it, from now on."""
+        at = len(self.heard)
+
+        def there() -> bool:
+            self.drain()
+            return any(word in message for message in self.heard[at:])
+
+        wait(there, limit_s)
+        return next(message for message in self.heard[at:] if word in message)
+
+    def drain(self) -> None:
+        while True:
+            try:
+                self.heard.append(self.sock.recv(4096).decode())
+            except BlockingIOError:
+                return
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, root: Path) -> Iterator[Manager]:
+    address = str(root / "notify") if request.param == "path" else f"@avm-test-{os.getpid()}-{time.monotonic_ns()}"
+    manager = Manager(address)
+    manager.address = address  # type: ignore[attr-defined]
+    yield manager
+    manager.sock.close()
+
+
+def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemon, manager: Manager) -> None:
+    daemon.mounts("alice")
+    environ = {
+        **daemon.environ, "NOTIFY_SOCKET": manager.address,  # type: ignore[attr-defined]
+        "WATCHDOG_USEC": "600000",
+    }  # fmt: skip
+    with open(daemon.root / "log", "wb") as log:
+        process = subprocess.Popen(
+            [*_python(), "start"], env=environ, cwd=daemon.root, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    try:
+        first = manager.until("READY=1", 40)
+        assert first == "READY=1\nSTATUS=1 of 1 mounts are ready"
+        assert daemon.mounted("alice")  # ready means mounted
+        daemon.family()
+        manager.until("WATCHDOG=1")
+        started, before = time.monotonic(), sum("WATCHDOG" in each for each in manager.heard)
+        wait(lambda: time.monotonic() - started > 2.0)
+        manager.drain()
+        beats = sum("WATCHDOG" in each for each in manager.heard) - before
+        assert 4 <= beats <= 12  # each 0.2 s, on a busy machine fewer
+
+        os.kill(process.pid, signal.SIGHUP)
+        assert re.search(r"^MONOTONIC_USEC=\d+$", manager.until("RELOADING=1"), re.MULTILINE)
+        daemon.mounts("alice", "bob")
+        os.kill(process.pid, signal.SIGHUP)
+        manager.until("STATUS=2 of 2 mounts are ready")
+        assert daemon.mounted("bob")
+        (daemon.config / "mounts.yaml").write_text("mounts: nonsense\n")
+        os.kill(process.pid, signal.SIGHUP)
+        said = manager.until("READY=1")
+        assert said.startswith("READY=1\nSTATUS=2 of 2 mounts are ready; mounts.yaml: mounts: ")
+
+        # A loop that stands still is not heard of: that is what the watchdog is for.
+        os.kill(process.pid, signal.SIGSTOP)
+        manager.drain()
+        count = len(manager.heard)
+        time.sleep(1.0)
+        manager.drain()
+        assert len(manager.heard) == count
+        os.kill(process.pid, signal.SIGCONT)
+        manager.until("WATCHDOG=1")
+
+        os.kill(process.pid, signal.SIGTERM)
+        assert "STOPPING=1" in manager.until("STOPPING=1")
+        assert process.wait(20) == 0
+        assert not daemon.mounted("alice") and not daemon.mounted("bob")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_without_a_manager_or_with_one_that_has_gone_nothing_is_different(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.environ["NOTIFY_SOCKET"] = str(daemon.root / "nobody")
+    daemon.environ["WATCHDOG_USEC"] = "100000"
+    daemon.start()
+    assert daemon.state("alice") == "ready"
+    daemon.command("stop")
+    assert daemon.gone()
+
+
+def test_add_and_remove_change_the_file_and_the_running_daemon(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    file = daemon.config / "mounts.yaml"
+    file.write_text("# mine\n" + file.read_text())
+    daemon.start()
+    daemon.agents.append("bob")
+    assert "added bob" in daemon.command("add", "bob", str(daemon.at("bob")), "--read-only")
+    assert daemon.mounted("bob") and daemon.state("bob") == "ready"
+    with pytest.raises(OSError):
+        (daemon.at("bob") / "shared/x.md").write_text("x")
+    text = file.read_text()
+    assert text.startswith("# mine\n") and "read_only: true" in text
+    assert "already" in daemon.command("add", "bob", "/elsewhere", expect=1)
+    assert "no mount of carol" in daemon.command("remove", "carol", expect=1)
+    assert file.read_text() == text
+    assert "removed bob" in daemon.command("remove", "bob")
+    wait(lambda: not daemon.mounted("bob"))
+    assert file.read_text().startswith("# mine\n") and daemon.state("bob") is None
+    daemon.command("add", "bob", "relative/bob", "--no-reload")  # seen from where the command is given
+    assert f"mountpoint: {daemon.root}/relative/bob" in file.read_text() and daemon.state("bob") is None
+    daemon.command("stop")
+    assert "removed bob" in daemon.command("remove", "bob")  # also without a daemon
+    assert daemon.command("check").startswith("ok: 1 mount in ")
+
+
+def test_the_service_is_printed_shown_and_installed(daemon: Daemon) -> None:
+    daemon.environ["HOME"] = str(daemon.root)
+    daemon.environ.pop("XDG_CONFIG_HOME", None)
+    unit = daemon.root / ".config/systemd/user/avm-daemon.service"
+    printed = daemon.command("install-service", "--platform", "systemd", "--print")
+    assert "Type=notify" in printed and f'"AVM_CONFIG_DIR={daemon.config}"' in printed
+    assert str(unit) in daemon.command("install-service", "--platform", "systemd", "--dry-run")
+    assert not unit.exists()
+    assert "systemctl --user enable --now avm-daemon" in daemon.command("install-service", "--platform", "systemd")
+    assert unit.read_text() == printed
+    assert "as it was" in daemon.command("install-service", "--platform", "systemd")
+    unit.write_text("[Unit]\n")
+    assert "--force" in daemon.command("install-service", "--platform", "systemd", expect=1)
+    assert "<key>Label</key>" in daemon.command("install-service", "--platform", "launchd", "--print")
+
+
+def _python() -> list[str]:
+    import sys
+
+    return [sys.executable, "-m", "avmfs_daemon"]

@@ -1,0 +1,429 @@
+"""The server itself: who may start it, what it survives, resources and their changes, prompts, HTTP."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anyio.from_thread import BlockingPortal
+from mcp.shared.exceptions import MCPError
+from mount_world import World, until
+from peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
+
+from avmfs.errors import Invalid
+from avmfs.mcp import resources
+from avmfs.mcp.guard import listen, token
+from avmfs.rpc.client import RemoteDoor
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.timeout(120),
+    # The client warns of the older protocol's calls, which most clients still use.
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+KNOWN, STRANGER = 12345, 54321
+
+
+# The interpreter may be where only root can read: everything is loaded before the user changes.
+_AS = """
+import os, sys
+import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, avmfs.mcp.stdio, anyio, anyio._backends._asyncio
+uid = int(sys.argv.pop(1))
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+avmfs.mcp.main.main()
+"""
+
+
+def started(environ: dict[str, str], *options: str, user: int | None = None) -> tuple[int, str]:
+    """Exit code and stderr of a server that is to end by itself; stdout stays empty."""
+    program = ["-m", "avmfs.mcp"] if user is None else ["-c", _AS, str(user)]
+    done = subprocess.run(
+        [sys.executable, *program, *options], env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL, cwd="/",
+    )  # fmt: skip
+    assert done.stdout == "" and "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr
+
+
+# --- who
+
+
+def test_without_a_name_or_with_a_bad_one_it_does_not_start(world: World) -> None:
+    code, said = started(world.environ)
+    assert code == 2 and "who is asking" in said
+    code, said = started(world.environ, "--user", "Not A Name")
+    assert code == 2 and "Not A Name" in said
+    assert started(world.environ, "--user", "alice", "--bogus")[0] == 2
+
+
+@as_root
+def test_a_user_starts_it_for_the_agents_it_may_speak_for_and_no_other(tmp_path: Path) -> None:
+    world = World([{"agent_id": "carol"}], f"embedding: {{enabled: false}}\nuids: {{{KNOWN}: [helper]}}\n")
+    try:
+        world.root.chmod(0o711)
+        world.start()
+        environ = {**world.environ, "HOME": str(tmp_path)}
+        code, said = started(environ, "--user", "helper", user=KNOWN)
+        assert (code, said) == (0, "")
+        for agent, uid in (("carol", KNOWN), ("alice", KNOWN), ("helper", STRANGER)):
+            code, said = started(environ, "--user", agent, user=uid)
+            assert code == 1 and said.splitlines() == [
+                f"avm-mcp: uid {uid} may not speak for '{agent}': see `uids` in config.yaml"
+            ]
+    finally:
+        world.end()
+
+
+def test_what_is_private_cannot_be_reached(alice: Peer, bob: Peer) -> None:
+    path = alice.said("avm_remember", content="xylophone secret", path="/private/secret.md", tags=["hushed"])["path"]
+    handle = alice.said("avm_list", path="/private")["entries"][0]["handle"]
+    for arguments in (path, handle, f"/{handle}", f"{path}:meta", "/private/../alice/secret.md"):
+        assert "No such file" in bob.refused("avm_read", path=arguments)
+        assert bob.ask("call_tool", "avm_fetch", {"targets": [arguments]}).is_error
+    for tool, arguments in {
+        "avm_write": {"path": path, "content": "x"}, "avm_history": {"path": path}, "avm_link": {"path": path},
+        "avm_tags": {"path": path, "add": ["x"]}, "avm_list": {"path": "/memory/private/alice"},
+        "avm_recent": {"under": "/memory/private/alice"}, "avm_stats": {"under": "/memory/private/alice"},
+        "avm_recall": {"query": "xylophone", "under": "/memory/private/alice"},
+    }.items():  # fmt: skip
+        assert "No such file" in bob.refused(tool, **arguments)
+    assert bob.said("avm_recall", query="xylophone secret", min_relevance=0.0)["items"] == 0
+    assert bob.said("avm_search", query="xylophone")["hits"] == []
+    assert "hushed" not in bob.said("avm_tags")["counts"]
+    assert path not in {each["path"] for each in bob.said("avm_recent", under="/memory", limit=1000)["changes"]}
+    with pytest.raises(MCPError, match="No such file"):
+        bob.ask("read_resource", f"avm:/{path}")
+    assert "xylophone" in alice.text("avm_read", path=path)
+
+
+def test_waiting_for_changes_tells_nothing_of_others(world: World, alice: Peer) -> None:
+    door = RemoteDoor(world.root / "run/avm.sock", "bob")
+    other = RemoteDoor(world.root / "run/avm.sock", "bob")
+    try:
+        first = door.call("watch")
+        alice.call("avm_write", path="/private/unseen.md", content="x")
+        alice.call("avm_tell", recipient="carol", body="x")
+        again = door.call("watch", since=first["seq"], unread=first["unread"], wait=0.3)
+        assert again == {**first, "paths": [], "all": False}
+        assert not any("alice/" in each for each in door.call("watch", since=0, unread=0)["paths"])
+        other.call("write", path="/shared/seen.md", data=b"x")
+        found = door.call("watch", since=first["seq"], unread=first["unread"], wait=10.0)
+        assert found["paths"] == ["/memory/shared/seen.md"] and found["seq"] > first["seq"]
+        with pytest.raises(Invalid, match="wait 61"):
+            door.call("watch", wait=61.0)
+    finally:
+        door.close()
+        other.close()
+
+
+# --- what it survives
+
+
+def test_a_malformed_line_does_not_end_the_server_and_stdout_is_protocol_alone(world: World) -> None:
+    with Lines(world.environ) as server:
+        assert server.greet()["result"]["serverInfo"]["name"] == "avm"
+        for odd in (
+            b"", b"not json", b"\xff\xfe\x00", b'{"jsonrpc": "2.0"}', b"[]", b"null", b'{"id": 1', b'"' * 70_000,
+            b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "avm_read", "arguments": '
+            b'{"path": "\\ud800"}}}',
+            b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}',
+            b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}',
+        ):  # fmt: skip
+            server.send(odd)
+        assert "error" in server.request(1, "no/such/method")
+        assert "error" in server.request(2, "tools/call", name=5)
+        result = server.request(3, "tools/call", name="avm_list", arguments={"path": "/"})["result"]
+        assert "isError" not in result or result["isError"] is False
+        nul = server.request(4, "tools/call", name="avm_read", arguments={"path": "/shared/a\x00b"})["result"]
+        assert nul["isError"] is True
+        assert "Traceback" not in server.end()
+
+
+def test_while_a_daemon_runs_no_model_index_or_store_is_loaded(world: World) -> None:
+    with Lines(world.environ) as server:
+        server.greet()
+        for number, name in enumerate(("avm_recall", "avm_search"), 1):
+            assert "result" in server.request(number, "tools/call", name=name, arguments={"query": "market"})
+        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+        assert "pydantic_core" in maps
+        for library in ("numpy", "torch", "faiss", "apsw"):
+            assert library not in maps, library
+        server.end()
+
+
+def test_it_goes_on_without_the_daemon_and_with_the_next_one(portal: BlockingPortal, tmp_path: Path) -> None:
+    world = World([{"agent_id": "carol"}])
+    try:
+        world.start()
+        with stdio(portal, world.environ, "alice", errors=tmp_path / "log") as alice:
+            alice.call("avm_write", path="/shared/note.md", content="the heron stands\n")
+            world.command("stop")
+            assert world.process is not None
+            world.process.wait(20)
+            assert alice.text("avm_read", path="/shared/note.md") == "the heron stands\n"
+            alice.call("avm_write", path="/shared/note.md", content="and waits\n", mode="append")
+            found = alice.said("avm_recall", query="heron")
+            assert "waits" in found["text"] and "no daemon is running" in found["degraded"]
+            world.start()
+            assert (world.mounts["carol"] / "shared/note.md").read_text() == "the heron stands\nand waits\n"
+            assert alice.text("avm_read", path="/shared/note.md") == "the heron stands\nand waits\n"
+            alice.call("avm_write", path="/shared/note.md", content="still\n", mode="append")
+            # And when only the door is replaced.
+            doors = [pid for pid in world.ours if _name(pid) == "avm door"]
+            assert len(doors) == 1
+            os.kill(doors[0], 9)
+            until(lambda: _name(doors[0]) != "avm door")
+            assert alice.text("avm_read", path="/shared/note.md").endswith("still\n")
+            world.expected.append("door (pid")
+        assert "Traceback" not in (tmp_path / "log").read_text()
+    finally:
+        world.end()
+
+
+def _name(pid: int) -> str:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if "\nState:\tZ" in status else status.splitlines()[0].partition("\t")[2]
+
+
+def test_without_any_daemon_every_kind_of_request_works(alone: dict[str, str], portal: BlockingPortal) -> None:
+    with stdio(portal, alone, "alice") as alice:
+        path = alice.said("avm_remember", content="the egret fishes", namespace="shared")["path"]
+        assert alice.said("avm_search", query="egret")["hits"][0]["path"] == path
+        assert alice.ask("read_resource", f"avm:/{path}").contents[0].text == "the egret fishes\n"
+        assert "egret" in alice.ask("get_prompt", "session_start", {"task": "egrets"}).messages[0].content.text
+        with (
+            alice.listening(resource_subscriptions=[f"avm:/{path}"]) as events,
+            stdio(portal, alone, "bob", mode="legacy") as bob,
+        ):
+            bob.call("avm_write", path=path, content="and sleeps\n", mode="append")
+            until(lambda: events)
+            assert events[0].uri == f"avm:/{path}"
+
+
+# --- resources
+
+
+def test_resources_are_listed_with_templates_and_read(world: World, alice: Peer, bob: Peer) -> None:
+    (world.mounts["carol"] / "shared/res").mkdir()
+    (world.mounts["carol"] / "shared/res/a b.md").write_text("walrus\n")
+    (world.mounts["carol"] / "shared/res/pixel.png").write_bytes(b"\x89PNG\xff")
+    for peer in (alice, bob):
+        listed = {each.uri: each for each in peer.ask("list_resources").resources}
+        assert {each.uri for each in resources.FIXED} <= set(listed)
+        assert listed["avm://memory/shared/res/a%20b.md"].name == "/memory/shared/res/a b.md"
+        templates = {each.uri_template for each in peer.ask("list_resource_templates").resource_templates}
+        assert templates == {"avm://memory/{+path}", "avm://recall/{query}", "avm://search/{query}"}
+
+        def read(uri: str, peer: Peer = peer) -> Any:
+            (content,) = peer.ask("read_resource", uri).contents
+            assert content.uri == uri
+            return content
+
+        assert read("avm://memory/shared/res/a%20b.md").text == "walrus\n"
+        assert read("avm://memory/shared/res/a%20b.md").mime_type == "text/markdown"
+        assert "v1" in read("avm://memory/shared/res/a%20b.md:history").text
+        assert read("avm://memory/shared/res/a%20b.md:meta").mime_type == "application/json"
+        assert read("avm://memory/shared/res/pixel.png").blob == base64.b64encode(b"\x89PNG\xff").decode()
+        assert read("avm://memory/shared/res/pixel.png").mime_type == "image/png"
+        assert "a b.md" in read("avm://memory/shared/res").text
+        assert "walrus" in read("avm://recall/walrus").text and "a b.md" in read("avm://search/walrus").text
+        assert "a b.md" in read("avm://recent").text and ":recall" in read("avm://help").text
+        assert read("avm://inbox").text and read("avm://urgent").text and '"files"' in read("avm://stats").text
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "avm://memory/shared/none.md", "avm://memory/../etc/passwd", "avm://memory/shared/%2e%2e/private",
+        "avm://nothing", "avm://memory/a%00b", "file:///etc/passwd", "avm://recall/", "avm://memory/shared:list?limit=x",
+    ],
+)  # fmt: skip
+def test_a_bad_uri_is_a_protocol_error_that_says_why(alice: Peer, bob: Peer, uri: str) -> None:
+    for peer in (alice, bob):
+        with pytest.raises(MCPError) as caught:
+            peer.ask("read_resource", uri)
+        assert caught.value.error.code in (-32602, -32002) and "Traceback" not in str(caught.value)
+
+
+def test_uris_and_paths_are_each_other_s_inverse() -> None:
+    for path in ("/memory/shared/a b.md", "/memory/shared/50%.md", "/memory/shared/über?#.md", "/memory/x:meta"):
+        assert resources.path_of(resources.uri_of(path)) == path
+
+
+def updates(peer: Peer) -> list[str]:
+    return [str(each.params.uri) for each in peer.heard if type(each).__name__ == "ResourceUpdatedNotification"]
+
+
+def test_a_subscriber_hears_of_changes_in_the_handshake_protocol(world: World, alice: Peer) -> None:
+    shared = world.mounts["carol"] / "shared"
+    (shared / "sub").mkdir()
+    (shared / "sub/one.md").write_text("1\n")
+    uris = ["avm://memory/shared/sub/one.md", "avm://memory/shared/sub", "avm://inbox"]
+    alice.call("avm_write", path="/private/known.md", content="who has written can be told")
+    alice.ask("list_resources")
+    for uri in [*uris, uris[0]]:  # twice is once
+        alice.ask("subscribe_resource", uri)
+    alice.heard.clear()
+    (shared / "sub/one.md").write_text("2\n")
+    until(lambda: uris[0] in updates(alice) and uris[1] in updates(alice))
+    until(lambda: any(type(each).__name__ == "ResourceListChangedNotification" for each in alice.heard))
+    assert "avm://inbox" not in updates(alice) and updates(alice).count(uris[0]) == updates(alice).count(uris[1])
+    (world.mounts["carol"] / "tell/alice").write_text("ping\n")
+    until(lambda: "avm://inbox" in updates(alice))
+    alice.heard.clear()
+    (shared / "elsewhere.md").write_text("x\n")
+    for uri in uris:
+        alice.ask("unsubscribe_resource", uri)
+    (shared / "sub/one.md").write_text("3\n")
+    time.sleep(0.5)
+    assert updates(alice) == []
+    with pytest.raises(MCPError):
+        alice.ask("subscribe_resource", "file:///etc/passwd")
+
+
+def test_a_listener_hears_of_changes_in_the_newest_protocol(world: World, bob: Peer) -> None:
+    shared = world.mounts["carol"] / "shared"
+    (shared / "two.md").write_text("1\n")
+    bob.call("avm_write", path="/private/known.md", content="who has written can be told")
+    with bob.listening(
+        resource_subscriptions=["avm://memory/shared/two.md", "avm://inbox"], resources_list_changed=True
+    ) as events:
+        (shared / "two.md").write_text("2\n")
+        until(lambda: {"ResourceUpdated", "ResourcesListChanged"} <= {type(each).__name__ for each in events})
+        uris = {each.uri for each in events if type(each).__name__ == "ResourceUpdated"}
+        assert uris == {"avm://memory/shared/two.md"}
+        (world.mounts["carol"] / "tell/bob").write_text("ping\n")
+        until(lambda: any(getattr(each, "uri", "") == "avm://inbox" for each in events))
+
+
+def test_completion_offers_agents_and_names(alice: Peer, bob: Peer) -> None:
+    from mcp_types import PromptReference, ResourceTemplateReference
+
+    alice.call("avm_write", path="/shared/comp/alpha.md", content="x")
+    found = bob.ask("complete", PromptReference(name="handoff"), {"name": "to", "value": "al"})
+    assert found.completion.values == ["alice"]
+    template = ResourceTemplateReference(uri="avm://memory/{+path}")
+    found = bob.ask("complete", template, {"name": "path", "value": "shared/comp/a"})
+    assert found.completion.values == ["shared/comp/alpha.md"]
+    assert bob.ask("complete", template, {"name": "path", "value": "nowhere/x"}).completion.values == []
+
+
+# --- prompts
+
+
+def test_prompts_are_filled_with_what_is_so(alice: Peer, bob: Peer) -> None:
+    for peer in (alice, bob):
+        listed = {each.name: each for each in peer.ask("list_prompts").prompts}
+        assert set(listed) == {"handoff", "session_start"}
+        assert [(each.name, each.required) for each in listed["handoff"].arguments] == [("to", True), ("task", False)]
+    alice.call("avm_remember", content="The okapi test fails on Tuesdays", namespace="shared")
+    alice.call("avm_tell", recipient="bob", body="look at the okapi")
+    (message,) = bob.ask("get_prompt", "session_start", {"task": "okapi test"}).messages
+    assert "look at the okapi" in message.content.text and "fails on Tuesdays" in message.content.text
+    assert len(bob.said("avm_inbox", unread_only=True)["messages"]) > 0  # nothing was marked
+    (message,) = alice.ask("get_prompt", "handoff", {"to": "bob"}).messages
+    assert "bob" in message.content.text and "okapi" in message.content.text
+    for name, arguments in (("handoff", {}), ("handoff", {"to": "x", "y": "z"}), ("nothing", {})):
+        with pytest.raises(MCPError, match=r"required|no such argument|no prompt"):
+            bob.ask("get_prompt", name, arguments)
+
+
+# --- HTTP
+
+
+def test_http_offers_the_same_in_both_protocols(world: World, portal: BlockingPortal, url: str) -> None:
+    for mode in ("legacy", "auto"):
+        with http(portal, url, mode=mode) as peer:
+            path = peer.said("avm_remember", content=f"over http {mode}", namespace="shared")["path"]
+            assert f"over http {mode}" in peer.said("avm_recall", query=f"http {mode}")["text"]
+            assert "no such argument" in peer.refused("avm_read", path=path, other=1)
+            assert peer.ask("read_resource", f"avm:/{path}").contents[0].text == f"over http {mode}\n"
+            mounted = world.mounts["carol"] / path.removeprefix("/")
+            if mode == "legacy":
+                peer.ask("subscribe_resource", f"avm:/{path}")
+                mounted.write_text("changed\n")
+                until(lambda peer=peer, path=path: f"avm:/{path}" in updates(peer))
+            else:
+                with peer.listening(resource_subscriptions=[f"avm:/{path}"]) as events:
+                    mounted.write_text("changed\n")
+                    until(lambda events=events: events)
+
+
+def test_two_agents_speak_over_http_and_stdio(portal: BlockingPortal, url: str, bob: Peer) -> None:
+    with http(portal, url) as alice:
+        bob.call("avm_tell", recipient="alice", body="over the wire", priority="urgent")
+        assert "over the wire" in alice.call("avm_stats").content[1].text
+        alice.call("avm_inbox", mark_read=True)
+
+
+def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    usual = {
+        "Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }  # fmt: skip
+
+    def code(**changed: str | None) -> int:
+        headers = {name: value for name, value in {**usual, **changed}.items() if value is not None}
+        return int(httpx2.post(url, json=body, headers=headers, timeout=LIMIT_S).status_code)
+
+    port = url.split(":")[2].split("/")[0]
+    assert code() == 400  # a request without a session: past all guards
+    assert code(Authorization=None) == 401 and code(Authorization=f"Bearer {TOKEN}x") == 401
+    assert code(Authorization=TOKEN) == 401 and code(Authorization="Bearer") == 401
+    assert code(Host="evil.example") == 421 and code(Host=f"evil.example:{port}") == 421
+    assert code(Host="127.0.0.1:1") == 421
+    assert code(Origin="http://evil.example") == 403 and code(Origin="null") == 403
+    assert code(Origin=f"http://localhost:{port}") == 400
+    assert httpx2.get(url, headers={}, timeout=LIMIT_S).status_code == 401
+    assert httpx2.post(url, content=b"x" * 5_000_000, headers=usual, timeout=LIMIT_S).status_code == 413
+
+
+def test_http_is_not_served_beyond_this_machine_unasked(world: World) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "localhost.example"):
+        with pytest.raises(Invalid, match="--allow-remote"):
+            listen(host, 0, remote=False)
+    for host in ("127.0.0.1", "127.1.2.3", "localhost"):
+        listen(host, 0, remote=False).close()
+    code, said = started({**world.environ, "AVM_MCP_TOKEN": TOKEN}, "--user", "alice", "--http", "--host", "0.0.0.0")
+    assert code == 2 and "--allow-remote" in said
+    code, said = started({**world.environ, "AVM_MCP_TOKEN": "short"}, "--user", "alice", "--http")
+    assert code == 2 and "at least 16" in said
+
+
+def test_the_token_is_made_once_and_kept_from_others(world: World) -> None:
+    environ = {name: value for name, value in world.environ.items() if name != "AVM_MCP_TOKEN"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "token")
+        made = token(str(path), Path(folder), "alice")
+        assert path.stat().st_mode & 0o777 == 0o600 and re.fullmatch(r"[\w-]{43}", made)
+        assert token(str(path), Path(folder), "alice") == made
+        path.chmod(0o644)
+        code, said = started(environ, "--user", "alice", "--http", "--port", "0", "--token-file", str(path))
+        assert code == 1 and "chmod 600" in said
+
+
+def test_a_port_that_is_taken_is_a_clear_error(world: World, url: str) -> None:
+    port = url.split(":")[2].split("/")[0]
+    code, said = started({**world.environ, "AVM_MCP_TOKEN": TOKEN}, "--user", "alice", "--http", "--port", port)
+    assert code == 1 and "in use" in said
+
+
+def test_an_outer_host_can_be_named(world: World) -> None:
+    with http_server(world.environ, "alice", "--allow-host", "memory.example") as url:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Host": "memory.example", "Content-Type": "application/json"}
+        assert httpx2.post(url, json={}, headers=headers, timeout=LIMIT_S).status_code != 421

@@ -1,0 +1,277 @@
+"""Every tool, through the official client: schemas, good input, bad input, urgent mail, two agents."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from mount_world import World, until
+from peers import Peer
+
+from avmfs.mcp import reference, registry
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+
+NAMES = sorted(registry.tools())
+WANTED = {
+    "avm_recall", "avm_browse", "avm_fetch", "avm_remember", "avm_search", "avm_list", "avm_read", "avm_write",
+    "avm_tags", "avm_recent", "avm_stats", "avm_tell", "avm_inbox", "avm_history", "avm_link", "memory",
+}  # fmt: skip
+
+# One good call of each tool, on what `ground` has written, and a word of its answer.
+GOOD: dict[str, tuple[dict[str, Any], str]] = {
+    "avm_recall": ({"query": "zebra stripes", "max_tokens": 500, "strategy": "relevance", "cite": True}, "zebra"),
+    "avm_search": ({"query": "zebra", "limit": 3, "mode": "lexical", "under": "/memory/shared"}, "/ground/zebra.md"),
+    "avm_browse": ({"target": "/memory/shared/ground", "depth": 2}, "zebra.md"),
+    "avm_fetch": ({"targets": ["/memory/shared/ground/zebra.md"]}, "stripes"),
+    "avm_recent": ({"under": "/memory/shared", "minutes": 10}, "zebra.md"),
+    "avm_stats": ({}, '"files"'),
+    "avm_remember": ({"content": "a good memory", "tags": ["good"], "importance": 0.5, "namespace": "shared",
+                      "created": "2026-03-07T10:30"}, "remembered as /memory/shared/"),
+    "avm_list": ({"path": "/memory/shared/ground", "query": "stripes"}, "zebra.md"),
+    "avm_read": ({"path": "/shared/ground/zebra.md", "offset": 2, "limit": 5}, "Zebra"),
+    "avm_write": ({"path": "/shared/good/new.md", "content": "x\n", "mode": "create"}, "v1"),
+    "avm_tags": ({"path": "/shared/ground/zebra.md", "add": ["striped"]}, "striped"),
+    "avm_history": ({"path": "/shared/ground/zebra.md", "older": 1}, "v2"),
+    "avm_link": ({"path": "/shared/ground/zebra.md", "target": "/shared/ground/horse.md", "type": "like"}, "(like)"),
+    "avm_tell": ({"recipient": "carol", "body": "hello", "priority": "low", "expires": "1h"}, "sent to carol"),
+    "avm_inbox": ({"unread_only": True}, "(no"),
+    "memory": ({"command": "view", "path": "/memories"}, "/memories"),
+}  # fmt: skip
+
+# What each refuses beside wrong types and names, and a word of the reason.
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "avm_recall": ({"query": "x", "min_relevance": 2}, "min_relevance: input should be less than or equal to 1"),
+    "avm_search": ({"query": "x", "under": "/memory/nowhere"}, "No such file"),
+    "avm_browse": ({"target": "/memory/shared/ground/zebra.md"}, "not a directory"),
+    "avm_fetch": ({"targets": []}, "targets: list should have at least 1 item"),
+    "avm_recent": ({"since": "yesterday-ish"}, "yesterday-ish"),
+    "avm_stats": ({"under": "/memory/nowhere"}, "No such file"),
+    "avm_remember": ({"content": "x", "created": "noon"}, "expected ISO 8601"),
+    "avm_list": ({"path": "/memory/shared", "tag": "a,b"}, "cannot be a tag"),
+    "avm_read": ({"path": "/shared/ground/none.md"}, "/shared/ground/none.md: No such file"),
+    "avm_write": ({"path": "/shared/ground/zebra.md", "content": "x", "mode": "create"}, "File exists"),
+    "avm_tags": ({"path": "/shared/ground/zebra.md", "add": ["a,b"]}, "cannot be a tag"),
+    "avm_history": ({"path": "/shared/ground/zebra.md", "older": 99}, "99"),
+    "avm_link": ({"path": "/shared/ground/zebra.md", "target": "/shared/ground/none.md"}, "No such file"),
+    "avm_tell": ({"recipient": "nobody-of-that-name", "body": "x"}, "nobody-of-that-name"),
+    "avm_inbox": ({"unread": True}, "unread: no such argument"),
+    "memory": ({"command": "view", "path": "/etc/passwd"}, "not below /memories"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ground(alice: Peer) -> str:
+    """A few shared files, by alice."""
+    alice.call("avm_write", path="/shared/ground/zebra.md", content="# Zebra\n")
+    alice.call("avm_write", path="/shared/ground/horse.md", content="# Horse\nno pattern\n")
+    alice.call("avm_tell", recipient="carol", body="so that what follows is another version", priority="low")
+    alice.said("avm_history", path="/shared/ground/zebra.md")
+    alice.call("avm_read", path="/shared/ground/zebra.md:delta")  # a read version is not amended
+    alice.call("avm_write", path="/shared/ground/zebra.md", content="# Zebra\nblack and white stripes\n")
+    return "/shared/ground"
+
+
+@pytest.fixture
+def both(alice: Peer, bob: Peer) -> tuple[Peer, Peer]:
+    return alice, bob
+
+
+def test_the_tools_of_the_contract_are_there_and_no_others(alice: Peer, bob: Peer) -> None:
+    for peer in (alice, bob):
+        assert {each.name for each in peer.ask("list_tools").tools} == WANTED == set(NAMES)
+    assert set(GOOD) == set(BAD) == WANTED
+
+
+def objects(schema: Any) -> list[dict[str, Any]]:
+    """Every object schema in it."""
+    if isinstance(schema, list):
+        return [each for item in schema for each in objects(item)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema] if "properties" in schema else []
+    return own + [each for value in schema.values() for each in objects(value)]
+
+
+def test_schemas_are_strict_and_every_tool_says_what_it_does(alice: Peer) -> None:
+    for each in alice.ask("list_tools").tools:
+        for schema in (each.input_schema, each.output_schema):
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
+            for part in objects(schema):
+                assert part["additionalProperties"] is False, (each.name, part)
+        for name, about in each.input_schema["properties"].items():
+            assert "description" in about or "enum" in about, (each.name, name)
+        hints = each.annotations
+        assert each.title and each.description and hints is not None
+        assert None not in (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint)
+        assert not (hints.read_only_hint and hints.destructive_hint)
+
+
+def test_the_list_of_tools_costs_a_client_few_tokens(alice: Peer) -> None:
+    from avmfs.text.tokens import TokenCounter
+
+    tools = alice.ask("list_tools").tools
+    seen = json.dumps([[each.name, each.description, each.input_schema] for each in tools])
+    assert TokenCounter("cl100k_base").count(seen) < 4500
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_good_input(both: tuple[Peer, Peer], ground: str, name: str) -> None:
+    arguments, word = GOOD[name]
+    for peer in both:
+        if name == "avm_write" and peer is both[1]:
+            arguments = {**arguments, "path": "/shared/good/other.md"}
+        result = peer.call(name, **arguments)
+        assert word in result.content[0].text
+        schema = registry.output_schema(registry.tools()[name])
+        jsonschema.validate(result.structured_content, schema)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_input(both: tuple[Peer, Peer], ground: str, name: str) -> None:
+    arguments, word = BAD[name]
+    for peer in both:
+        said = peer.refused(name, **arguments)
+        assert word in said and "Traceback" not in said and "pydantic" not in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_does_not_fit_the_schema_is_refused_by_name(bob: Peer, ground: str, name: str) -> None:
+    arguments, _ = GOOD[name]
+    assert "surprise: no such argument" in bob.refused(name, **arguments, surprise=1)
+    for argument, about in registry.input_schema(registry.tools()[name])["properties"].items():
+        wrong: Any = {"not": "that"}
+        said = bob.refused(name, **{**arguments, argument: wrong})
+        assert said.startswith(f"{argument}"), said
+        if argument in registry.input_schema(registry.tools()[name]).get("required", ()):
+            assert f"{argument}: required" in bob.refused(name, **{k: v for k, v in arguments.items() if k != argument})
+        if about.get("type") == "integer":  # nothing is converted
+            assert bob.refused(name, **{**arguments, argument: "5"}).startswith(argument)
+
+
+def test_an_unknown_tool_is_a_protocol_error(bob: Peer) -> None:
+    with pytest.raises(Exception, match="no tool is called 'avm_everything'"):
+        bob.ask("call_tool", "avm_everything", {})
+
+
+def test_two_agents_recall_each_other_s_shared_memory_and_exchange_a_message(alice: Peer, bob: Peer) -> None:
+    made = alice.said("avm_remember", content="The quokka release goes out on Thursday", namespace="shared")
+    kept = alice.said("avm_remember", content="The quokka password is in the safe")["path"]
+    found = bob.said("avm_recall", query="when does the quokka release go out", cite=True)
+    assert "Thursday" in found["text"] and made["path"] in found["text"] and "safe" not in found["text"]
+    hits = bob.said("avm_browse", target="quokka release")["places"]
+    fetched = bob.said("avm_fetch", targets=[hits[0]["handle"], kept])
+    assert fetched["items"][0]["content"] == "The quokka release goes out on Thursday\n"
+    assert fetched["missing"] == [f"{kept}: No such file or directory"]
+
+    bob.call("avm_tell", recipient="alice", body="moved to Friday")
+    messages = alice.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
+    assert [(each["sender"], each["body"]) for each in messages] == [("bob", "moved to Friday")]
+    assert alice.said("avm_inbox", unread_only=True)["messages"] == []
+
+
+def test_urgent_mail_is_a_block_of_its_own_until_it_is_read(alice: Peer, bob: Peer, ground: str) -> None:
+    plain = {name: bob.call(name, **GOOD[name][0]) for name in ("avm_recall", "avm_list", "avm_stats", "avm_search")}
+    views = {path: bob.text("avm_read", path=path) for path in ("/:help", "/shared/ground/:list", "/:recall?q=zebra")}
+    assert all(len(result.content) == 1 for result in plain.values())
+    alice.call("avm_tell", recipient="bob", body="the building burns", priority="urgent")
+    try:
+        for name, before in plain.items():
+            result = bob.call(name, **GOOD[name][0])
+            assert [block.text for block in result.content][:1] == [block.text for block in before.content]
+            assert result.structured_content == before.structured_content
+            (block,) = result.content[1:]
+            assert "the building burns" in block.text and block.meta == {"avm/urgent": True}
+            assert block.annotations.priority == 1.0
+        for path, before in views.items():  # also views that carry a banner elsewhere
+            result = bob.call("avm_read", path=path)
+            assert result.content[0].text == before and "burns" in result.content[1].text
+    finally:
+        shown = bob.call("avm_inbox", unread_only=True, mark_read=True)
+    assert "the building burns" in shown.content[0].text and len(shown.content) == 1
+    assert len(bob.call("avm_stats").content) == 1
+
+
+def test_urgent_mail_sent_from_a_mount_arrives(world: World, bob: Peer) -> None:
+    (world.mounts["carol"] / "tell/bob?priority=urgent").write_text("from the shell\n")
+    result = bob.call("avm_stats")
+    assert "from the shell" in result.content[1].text
+    bob.call("avm_inbox", mark_read=True)
+
+
+def test_progress_is_told_to_who_wants_it(alice: Peer, bob: Peer, ground: str) -> None:
+    for peer in (alice, bob):
+        told: list[tuple[float, float | None, str | None]] = []
+
+        async def tell(done: float, total: float | None, message: str | None, told: list[Any] = told) -> None:
+            told.append((done, total, message))
+
+        targets = [f"{ground}/zebra.md", f"{ground}/horse.md"]
+        peer.ask("call_tool", "avm_fetch", {"targets": targets}, progress_callback=tell)
+        until(lambda told=told: len(told) == 3)
+        assert told == [(0, 2, targets[0]), (1, 2, targets[1]), (2, 2, "done")]
+
+
+def test_bytes_that_are_no_text_come_as_base64_and_characters_are_not_cut(world: World, bob: Peer) -> None:
+    data = bytes(range(256)) * 3
+    (world.mounts["carol"] / "shared/blob.bin").write_bytes(data)
+    found = bob.said("avm_read", path="/shared/blob.bin")
+    assert found["encoding"] == "base64" and base64.b64decode(found["content"]) == data and not found["more"]
+    (world.mounts["carol"] / "shared/wide.md").write_text("äöü€" * 10)
+    text, offset = "", 0
+    while True:
+        piece = bob.said("avm_read", path="/shared/wide.md", offset=offset, limit=7)
+        assert piece["encoding"] == "utf-8"
+        text, offset = text + piece["content"], piece["next_offset"]
+        if not piece["more"]:
+            break
+    assert text == "äöü€" * 10 and offset == 90
+
+
+def test_a_name_that_is_no_unicode_can_be_read_by_its_handle(world: World, bob: Peer) -> None:
+    import os
+
+    shared = os.fsencode(world.mounts["carol"] / "shared/odd")
+    os.mkdir(shared)
+    with open(shared + b"/caf\xe9.md", "w") as file:
+        file.write("espresso\n")
+    (entry,) = bob.said("avm_list", path="/shared/odd")["entries"]
+    assert entry["path"] == "/memory/shared/odd/caf\ufffd.md"
+    assert bob.said("avm_fetch", targets=[entry["handle"]])["items"][0]["content"] == "espresso\n"
+    assert "caf" in bob.text("avm_recall", query="espresso", cite=True)
+
+
+def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: str) -> None:
+    path = f"{ground}/horse.md"
+    assert alice.said("avm_tags", path=path, replace=["fast", "brown"])["tags"] == ["brown", "fast"]
+    assert alice.said("avm_tags", path=path, add=["strong"], remove=["brown"])["tags"] == ["fast", "strong"]
+    assert alice.said("avm_tags")["counts"]["fast"] == 1
+    assert alice.said("avm_tags", path=path, replace=[])["tags"] == []
+    link = {"direction": "out", "path": "/memory/shared/ground/zebra.md", "type": "cousin"}
+    assert link in alice.said("avm_link", path=path, target=f"{ground}/zebra.md", type="cousin")["links"]
+    back = alice.said("avm_link", path=f"{ground}/zebra.md")["links"]
+    assert {"direction": "in", "path": "/memory/shared/ground/horse.md", "type": "cousin"} in back
+    assert (
+        link not in alice.said("avm_link", path=path, target=f"{ground}/zebra.md", type="cousin", remove=True)["links"]
+    )
+    found = alice.said("avm_history", path=f"{ground}/zebra.md", older=0, newer=1)
+    assert found["diff"].endswith("+# Zebra\n") and [each["author"] for each in found["versions"]] == ["alice"] * 2
+
+
+def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> None:
+    seq = bob.said("avm_recent")["seq"]
+    assert bob.said("avm_recent", since=str(seq))["changes"] == []
+    alice.call("avm_write", path="/shared/later.md", content="x")
+    (change,) = bob.said("avm_recent", since=str(seq))["changes"]
+    assert (change["path"], change["status"], change["author"]) == ("/memory/shared/later.md", "added", "alice")
+
+
+def test_the_reference_is_what_the_server_offers() -> None:
+    text = reference.PAGE.read_text("utf-8")
+    assert reference.page(text) == text, "run: python -m avmfs.mcp.reference"
+    for name in NAMES:
+        assert f"### `{name}`" in text

@@ -1,0 +1,54 @@
+"""Each benchmark script runs to its end with the smallest sizes, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.results import read_json
+
+pytestmark = pytest.mark.mount
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUNS = {
+    "bench_mount": ["--variants", "ext4,avmfs", "--ops", "stat,read,overwrite,append,create,unlink", "--clients", "2"],
+    "bench_store": ["--clients", "2"],
+    "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
+    "bench_coherence": ["--mounts", "2", "--checks", "64", "--variants", "ext4,avmfs"],
+    "bench_programs": ["--notes", "60", "--variants", "ext4,avmfs"],
+    "bench_beside": ["--ops", "stat"],
+    "bench_files": [],
+    "bench_idle": ["--mounts", "2"],
+    "bench_ablation": ["--parts", "writer,reads"],
+}
+
+
+@pytest.fixture
+def world() -> None:
+    """Not the module's daemon: the scripts start their own."""
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging() -> None:
+    """The scripts have time limits of their own, and the call below has one."""
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_a_script_measures_every_variant_and_leaves_no_mount(script: str, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, "-m", f"benchmarks.{script}", "--quick", "--local", str(tmp_path), "--json", str(result)]
+    done = subprocess.run(
+        [*command, *RUNS[script]], cwd=ROOT, capture_output=True, text=True, timeout=110,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/daemon", f"{ROOT}/config"])},
+    )  # fmt: skip
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    report = read_json(result)
+    assert report.failures == {}
+    assert report.tables
+    assert all(row for table in report.tables for row in table.rows[:1])
+    assert [target.what for target in report.targets if "wrong of" in target.what and not target.met] == []
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()

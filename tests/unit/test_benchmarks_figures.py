@@ -1,0 +1,183 @@
+"""The arithmetic of the benchmarks: what a figure is made of, and what the judges judge."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
+from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, percentile, ratio, rotated, summarize
+from benchmarks.race_ops import EMPTY, judge
+from benchmarks.results import Report, Table, Target, markdown, read_json, rounded, shown, write_json
+from benchmarks.rounds import take_turns
+from benchmarks.script import _without_json
+
+MS = 1_000_000
+
+
+def _round(per_second: float, **other: float) -> Round:
+    values = {"n": 10, "median_us": 1.0, "p99_us": 2.0, "max_us": 3.0, "fairness": 1.0, **other}
+    return Round(per_second=per_second, **values)  # type: ignore[arg-type]
+
+
+def test_a_percentile_is_by_nearest_rank() -> None:
+    values = [float(i) for i in range(1, 101)]
+    assert percentile(values, 0.5) == 50
+    assert percentile(values, 0.99) == 99
+    assert percentile(values, 1) == 100
+    assert percentile(values, 0) == 1
+    assert percentile([7.0], 0.99) == 7
+    assert percentile([1.0, 2.0, 3.0], 0.99) == 3  # of fewer than 100 the last
+    with pytest.raises(ValueError, match="nothing"):
+        percentile([], 0.5)
+
+
+def test_a_round_spans_from_the_first_start_to_the_last_end() -> None:
+    slow = Timing([4 * MS, 4 * MS], started_ns=0, ended_ns=8 * MS)
+    fast = Timing([1 * MS] * 8, started_ns=2 * MS, ended_ns=10 * MS)
+    found = summarize([slow, fast])
+    assert found.n == 10
+    assert found.per_second == 10 / 0.010
+    assert (found.median_us, found.p99_us, found.max_us) == (1000, 4000, 4000)
+    assert found.fairness == 2 / 8
+
+
+def test_a_client_that_got_nothing_done_makes_a_round_wholly_unfair() -> None:
+    assert summarize([Timing([MS], 0, MS), Timing([], 0, 0)]).fairness == 0
+
+
+def test_a_round_without_any_operation_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(BenchmarkError, match="no operation"):
+        summarize([Timing([], 0, 0)])
+
+
+def test_a_figure_is_the_median_of_rounds_but_for_the_worst_wait() -> None:
+    found = over_rounds([_round(100, max_us=5.0), _round(300, max_us=50.0), _round(110, max_us=7.0)])
+    assert (found.per_second, found.max_us, found.n) == (110, 50, 30)
+
+
+def test_a_ratio_compares_within_rounds_so_that_a_slow_round_does_not_count() -> None:
+    variant = {0: _round(50), 1: _round(5), 2: _round(60)}
+    baseline = {0: _round(100), 1: _round(10), 2: _round(100), 3: _round(1)}
+    found = ratio(variant, baseline)
+    assert found is not None
+    assert (found.median, found.least, found.most) == (0.5, 0.5, 0.6)
+    assert ratio({7: _round(1)}, baseline) is None
+
+
+def test_every_variant_goes_first_in_turn() -> None:
+    assert [rotated("abc", by)[0] for by in range(4)] == ["a", "b", "c", "a"]
+    order: list[str] = []
+    take_turns(2, ["x"], ["a", "b"], {}, lambda cell, variant, loop: order.append(variant))
+    assert order == ["a", "b", "b", "a"]
+
+
+def test_a_variant_that_breaks_off_costs_its_own_column_only() -> None:
+    failures: dict[str, str] = {}
+
+    def one(cell: str, variant: str, loop: int) -> Round:
+        if variant == "bad":
+            raise BenchmarkError("hung")
+        return _round(10)
+
+    outcome = take_turns(3, ["x"], ["good", "bad"], failures, one)
+    assert outcome.figure("x", "bad") is None
+    assert outcome.figure("x", "good") is not None
+    assert outcome.failures == {"bad": "hung"}
+    assert len(outcome.of("x", "good")) == 3
+
+
+def test_a_look_is_judged_by_what_had_been_acknowledged_before_it_and_begun_after_it() -> None:
+    assert judge(False, acked=3, state=3, begun=3)
+    assert judge(False, acked=3, state=4, begun=4)  # overlaps a change: the new state may be seen
+    assert not judge(False, acked=3, state=2, begun=3)  # older than acknowledged
+    assert not judge(False, acked=3, state=4, begun=3)  # of a change that has not begun
+    assert not judge(False, acked=3, state=EMPTY, begun=3)
+    assert judge(False, acked=3, state=EMPTY, begun=4)
+    assert judge(True, acked=3, state=1, begun=3)
+    assert not judge(True, acked=3, state=0, begun=3)
+    assert judge(True, acked=3, state=0, begun=4)
+
+
+def test_a_target_says_whether_it_is_met_and_nothing_where_nothing_was_measured() -> None:
+    assert Target("a", 0.6, ">=", 0.6).met is True
+    assert Target("a", 0.59, ">=", 0.6).met is False
+    assert Target("a", 20.1, "<=", 20).met is False
+    assert Target("a", None, "<=", 20).met is None
+
+
+def test_a_report_survives_its_json_and_names_its_command_in_markdown(tmp_path: Path) -> None:
+    table = Table("t", ("a", "b us"), [("x|y", 1234.5), (), ("z", None)])
+    report = Report("store", "title", "python -m x", {"cpu": "c"}, [table], [Target("t", 1.0, ">=", 2)], {"v": "why"})
+    write_json(tmp_path / "r.json", report)
+    again = read_json(tmp_path / "r.json")
+    assert markdown(again) == markdown(report)
+    assert "`python -m x`" in markdown(report)
+    assert "| x\\|y | 1,234 |" in markdown(report)
+    assert "| t | 1.00 >= 2.00 | MISSED |" in markdown(report)
+    (tmp_path / "bad.json").write_text('{"tables": 3}')
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        read_json(tmp_path / "bad.json")
+
+
+def test_the_command_that_makes_a_figure_again_says_nothing_of_where_its_json_went() -> None:
+    assert list(_without_json(["--quick", "--json", "/x/y", "--rounds", "2"])) == ["--quick", "--rounds", "2"]
+    assert list(_without_json(["--json=/x", "--quick"])) == ["--quick"]
+
+
+def test_figures_are_shown_with_three_significant_digits_and_all_whole_ones() -> None:
+    assert [rounded(x) for x in (0.0123456, 4.5678, 12345.6, 0)] == ["0.0123", "4.57", "12,346", "0"]
+    assert [shown(x) for x in (None, "text", 12345, 0.5)] == ["-", "text", "12,345", "0.500"]
+
+
+def test_the_hits_of_an_lru_are_counted_after_the_warm_part() -> None:
+    assert lru_hits([1, 2, 1, 2, 3, 1], size=2, warm=2) == 2 / 4
+    assert lru_hits([1, 2, 3] * 10, size=2, warm=3) == 0  # a loop one longer than the cache
+
+
+def test_access_patterns_are_what_they_are_called() -> None:
+    n = 20_000
+    orders = {pattern: list(accesses(pattern, 500, n, random.Random(1))) for pattern in PATTERNS}
+    assert all(len(order) == n and min(order) >= 0 and max(order) < 500 for order in orders.values())
+    hits = {pattern: lru_hits(order, 50, 1000) for pattern, order in orders.items()}
+    assert hits["Zipf"] > hits["temporal"] > hits["uniform"]
+    assert hits["uniform"] == pytest.approx(0.1, abs=0.02)
+    distinct = {pattern: len(set(order[-400:])) for pattern, order in orders.items()}
+    assert distinct["working set"] < distinct["uniform"]
+
+
+def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
+    curves = {name: [(1, 100.0, 5.0), (16, 90.0, 50.0)] for name in ("published", "avmfs")}
+    data = {"agents, total per second, p99 in ms": curves}
+    result = tmp_path / "contention.json"
+    table = Table("t", ("agents", "total /s"), [("1", 100.0)])
+    target = Target("x", 1.0, ">=", 0.5)
+    write_json(result, Report("contention", "writers", "python -m y", {"cpu": "c"}, [table], [target], data=data))
+
+    page = _run_module("benchmarks.report", result)
+    assert page.returncode == 0
+    assert "## writers" in page.stdout
+    assert "| bench_contention | 1 | 0 | 0 |" in page.stdout
+    bad = _run_module("benchmarks.report", tmp_path / "missing.json")
+    assert bad.returncode == 2
+    assert "missing.json" in bad.stderr
+
+    drawn = _run_module("benchmarks.plots", "--out", tmp_path / "plots", result)
+    if importlib.util.find_spec("matplotlib") is None:
+        assert drawn.returncode == 2
+        assert "avmfs[bench]" in drawn.stderr
+    else:
+        assert drawn.returncode == 0, drawn.stderr
+        assert "<svg" in (tmp_path / "plots/contention.svg").read_text()
+
+
+def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parent.parent.parent
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], cwd=root, capture_output=True, text=True, timeout=100
+    )

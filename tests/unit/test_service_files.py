@@ -1,0 +1,92 @@
+"""The service's files: systemd takes the unit, a property list is one, and values survive the quoting."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from avmfs_daemon import service
+from avmfs_daemon.service import ServiceProblem
+
+pytestmark = pytest.mark.timeout(60)
+
+ODD = "/opt/a b/100% $HOME \"q\" 'p' \\x;#/avm-daemon"
+
+
+def made(platform: service.Platform, home: Path, command: list[str], **environ: str) -> service.Service:
+    return service.make(platform, command, environ, home, home / "log")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    path = tmp_path / "bin dir" / "avm-daemon"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_finds_nothing_wrong_with_the_installed_unit(tmp_path: Path, program: list[str]) -> None:
+    values = {"AVM_CONFIG_DIR": "/etc/a b", "AVM_DATA_DIR": '/x/100% "$HOME" \\n', "PATH": "/usr/bin:/bin"}
+    found = made("systemd", tmp_path, program, **values)
+    assert service.put(found, force=False)
+    (tmp_path / "run").mkdir(mode=0o700)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", str(found.path)],
+        capture_output=True, text=True, timeout=50,
+        env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, program: list[str]) -> None:
+    found = made("systemd", tmp_path, program, AVM_CONFIG_DIR="/c", AVM_AGENT="alice", OTHER="x", AVM_DB="")
+    assert found.path == tmp_path / ".config/systemd/user/avm-daemon.service"
+    lines = found.text.splitlines()
+    assert f'ExecStart="{program[0]}" start' in lines and f'ExecReload="{program[0]}" reload' in lines
+    assert [line for line in lines if line.startswith("Environment=")] == ['Environment="AVM_CONFIG_DIR=/c"']
+    assert {"Type=notify", "WatchdogSec=60", "Restart=on-failure", "WantedBy=default.target"} <= set(lines)
+    assert "@" not in found.text and "enable-linger" in found.following
+    elsewhere = made("systemd", tmp_path, program, XDG_CONFIG_HOME=str(tmp_path / "x"))
+    assert elsewhere.path == tmp_path / "x/systemd/user/avm-daemon.service"
+
+
+def test_odd_names_are_quoted_for_systemd(tmp_path: Path) -> None:
+    text = made("systemd", tmp_path, [ODD], AVM_DB=ODD).text
+    assert 'ExecStart="/opt/a b/100%% $$HOME \\"q\\" \'p\' \\\\x;#/avm-daemon" start' in text
+    assert 'Environment="AVM_DB=/opt/a b/100%% $HOME \\"q\\" \'p\' \\\\x;#/avm-daemon"' in text
+    with pytest.raises(ServiceProblem, match="control character"):
+        made("systemd", tmp_path, ["/bin/x\nExecStartPost=/bin/evil"])
+
+
+def test_the_property_list_says_the_same(tmp_path: Path) -> None:
+    found = made("launchd", tmp_path, [ODD], AVM_DB="<&>", PATH="/bin")
+    assert found.path == tmp_path / "Library/LaunchAgents/org.avmfs.daemon.plist"
+    read = plistlib.loads(found.text.encode())
+    assert read["ProgramArguments"] == [ODD, "start"]
+    assert read["EnvironmentVariables"] == {"AVM_DB": "<&>", "PATH": "/bin"}
+    assert read["KeepAlive"] == {"SuccessfulExit": False} and read["RunAtLoad"] is True and read["Umask"] == 0o077
+    assert read["StandardErrorPath"] == str(tmp_path / "log") and str(found.path) in found.following
+
+
+def test_a_file_of_somebody_else_is_not_replaced_unasked(tmp_path: Path, program: list[str]) -> None:
+    found = made("systemd", tmp_path, program)
+    assert service.put(found, force=False) and not service.put(found, force=False)
+    found.path.write_text(found.text.replace("RestartSec=2", "RestartSec=9"))
+    assert service.put(found, force=False)  # still ours
+    found.path.write_text("[Unit]\n")
+    with pytest.raises(ServiceProblem, match="--force"):
+        service.put(found, force=False)
+    assert found.path.read_text() == "[Unit]\n"
+    assert service.put(found, force=True) and found.path.read_text() == found.text
+    assert os.listdir(found.path.parent) == ["avm-daemon.service"]
+
+
+def test_the_program_names_itself_so_that_it_is_found_from_anywhere(tmp_path: Path, program: list[str]) -> None:
+    assert service.own_command(program[0]) == program
+    assert service.own_command("/somewhere/__main__.py")[1:] == ["-m", "avmfs_daemon"]
