@@ -34,6 +34,16 @@ class Counts:
     waiting_semantic: int
 
 
+@dataclass(frozen=True, slots=True)
+class VectorModel:
+    """Which model the store's vectors are to be of. ``settled``: every passage that lacks its vector of this model
+    is on the queue."""
+
+    model: str
+    dimension: int
+    settled: bool
+
+
 class Reader(Protocol):
     """Questions on one snapshot. Node arguments that the asker cannot see raise NotFound."""
 
@@ -117,8 +127,12 @@ class Store(Protocol):
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
 
+    def vector_model(self) -> VectorModel | None:
+        """None while nothing has ever been embedded."""
+        ...
+
     def pending_passages(self, model: str, limit: int) -> Sequence[tuple[int, int, str]]:
-        """Passages that wait for a vector: (id, document, text). For the indexer."""
+        """Passages that wait for a vector: (id, document, text), the newest first. For the indexer."""
         ...
 
     def idle_documents(self, model: str, limit: int) -> list[int]:
