@@ -282,16 +282,18 @@ class Supervisor:
             ],
             "embedding": self._service.status(),
             "index": self._index_status(),
-            "indexing": self._figures.get("keeper", {}),
             "store": store,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
         }
 
     def _index_status(self) -> dict[str, Any]:
         slot = next((slot for slot in self._crew.slots if slot.kind == "index"), None)
-        if slot is None or slot.current is None:
-            return {"state": "starting" if slot is None else slot.state, "pid": None}
-        return {"state": slot.state, "pid": slot.current.pid, **self._figures.get("index", {})}
+        status: dict[str, Any] = {
+            "state": "starting" if slot is None else slot.state,
+            "pid": None if slot is None or slot.current is None else slot.current.pid,
+            "embedding": self._figures.get("keeper", {}),
+        }
+        return status | (self._figures.get("index", {}) if status["pid"] is not None else {})
 
     def _reload(self) -> None:
         replies, self._reload_replies, self._reload_wanted = self._reload_replies, [], False
