@@ -18,12 +18,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from avmfs_config import EmbeddingSettings
 
 from avmfs import wire
+from avmfs.embed import engines
+from avmfs.embed.cache import Remembered
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ REPLY_LIMIT: Final = 16 * 1024 * 1024
 TEXTS: Final = 256  # in one request
 TEXT_BYTES: Final = 64 * 1024
 URGENT_BATCH: Final = 64
+QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB of MiniLM
 INDEX_BATCH: Final = 16  # smaller: a query that comes in meanwhile waits for it
 LOADING: Final = "the model is still loading"
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
@@ -66,7 +70,8 @@ class EmbeddingService:
         self._loads = 0
         self._state, self._reason = "off", OFF
         self._model, self._dimension = "", 0
-        self._requests = self._texts = 0
+        self._requests = self._texts = self._remembered_texts = 0
+        self._queries = Remembered(QUERIES)
         self._computing = False
 
     def load(self, factory: Callable[[], Embedder] | None) -> None:
@@ -92,7 +97,8 @@ class EmbeddingService:
         with self._ready:
             status: dict[str, Any] = {
                 "state": self._state, "model": self._model, "dimension": self._dimension,
-                "requests": self._requests, "texts": self._texts,
+                "requests": self._requests, "texts": self._texts, "remembered": self._remembered_texts,
+                "waiting": sum(len(job.texts) - job.taken for job in (*self._urgent, *self._waiting)),
             }  # fmt: skip
             return status | ({"reason": self._reason} if self._reason else {})
 
@@ -200,6 +206,12 @@ class EmbeddingService:
             if request["op"] == "info" or not request["texts"]:
                 return {"model": self._model, "dimension": self._dimension, "vectors": b""}
             self._texts += len(request["texts"])
+            texts, model, dimension = request["texts"], self._model, self._dimension
+            known = self._queries.known(model, texts) if request["urgent"] else {}
+            if len(known) == len(set(texts)):  # a query asked before waits for nobody
+                self._remembered_texts += len(texts)
+                vectors = b"".join(known[text].astype("<f4").tobytes() for text in texts)
+                return {"model": model, "dimension": dimension, "vectors": vectors}
             job = _Job(request["texts"], request["urgent"])
             (self._urgent if job.urgent else self._waiting).append(job)
             self._ready.notify()
@@ -208,6 +220,9 @@ class EmbeddingService:
             job.error = "the model changed meanwhile"
         if job.error:
             return {"error": job.error}
+        if job.urgent:
+            rows = [row for part in job.parts for row in part.vectors]
+            self._queries.keep(job.parts[0].model, dict(zip(job.texts, rows, strict=True)))
         vectors = b"".join(part.vectors.astype("<f4").tobytes() for part in job.parts)
         return {"model": job.parts[0].model, "dimension": int(job.parts[0].vectors.shape[1]), "vectors": vectors}
 
@@ -341,14 +356,6 @@ def _chunks(texts: Sequence[str]) -> list[list[str]]:
     return chunks
 
 
-def factory_for(settings: EmbeddingSettings) -> Callable[[], Embedder] | None:
-    """How to make the configured engine; None when semantic search is turned off."""
-    if not settings.enabled:
-        return None
-
-    def load() -> Embedder:
-        from avmfs.embed.local import LocalEmbedding
-
-        return LocalEmbedding(settings.model, settings.path, settings.device, settings.allow_download)
-
-    return load
+def factory_for(settings: EmbeddingSettings, cache: Path) -> Callable[[], Embedder] | None:
+    """How to make the configured engine; None when semantic search is turned off. ``cache`` is the engine's folder."""
+    return (lambda: engines.make(settings, cache)) if settings.enabled else None

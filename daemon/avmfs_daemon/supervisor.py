@@ -171,7 +171,7 @@ class Supervisor:
             self._crew.finish(slot for slot in group if slot in self._crew.slots)
 
     def _load_model(self) -> None:
-        self._service.load(factory_for(self._settings.embedding))
+        self._service.load(factory_for(self._settings.embedding, self._paths.database.parent / "models"))
 
     # The loop ----------------------------------------------------------------------------------------------
 

