@@ -16,6 +16,7 @@ question whose time is over before its turn is refused, and so is one more than 
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import selectors
@@ -73,7 +74,8 @@ class IndexServer:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._wake, self._waker = socket.socketpair()
-        self._waiting = self._connections = self._scans = 0
+        self._waiting = 0
+        self._clients: set[socket.socket] = set()
         self._counting = threading.Lock()
         self._figures: dict[str, Any] = {}
 
@@ -84,14 +86,20 @@ class IndexServer:
 
     def run(self) -> None:
         """Answer until stopped."""
-        threading.Thread(target=self._follow, name="follow", daemon=True).start()
+        follower = threading.Thread(target=self._follow, name="follow", daemon=True)
+        follower.start()
         self._listener.setblocking(False)
-        with selectors.DefaultSelector() as selector:
+        with self._wake, self._waker, selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
             while not self._stopping.is_set():
                 if self._listener in {key.fileobj for key, _ in selector.select()}:
                     self._accept()
+            follower.join(1)
+        with self._counting:
+            for client in self._clients:
+                with contextlib.suppress(OSError):  # it went away by itself
+                    client.shutdown(socket.SHUT_RDWR)
 
     # The table --------------------------------------------------------------------------------------------
 
@@ -165,8 +173,9 @@ class IndexServer:
             self._stopping.wait(0.05)  # the listener stays readable: do not spin
             return
         with self._counting:
-            full = self._connections >= CONNECTIONS
-            self._connections += not full
+            full = len(self._clients) >= CONNECTIONS
+            if not full:
+                self._clients.add(client)
         if full:
             client.close()
             return
@@ -187,7 +196,7 @@ class IndexServer:
             log.warning("index: dropping a peer: %s", e)
         finally:
             with self._counting:
-                self._connections -= 1
+                self._clients.discard(client)
 
     def _greeted(self, item: Any) -> str:
         agent = item.get("agent") if isinstance(item, dict) else None
@@ -232,7 +241,6 @@ class IndexServer:
             with self._open() as (db, scopes):
                 followed.catch_up(db)
                 visible = scopes.visible(db, who).ids
-            self._scans += 1
             return followed.table.nearest(visible, vector, question["k"], also, within)
         except Behind:
             self._followed = None

