@@ -181,6 +181,19 @@ def test_vectors_of_another_model_are_never_compared_and_the_new_ones_take_over(
         house.ask(client, ALICE)
 
 
+def test_the_model_of_an_empty_store_is_known_too(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    try:
+        house.store.submit(OPERATOR, "follow_model", model=house.embedder.model_id, dimension=house.embedder.dimension)
+        house.start()
+        assert len(house.ask(house.client(), ALICE).passages) == 0
+        house.write(ALICE, "/memory/a", "coffee beans")
+        house.embed()
+        assert len(house.ask(house.client(), ALICE).passages) == 1
+    finally:
+        house.close()
+
+
 def test_damaged_vectors_are_left_out_and_made_anew(house: House) -> None:
     db = apsw.Connection(str(house.store.path))
     number = db.execute("select min(id) from vector").get

@@ -81,6 +81,7 @@ def follow_model(tx: Tx, model: str, dimension: int, limit: int = 5000) -> dict[
     walk = vector_model.read(tx.db)
     if walk is None or (walk.model, walk.dimension) != (model, dimension):
         walk = vector_model.Walk(model, dimension, 0, newest)  # later ones queue themselves
+        vector_model.write(tx.db, walk)
     if walk.settled:
         return {"queued": 0, "left": 0}
     reached = tx.db.execute(
