@@ -85,6 +85,10 @@ class Reader(Protocol):
         """Why the document is in no index; "" while it waits; None when it is indexed."""
         ...
 
+    def awaits_vectors(self, document: int) -> bool:
+        """Whether some of its passages have no vector yet, in a store where vectors are made."""
+        ...
+
     def newest_seq(self) -> int: ...
     def changes(
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True

@@ -152,7 +152,8 @@ class SqliteStore:
         with self.connection() as (db, _):
             # First of what was written last: behind a backlog of an hour, a new note is found within a second.
             rows: list[Any] = db.execute(
-                f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256 limit ?",
+                f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256"
+                " order by passage.id desc limit ?",
                 (model, limit),
             ).fetchall()
             if len(rows) < limit:
