@@ -119,14 +119,20 @@ class Engine:
         inside = index.below(under)
         within = None if inside is None else np.fromiter(inside, np.int64, len(inside))
         found = lexical.search(index, words)
-        near, degraded = self._near(index, q, mode, found, within)
+        near, degraded = self._near(index, q, mode, limit, found, within)
         if mode == "semantic" and degraded is None:
             found = lexical.NOTHING
         hits = self._fetch(index, fuse.fuse(found, near), limit, under, within, min_relevance, one_per_document)
         return Answer(q, hits, degraded, seq)
 
     def _near(
-        self, index: SearchIndex, q: str, mode: Mode, found: lexical.Lexical, within: NDArray[np.int64] | None
+        self,
+        index: SearchIndex,
+        q: str,
+        mode: Mode,
+        limit: int,
+        found: lexical.Lexical,
+        within: NDArray[np.int64] | None,
     ) -> tuple[semantic.Semantic, str | None]:
         if mode == "lexical":
             return semantic.NOTHING, None
@@ -134,7 +140,7 @@ class Engine:
             return semantic.NOTHING, self._absent
         try:
             query = self._embedder.embed_batch([q], urgent=True)
-            return semantic.search(index, query, also=found.passages, within=within), None
+            return semantic.search(index, query, limit=limit, also=found.passages, within=within), None
         except (EmbeddingUnavailable, Busy) as error:
             return semantic.NOTHING, error.reason
 

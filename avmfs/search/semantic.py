@@ -2,7 +2,7 @@
 
 Owns how many are asked for. Called by the engine. Where the vectors are scanned is the index's matter: in another
 process, as a rule. What is asked for here is enough for an exact ranking of words and meaning together: a passage
-that is neither among the DEPTH nearest nor among those found by words stands behind DEPTH others.
+that is neither among the nearest nor among those found by words stands behind all of the former.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from avmfs.embed.protocol import Batch
 from avmfs.search.index import SearchIndex
 
-DEPTH: Final = 1_000
-"""Nearest passages that are asked for. An answer has 200 hits at most, several of which may be of one document."""
+DEPTH: Final = 400
+"""Nearest passages that are asked for at least; two for each hit that is wanted, as several may be of one document."""
 
 NOBODY: Final = np.zeros(0, np.int64)
 
@@ -37,10 +37,10 @@ def search(
     index: SearchIndex,
     query: Batch,
     *,
-    depth: int = DEPTH,
+    limit: int = 0,
     also: NDArray[np.int64] = NOBODY,
     within: NDArray[np.int64] | None = None,
 ) -> Semantic:
-    """The ``depth`` passages nearest to the first vector of ``query`` among vectors of the same model, and the
-    cosines of ``also`` (what words have found). ``within``: only among these. Raises Busy."""
-    return Semantic(*index.nearest(query.model, query.vectors[0], depth, also, within))
+    """The passages nearest to the first vector of ``query`` among vectors of the same model, enough for ``limit``
+    hits, and the cosines of ``also`` (what words have found). ``within``: only among these. Raises Busy."""
+    return Semantic(*index.nearest(query.model, query.vectors[0], max(DEPTH, 2 * limit), also, within))
