@@ -174,8 +174,12 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def temporary_daemon(under: Path, agent: str = "bench", ready_within_s: float = 30) -> Iterator[Daemon]:
+def temporary_daemon(
+    under: Path, agent: str = "bench", ready_within_s: float = 30, embedding: Mapping[str, object] | None = None
+) -> Iterator[Daemon]:
     """Start a daemon with an empty store and one mount in a new directory under `under`; stop it at the end.
+
+    `embedding` is that section of its config.yaml; None turns embeddings off.
 
     Raises BenchmarkError, with the end of the daemon's log, when the mount is not ready in time.
     """
@@ -191,7 +195,7 @@ def temporary_daemon(under: Path, agent: str = "bench", ready_within_s: float = 
         # JSON is YAML, and quotes whatever a path may hold.
         config = {
             "mounts.yaml": {"mounts": [{"mountpoint": str(mountpoint), "agent_id": agent}]},
-            "config.yaml": {"embedding": {"enabled": False}},
+            "config.yaml": {"embedding": dict(embedding or {"enabled": False})},
         }
         for name, document in config.items():
             (folders["AVM_CONFIG_DIR"] / name).write_text(json.dumps(document) + "\n")
