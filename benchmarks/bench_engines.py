@@ -131,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.append(
             Figures(
                 name, loaded[name].model_id, first.shape[1], load_s[name], median,
-                percentile(sorted(times[name]), 0.99), statistics.median(times[names[0]]) / median, count / took, cosine, recalls,
+                percentile(sorted(times[name]), 0.99), statistics.median(times[names[0]]) / median, count / took,
+                cosine, recalls,
             )
         )  # fmt: skip
     facts = {**machine(), "N": f"{asked.queries} questions a set", "baseline": names[0]}

@@ -5,13 +5,16 @@ Owns the pipe protocol. Requests are msgpack maps of at most REQUEST_LIMIT bytes
 row; no vectors for info) or {"id", "error"}. One request is in flight per pipe. Nothing is ever unpickled.
 
 Threads: the service has one thread per pipe, which alone reads and writes it, so a child that floods, sends
-garbage or never reads its replies stops nothing but that thread; and one that computes. The supervisor's loop
-only calls `serve`, `load` and `status`, which do not wait.
+garbage or never reads its replies stops nothing but that thread; and two that compute: one what somebody waits for,
+one, of lower priority, what was written. The supervisor's loop only calls `serve`, `load` and `status`, which do not
+wait.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -38,6 +41,7 @@ TEXT_BYTES: Final = 64 * 1024
 URGENT_BATCH: Final = 64
 QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB of MiniLM
 INDEX_BATCH: Final = 16  # smaller: a query that comes in meanwhile waits for it
+YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
 _ROOM: Final = REQUEST_LIMIT - 16 * 1024  # for texts, in a request
@@ -85,7 +89,8 @@ class EmbeddingService:
                 return
             if not self._computing:
                 self._computing = True
-                threading.Thread(target=self._compute, name="embed", daemon=True).start()
+                for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
+                    threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
             load = (factory, self._loads)
         threading.Thread(target=self._load, args=load, name="load model", daemon=True).start()
 
@@ -133,12 +138,15 @@ class EmbeddingService:
                 job.error = self._reason
                 job.done.set()
 
-    def _compute(self) -> None:
+    def _compute(self, queue: deque[_Job]) -> None:
+        if queue is self._waiting and sys.platform == "linux":
+            # Of this thread and of those that its libraries start: who reads, writes or asks goes first.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
         while True:
             with self._ready:
-                while not (self._urgent or self._waiting):
+                while not queue:
                     self._ready.wait()
-                slices = self._next_slices()
+                slices = self._next_slices(queue, URGENT_BATCH if queue is self._urgent else INDEX_BATCH)
                 embedder = self._embedder
             try:
                 if embedder is None:
@@ -155,9 +163,8 @@ class EmbeddingService:
             else:
                 self._finish(slices, batch, "")
 
-    def _next_slices(self) -> list[tuple[_Job, int, int]]:
-        """Up to a batch of texts from the jobs in front: of urgent ones if there are any, else of the others."""
-        queue, room = (self._urgent, URGENT_BATCH) if self._urgent else (self._waiting, INDEX_BATCH)
+    def _next_slices(self, queue: deque[_Job], room: int) -> list[tuple[_Job, int, int]]:
+        """Up to ``room`` texts from the jobs in front."""
         slices = []
         while queue and room:
             job = queue[0]
@@ -214,7 +221,7 @@ class EmbeddingService:
                 return {"model": model, "dimension": dimension, "vectors": vectors}
             job = _Job(request["texts"], request["urgent"])
             (self._urgent if job.urgent else self._waiting).append(job)
-            self._ready.notify()
+            self._ready.notify_all()
         job.done.wait()
         if not job.error and len({part.model for part in job.parts}) > 1:
             job.error = "the model changed meanwhile"
