@@ -27,9 +27,9 @@ def follow_model(store: Store, model: str, dimension: int) -> bool:
     return bool(store.submit(_OPERATOR, "follow_model", model=model, dimension=dimension)["left"])
 
 
-def embed_some(store: Store, embedder: Embedder, model: str) -> int:
-    """One batch of passages; how many were dealt with. Raises EmbeddingUnavailable."""
-    passages = store.pending_passages(model, BATCH)
+def embed_some(store: Store, embedder: Embedder, model: str, limit: int = BATCH) -> int:
+    """One batch of up to ``limit`` passages; how many were dealt with. Raises EmbeddingUnavailable."""
+    passages = store.pending_passages(model, limit)
     if not passages:
         idle = store.idle_documents(model, 2 * BATCH)
         if idle:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
-from avmfs.search.indexer import embed_some, follow_model
+from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.protocol import Store
 from avmfs.store.submit import OPERATOR
 
@@ -29,6 +29,8 @@ CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 DRAIN: Final = 64
 TELL_S: Final = 1.0  # between reports of progress
+HOLD_S: Final = 1.0  # while commits keep coming in, vectors wait for so long at most,
+TRICKLE: Final = 8  # and then only so many are made: writing goes first
 
 
 class InformedEmbedder(Embedder, Protocol):
@@ -54,6 +56,7 @@ class Keeper:
         self._figures: dict[str, Any] = {"embedded": 0, "per_second": None, "last_burst": 0, "searchable_after_s": None}
         self._since: float | None = None  # by our clock: when passages began to wait for vectors
         self._burst, self._told_at = 0, float("-inf")
+        self._embedded_at = float("-inf")
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
         self._chores_at = self._clients_at = clock()
@@ -131,10 +134,14 @@ class Keeper:
     def _embed_some(self, model: str) -> bool:
         assert self._embedder is not None
         began = self._clock()
+        writing = self._woken.is_set()  # by a commit since we last waited for one
+        if writing and began - self._embedded_at < HOLD_S:
+            return False
         if self._since is None:
             self._since, self._burst = began, 0
-        done = embed_some(self._store, self._embedder, model)
-        took = self._clock() - began
+        done = embed_some(self._store, self._embedder, model, TRICKLE if writing else BATCH)
+        self._embedded_at = self._clock()
+        took = self._embedded_at - began
         self._burst += done
         self._figures["embedded"] += done
         self._figures["per_second"] = round(done / took, 1) if took > 0 and done else self._figures["per_second"]

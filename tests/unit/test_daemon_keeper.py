@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_daemon.keeper import ORPHAN_S, Keeper
+from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, TRICKLE, Keeper
 
 from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
@@ -184,6 +184,29 @@ def test_a_damaged_vector_is_made_anew_when_its_store_is_looked_through(house: H
     house.keeper = house.new_keeper()
     house.work()
     assert house.applying.applier.db.execute("select length(data) from vector").get == 4 * 64
+
+
+def test_while_commits_keep_coming_in_few_vectors_are_made(house: House) -> None:
+    house.work()
+    for number in range(50):
+        house.write(f"n{number}", f"note number {number}")
+    house.keeper.wake()
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: TRICKLE}, "some, after the wait"
+    for _ in range(5):
+        assert not house.keeper.step(), "it waits for the next commit or the end of its pause"
+    assert vectors(house) == {house.engine.model_id: TRICKLE}
+    house.later(HOLD_S)
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: 2 * TRICKLE}
+    quiet = threading.Thread(target=house.keeper.run)
+    quiet.start()
+    deadline = time.monotonic() + 10
+    while house.store.queue_lengths()[1] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    house.keeper.stop()
+    quiet.join(5)
+    assert vectors(house) == {house.engine.model_id: 50}
 
 
 def test_progress_and_the_time_to_searchable_are_reported(house: House) -> None:
