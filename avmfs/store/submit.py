@@ -23,8 +23,8 @@ from avmfs.errors import Busy, TooBig, from_wire
 from avmfs.store import database
 from avmfs.store.applier import Applier
 from avmfs.store.lock import StoreLock
+from avmfs.store.peers import REQUEST_LIMIT
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import REQUEST_LIMIT
 
 OPERATOR = Principal("avmfs", operator=True)
 
