@@ -40,6 +40,7 @@ class AVM:
         environ = os.environ if environ is None else environ
         where = located(environ, db, config)
         self.agent = who_am_i(agent, environ)
+        self.database = where.database
         self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings)
 
     def __enter__(self) -> AVM:

@@ -39,8 +39,8 @@ class StoreClient:
     def attach(self, database: str, socket: str, key: str, client: int) -> None:
         """To a running writer, as an agent of its own."""
         from avmfs.access import Principal
+        from avmfs.store.peers import proof
         from avmfs.store.sqlite import open_attached
-        from avmfs.store.writer import proof
 
         self._who = Principal(f"c{client}")
         self._store = open_attached(

@@ -1,7 +1,8 @@
 """Remembering the vectors of queries.
 
-Owns a small LRU in front of an embedder, for queries only: documents are embedded once and their vectors
-stored. Called by search. Knows no model. Threads: any; the lock is never held while embedding.
+Owns a small LRU for queries only (documents are embedded once and their vectors stored), and an embedder that has
+one. The service that holds the model keeps one for all processes; where no daemon runs, search wraps its engine.
+Knows no model. Threads: any; the lock is never held while embedding.
 """
 
 from __future__ import annotations
@@ -10,54 +11,71 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.embed.protocol import Batch, Embedder
 
+SIZE: Final = 512
 
-class QueryCache:
-    """An Embedder that keeps the last ``size`` vectors of another one.
+Vectors = NDArray[np.float32]
 
-    The key is a digest of the whole text: two long questions with a common beginning are two questions.
-    """
 
-    def __init__(self, embedder: Embedder, size: int = 512) -> None:
-        self._embedder = embedder
+class Remembered:
+    """The last ``size`` vectors of queries, each under its model and a digest of the whole text: two long questions
+    with a common beginning are two questions."""
+
+    def __init__(self, size: int = SIZE) -> None:
         self._size = size
-        self._model = ""
-        self._kept: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, bytes], Vectors] = OrderedDict()
         self._lock = threading.Lock()
 
-    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
-        keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+    def known(self, model: str, texts: Sequence[str]) -> dict[str, Vectors]:
+        """Of ``texts``, those whose vectors of ``model`` are kept."""
+        keys = {text: (model, _digest(text)) for text in texts}
         with self._lock:
-            model = self._model
-            known = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in known:
-                self._kept.move_to_end(key)
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        if missing or not texts:
-            fresh = self._embedder.embed_batch(list(missing.values()), urgent=urgent)
-            if known and fresh.model != model:
-                # The engine changed under us: its vectors and the kept ones are not comparable.
-                missing = dict(zip(keys, texts, strict=True))
-                known = {}
-                fresh = self._embedder.embed_batch(list(missing.values()), urgent=urgent)
-            if not texts:
-                return fresh
-            model = fresh.model
-            known |= dict(zip(missing, fresh.vectors, strict=True))
-            self._keep(model, {key: known[key] for key in missing})
-        return Batch(model, np.stack([known[key] for key in keys]))
+            found = {text: self._kept[key] for text, key in keys.items() if key in self._kept}
+            for text in found:
+                self._kept.move_to_end(keys[text])
+        return found
 
-    def _keep(self, model: str, vectors: dict[bytes, NDArray[np.float32]]) -> None:
+    def keep(self, model: str, vectors: dict[str, Vectors]) -> None:
+        # A copy: a row of a batch would keep the whole batch alive.
+        copies = {(model, _digest(text)): vector.copy() for text, vector in vectors.items()}
         with self._lock:
-            if model != self._model:
-                self._kept.clear()
-                self._model = model
-            # A copy: a row of the batch would keep the whole batch alive.
-            self._kept.update((key, vector.copy()) for key, vector in vectors.items())
+            self._kept.update(copies)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
+
+
+class QueryCache:
+    """An Embedder that remembers what another one gave."""
+
+    def __init__(self, embedder: Embedder, size: int = SIZE) -> None:
+        self._embedder = embedder
+        self._remembered = Remembered(size)
+        self._model = ""
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        model = self._model
+        known = self._remembered.known(model, texts)
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        if missing or not texts:
+            fresh = self._embedder.embed_batch(missing, urgent=urgent)
+            if not texts:
+                return fresh
+            if known and fresh.model != model:
+                # The engine changed under us: its vectors and the kept ones are not comparable.
+                missing, known = list(dict.fromkeys(texts)), {}
+                fresh = self._embedder.embed_batch(missing, urgent=urgent)
+            self._model = model = fresh.model
+            new = dict(zip(missing, fresh.vectors, strict=True))
+            self._remembered.keep(model, new)
+            known |= new
+        return Batch(model, np.stack([known[text] for text in texts]))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -87,18 +87,19 @@ class LocalEmbedding:
         transformer = self._loaded()
         limit = _CHARACTERS_PER_TOKEN * (transformer.max_seq_length or 512)
         clean = [text.encode("utf-8", "replace").decode().strip()[:limit] for text in texts]
-        slices = [np.zeros((0, self.dimension), np.float32)]
+        order = sorted(range(len(clean)), key=lambda at: len(clean[at]))  # a slice is as long as its longest
+        vectors = np.zeros((len(clean), self.dimension), np.float32)
         for at in range(0, len(clean), SLICE):
+            places = order[at : at + SLICE]
             with self._running:
-                found = transformer.encode(
-                    clean[at : at + SLICE],
+                vectors[places] = transformer.encode(
+                    [clean[place] for place in places],
                     batch_size=SLICE,
                     normalize_embeddings=True,
                     convert_to_numpy=True,
                     show_progress_bar=False,
                 )
-            slices.append(np.asarray(found, np.float32))
-        return Batch(self.model_id, np.concatenate(slices))
+        return Batch(self.model_id, vectors)
 
     def _found(self) -> weights.Weights:
         with self._loading:

@@ -53,9 +53,8 @@ class Replies:
 
     def will_be_cached(self, parent: int, name: bytes) -> None:
         """The kernel is about to have this name, or its absence: whoever changes it has to tell. Before it is looked up
-        or made."""
-        if self._valid:
-            self._seen.note(parent, name)
+        or made; also while nothing may be cached, which may change before the reply leaves."""
+        self._seen.note(parent, name)
 
     def switch(self, caching: bool) -> None:
         """From now on replies may be cached, or must not be."""

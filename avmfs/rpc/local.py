@@ -14,7 +14,7 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
-from avmfs.embed.local import LocalEmbedding
+from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory, Surroundings
@@ -42,11 +42,7 @@ class LocalDoor:
         )  # fmt: skip
         self._store = open_direct(database, policy, index)
         wanted = settings.embedding
-        self._embedder = (
-            LocalEmbedding(wanted.model, path=wanted.path, device=wanted.device, allow_download=wanted.allow_download)
-            if embeddings and wanted.enabled
-            else None
-        )
+        self._embedder = engines.make(wanted, database.parent / "models") if embeddings and wanted.enabled else None
         engine = Engine(
             self._store.search_index, self._embedder, TokenCounter(settings.search.encoding), absent=NO_DAEMON
         )

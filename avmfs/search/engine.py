@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
+from avmfs.errors import Busy
 from avmfs.node import Hit
 from avmfs.search import fuse, lexical, semantic
 from avmfs.search.index import SearchIndex
@@ -66,7 +68,8 @@ class Engine:
         self.counter = counter
         self._absent = absent
         self._index_for = index_for
-        self._embedder = None if embedder is None else QueryCache(embedder, cache_size)
+        # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
+        self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
 
     def search(
         self,
@@ -113,21 +116,32 @@ class Engine:
         words = segment.query_terms(q)
         if not words and not q.strip():
             return Answer(q, (), None, seq)
-        near, degraded = self._near(index, q, mode)
+        inside = index.below(under)
+        within = None if inside is None else np.fromiter(inside, np.int64, len(inside))
+        found = lexical.search(index, words)
+        near, degraded = self._near(index, q, mode, limit, found, within)
         if mode == "semantic" and degraded is None:
-            words = []
-        fused = fuse.fuse(lexical.search(index, words), near)
-        hits = self._fetch(index, fused, limit, under, min_relevance, one_per_document)
+            found = lexical.NOTHING
+        hits = self._fetch(index, fuse.fuse(found, near), limit, under, within, min_relevance, one_per_document)
         return Answer(q, hits, degraded, seq)
 
-    def _near(self, index: SearchIndex, q: str, mode: Mode) -> tuple[semantic.Semantic, str | None]:
+    def _near(
+        self,
+        index: SearchIndex,
+        q: str,
+        mode: Mode,
+        limit: int,
+        found: lexical.Lexical,
+        within: NDArray[np.int64] | None,
+    ) -> tuple[semantic.Semantic, str | None]:
         if mode == "lexical":
             return semantic.NOTHING, None
         if self._embedder is None:
             return semantic.NOTHING, self._absent
         try:
-            return semantic.search(index, self._embedder.embed_batch([q], urgent=True)), None
-        except EmbeddingUnavailable as error:
+            query = self._embedder.embed_batch([q], urgent=True)
+            return semantic.search(index, query, limit=limit, also=found.passages, within=within), None
+        except (EmbeddingUnavailable, Busy) as error:
             return semantic.NOTHING, error.reason
 
     @staticmethod
@@ -136,14 +150,14 @@ class Engine:
         fused: fuse.Fused,
         limit: int,
         under: tuple[bytes, ...],
+        within: NDArray[np.int64] | None,
         min_relevance: float,
         one_per_document: bool,
     ) -> tuple[Scored, ...]:
         absolute = relevance(fused.cosines, fused.coverage)
         keep = (absolute >= min_relevance) & (absolute > 0)
-        inside = index.below(under)
-        if inside is not None:
-            keep &= np.isin(fused.passages, np.fromiter(inside, np.int64, len(inside)))
+        if within is not None:
+            keep &= np.isin(fused.passages, within)
         fused, absolute = fused.only(keep), absolute[keep]
         found: dict[int, Scored] = {}
         # Fetching is dear (a row and its text each), and some fall away: expired ones, second passages of one

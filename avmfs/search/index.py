@@ -30,8 +30,14 @@ class SearchIndex(Protocol):
         """How many passages there are, and how many terms in all of them."""
         ...
 
-    def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Passage ids (n,), ascending, and their vectors (n, dim). Passages not embedded yet are missing."""
+    def nearest(
+        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Passage ids (n,), ascending, and their cosines with ``vector`` (dim,), of length 1: the ``k`` nearest of
+        those that ``model`` has embedded, with all that tie with the last, and whichever of ``also`` it has. With
+        ``within``, of those passages alone.
+
+        Raises Busy, with a reason for a person, when the vectors cannot be scanned now."""
         ...
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:

@@ -1,7 +1,8 @@
 """Giving passages their vectors: one batch, or all that wait.
 
 Called by the daemon's keeper behind the writes, and before a search where no daemon runs. Reads the queue from the
-store and puts vectors back through it; a restart loses nothing.
+store and puts vectors back through it; a restart loses nothing but the batch under way. When the model changes, what
+lacks its vectors is queued a slice at a time, and searches go on meanwhile with what there is.
 """
 
 from __future__ import annotations
@@ -12,28 +13,45 @@ from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
 from avmfs.store.protocol import Store
 
-BATCH: Final = 32
+BATCH: Final = 128
+"""Passages in one commit: a second of MiniLM, 200 KB."""
+
 _OPERATOR: Final = Principal("avmfs", operator=True)
 
 
-def embed_some(store: Store, embedder: Embedder, model: str) -> bool:
-    """One batch of passages; whether anything was done. Raises EmbeddingUnavailable."""
-    passages = store.pending_passages(model, BATCH)
+def follow_model(store: Store, model: str, dimension: int) -> bool:
+    """Have the store's vectors be of this model from now on; whether more is to be queued for that."""
+    known = store.vector_model()
+    if known is not None and (known.model, known.dimension, known.settled) == (model, dimension, True):
+        return False
+    return bool(store.submit(_OPERATOR, "follow_model", model=model, dimension=dimension)["left"])
+
+
+def embed_some(store: Store, embedder: Embedder, model: str, limit: int = BATCH) -> int:
+    """One batch of up to ``limit`` passages; how many were dealt with. Raises EmbeddingUnavailable."""
+    passages = store.pending_passages(model, limit)
     if not passages:
         idle = store.idle_documents(model, 2 * BATCH)
         if idle:
             store.submit(_OPERATOR, "skip_vectors", documents=idle, model=model)
-        return bool(idle)
+        return len(idle)
+    # Texts of about one length together: a batch is computed as long as its longest.
+    passages = sorted(passages, key=lambda passage: len(passage[2]))
     batch = embedder.embed_batch([text for _, _, text in passages])
     vectors = [
         [number, vector.astype("<f4").tobytes()] for (number, _, _), vector in zip(passages, batch.vectors, strict=True)
     ]
-    return bool(store.submit(_OPERATOR, "put_vectors", model=batch.model, vectors=vectors)["stored"])
+    return int(store.submit(_OPERATOR, "put_vectors", model=batch.model, vectors=vectors)["stored"])
 
 
 def embed_pending(store: Store, embedder: Embedder, model: str) -> None:
     """Words and vectors for everything that waits. Raises EmbeddingUnavailable."""
     while store.queue_lengths()[0]:
         store.submit(_OPERATOR, "drain_lexical", limit=64)
+    known = store.vector_model()
+    if known is None or known.model != model or not known.settled:
+        dimension = embedder.embed_batch(["dimension"]).vectors.shape[1]
+        while follow_model(store, model, dimension):
+            pass
     while store.queue_lengths()[1] and embed_some(store, embedder, model):
         pass

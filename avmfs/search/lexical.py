@@ -41,12 +41,15 @@ class Lexical:
     coverage: NDArray[np.float64]
 
 
+NOTHING: Final = Lexical(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
 def search(index: SearchIndex, terms: Sequence[str]) -> Lexical:
     """Score every visible passage with at least one of ``terms`` (distinct index terms)."""
     count, total = index.corpus()
     found = [np.unique(index.postings(term), return_counts=True) for term in terms]
     if not any(len(ids) for ids, _ in found):
-        return Lexical(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        return NOTHING
     telling = [one for one in found if len(one[0]) <= COMMON * count]
     if count >= ENOUGH and any(len(ids) for ids, _ in telling):
         found = telling

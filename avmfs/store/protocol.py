@@ -43,6 +43,16 @@ class Changes:
     names: frozenset[tuple[int, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class VectorModel:
+    """Which model the store's vectors are to be of. ``settled``: every passage that lacks its vector of this model
+    is on the queue."""
+
+    model: str
+    dimension: int
+    settled: bool
+
+
 class Reader(Protocol):
     """Questions on one snapshot. Node arguments that the asker cannot see raise NotFound."""
 
@@ -87,6 +97,10 @@ class Reader(Protocol):
     def mark(self, subject: int) -> Mark | None: ...
     def unindexed(self, document: int) -> str | None:
         """Why the document is in no index; "" while it waits; None when it is indexed."""
+        ...
+
+    def awaits_vectors(self, document: int) -> bool:
+        """Whether some of its passages have no vector yet, in a store where vectors are made."""
         ...
 
     def newest_seq(self) -> int: ...
@@ -145,8 +159,12 @@ class Store(Protocol):
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
 
+    def vector_model(self) -> VectorModel | None:
+        """None while nothing has ever been embedded."""
+        ...
+
     def pending_passages(self, model: str, limit: int) -> Sequence[tuple[int, int, str]]:
-        """Passages that wait for a vector: (id, document, text). For the indexer."""
+        """Passages that wait for a vector: (id, document, text), the newest first. For the indexer."""
         ...
 
     def idle_documents(self, model: str, limit: int) -> list[int]:

@@ -197,6 +197,15 @@ class SqliteReader:
         waiting = self._db.execute("select 1 from lexical_queue where document = ?", (document,)).get
         return "" if waiting else None
 
+    def awaits_vectors(self, document: int) -> bool:
+        self._require_document(document)
+        waits = self._db.execute(
+            "select 1 from semantic_queue where document = ?"
+            " and exists (select 1 from setting where key = 'vector_model')",
+            (document,),
+        ).get
+        return waits is not None
+
     def newest_seq(self) -> int:
         """The newest change that the asker may see: the store's own newest would tell of others' doings."""
         return int(

@@ -14,12 +14,13 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.access import Principal
 from avmfs.errors import NotFound
 from avmfs.node import Hit
 from avmfs.store import content
 from avmfs.store.reader import SqliteReader
+from avmfs.store.scanning import Scanner
 from avmfs.store.schema import ROOT
-from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
 _TEXTS_KEPT = 8
@@ -29,9 +30,10 @@ Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader
 class SqliteSearchIndex:
     """See avmfs.search.index.SearchIndex. Each call is its own short read transaction."""
 
-    def __init__(self, opener: Opener, vectors: Callable[[str], VectorCache]) -> None:
+    def __init__(self, opener: Opener, who: Principal, scanner: Scanner) -> None:
         self._open = opener
-        self._vectors = vectors
+        self._who = who
+        self._scanner = scanner
 
     def postings(self, term: str) -> NDArray[np.int64]:
         with self._open() as (db, reader):
@@ -61,9 +63,11 @@ class SqliteSearchIndex:
             ).fetchone()
         return int(row[0]), int(row[1])
 
-    def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        with self._open() as (db, reader):
-            return self._vectors(model).visible(db, reader.visible.json, reader.visible.ids)
+    def nearest(
+        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        found = self._scanner.nearest(self._who, model, vector, k, also, within)
+        return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
         with self._open() as (db, reader):

@@ -25,20 +25,32 @@ from avmfs.errors import NotSupported, Stale
 from avmfs.kept import Kept
 from avmfs.node import Node
 from avmfs.store import content, database
+from avmfs.store.index_client import IndexClient
 from avmfs.store.peek import CommitHeader, Remembered
-from avmfs.store.protocol import Changes
+from avmfs.store.protocol import Changes, VectorModel
 from avmfs.store.reader import SqliteReader
+from avmfs.store.scanning import LocalScanner, Scanner
 from avmfs.store.schema import ROOT
 from avmfs.store.search_index import SqliteSearchIndex
 from avmfs.store.submit import DirectWriter, Submitter, WriterClient
 from avmfs.store.transaction import NODE, IndexRules, Scopes, node_of
-from avmfs.store.vectors import VectorCache
+from avmfs.store.vector_model import read_vector_model
 from avmfs.text import sniff
 
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 _NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
 _NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
 _SMALL: Final = 64 * 1024
+# Passages that wait for a vector of one model.
+_PENDING = (
+    "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents {}"
+    " join document on document.id = passage.document join node on node.id = document.node"
+    " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null"
+    " and passage.document not in (select document from lexical_queue)"
+)
+# cross: from the queue outwards; the planner would walk all passages of the store instead
+_QUEUED = "from semantic_queue cross join passage on passage.document = semantic_queue.document"
+_RECENT = "from passage cross join semantic_queue on semantic_queue.document = passage.document"
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -55,12 +67,15 @@ os.register_at_fork(after_in_child=_forget_inherited)
 class SqliteStore:
     """See protocol.Store. Threads may share it."""
 
-    def __init__(self, path: Path, submitter: Submitter, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, path: Path, submitter: Submitter, clock: Callable[[], int] = time.time_ns, scanner: Scanner | None = None
+    ) -> None:
+        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process."""
         self.path = path
         self._submitter = submitter
         self._clock = clock
         self._pool: deque[tuple[apsw.Connection, Scopes]] = deque()
-        self._caches: dict[str, VectorCache] = {}
+        self._scanner = LocalScanner(self.connection) if scanner is None else scanner
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
         self._inherited: list[object] = []
@@ -135,7 +150,7 @@ class SqliteStore:
         found = self.peek_node(who, node)
         data = kept.bodies.get(node)
         if data is None:
-            with self._connection() as (db, _):
+            with self.connection() as (db, _):
                 row: Any = db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
                 if row is None or row[2] not in self._visible(kept, who):
                     raise Stale()
@@ -168,14 +183,14 @@ class SqliteStore:
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
         if self._header is None:
-            with self._connection():  # the first connection makes the WAL index
+            with self.connection():  # the first connection makes the WAL index
                 self._header = CommitHeader(self.path)
         kept = self._kept
         if self._header.read() != kept.header:
             with kept.lock:
                 header = self._header.read()
                 if header != kept.header:
-                    with self._connection() as (db, _):
+                    with self.connection() as (db, _):
                         kept.catch_up(header, db)
         return kept
 
@@ -183,19 +198,25 @@ class SqliteStore:
         return self._submitter.submit(who, command, arguments)
 
     def search_index(self, who: Principal) -> SqliteSearchIndex:
-        return SqliteSearchIndex(lambda: self._opened(who), self._cache)
+        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner)
+
+    def vector_model(self) -> VectorModel | None:
+        with self.connection() as (db, _):
+            return read_vector_model(db)
 
     def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
-        with self._connection() as (db, _):
+        with self.connection() as (db, _):
+            # First of what was written last: behind a backlog of an hour, a new note is found within a second.
             rows: list[Any] = db.execute(
-                "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents"
-                # cross: from the queue outwards; the planner would walk all passages of the store instead
-                " from semantic_queue cross join passage on passage.document = semantic_queue.document"
-                " join document on document.id = passage.document join node on node.id = document.node"
-                " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null"
-                " and passage.document not in (select document from lexical_queue) limit ?",
+                f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256"
+                " order by passage.id desc limit ?",
                 (model, limit),
             ).fetchall()
+            if len(rows) < limit:
+                known = {row[0] for row in rows}
+                more = db.execute(f"{_PENDING.format(_QUEUED)} limit ?", (model, limit))
+                rows += [row for row in more if row[0] not in known][: limit - len(rows)]
+            rows.sort(key=lambda row: -row[0])
             found, read, text = [], None, ""
             for passage, document, start, stop, node, size, extents in rows:
                 if document != read:  # they come document by document: decode each once
@@ -204,7 +225,7 @@ class SqliteStore:
             return found
 
     def idle_documents(self, model: str, limit: int) -> list[int]:
-        with self._connection() as (db, _):
+        with self.connection() as (db, _):
             rows = db.execute(
                 "select document from semantic_queue where document not in (select document from lexical_queue)"
                 " and not exists (select 1 from passage left join vector on vector.id = passage.id and model = ?"
@@ -214,18 +235,18 @@ class SqliteStore:
             return [row[0] for row in rows]
 
     def queue_lengths(self) -> tuple[int, int]:
-        with self._connection() as (db, _):
+        with self.connection() as (db, _):
             return (
                 int(db.execute("select count(*) from lexical_queue").get),
                 int(db.execute("select count(*) from semantic_queue").get),
             )
 
     def anything_expired(self) -> bool:
-        with self._connection() as (db, _):
+        with self.connection() as (db, _):
             return bool(db.execute("select 1 from node where expires <= ? limit 1", (self._clock(),)).get)
 
     def orphans(self) -> list[tuple[int, int]]:
-        with self._connection() as (db, _):
+        with self.connection() as (db, _):
             rows: list[Any] = db.execute(
                 "select id, coalesce((select max(at) from hold where hold.node = node.id), 0) from node"
                 " where parent is null and id <> ?",
@@ -267,16 +288,17 @@ class SqliteStore:
 
     def close(self) -> None:
         self._submitter.close()
+        self._scanner.close()
         while self._pool:
             self._pool.pop()[0].close()
 
-    def _connection(self) -> _Borrowed:
+    def connection(self) -> _Borrowed:
         """A connection inside a read transaction that ends with the block."""
         return _Borrowed(self)
 
     @contextlib.contextmanager
     def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, SqliteReader]]:
-        with self._connection() as (db, scopes):
+        with self.connection() as (db, scopes):
             yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
 
     def _borrow(self) -> tuple[apsw.Connection, Scopes]:
@@ -290,10 +312,6 @@ class SqliteStore:
         locks)."""
         self._inherited.append((self._pool, self._header))
         self._pool, self._header, self._kept = deque(), None, Remembered()
-
-    def _cache(self, model: str) -> VectorCache:
-        with self._mutex:
-            return self._caches.setdefault(model, VectorCache(model))
 
 
 class _Borrowed:
@@ -378,7 +396,10 @@ def open_direct(path: Path, policy: Policy, index: IndexRules, clock: Callable[[
 
 
 def open_attached(
-    path: Path, writer: Path, agent: str, proof: bytes, clock: Callable[[], int] = time.time_ns
-) -> SqliteStore:
-    """For a process of the daemon: commands go through the writer's socket."""
-    return SqliteStore(path, WriterClient(writer, agent, proof), clock)
+    path: Path, writer: Path, agent: str, proof: bytes, clock: Callable[[], int] = time.time_ns,
+    index: Path | None = None,
+) -> SqliteStore:  # fmt: skip
+    """For a process of the daemon: commands go through the writer's socket, and what is near to a vector is asked of
+    the ``index`` process."""
+    scanner = None if index is None else IndexClient(index, agent, proof)
+    return SqliteStore(path, WriterClient(writer, agent, proof), clock, scanner)

@@ -25,8 +25,8 @@ from avmfs.store import database
 from avmfs.store.applier import Applier
 from avmfs.store.lanes import Lanes
 from avmfs.store.lock import StoreLock
+from avmfs.store.peers import REQUEST_LIMIT
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import REQUEST_LIMIT
 
 OPERATOR = Principal("avmfs", operator=True)
 

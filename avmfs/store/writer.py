@@ -17,17 +17,11 @@ crash is safe. A refusal is not stored; it may be decided again. Greeting with "
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import logging
-import math
-import os
-import selectors
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from avmfs import wire
@@ -37,12 +31,12 @@ from avmfs.store import commands, database
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
-from avmfs.store.sinks import NATIVE, Sink, parse
+from avmfs.store.peers import Peer, Peers
+from avmfs.store.sinks import NATIVE
 
 log = logging.getLogger(__name__)
 
 BATCH = 256
-REQUEST_LIMIT = 32 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
 SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
 RECENT = 8  # requests that tell how many are asking
@@ -52,56 +46,21 @@ LAG = 1000  # so many documents may wait while there is no idle time: a search w
 ANYBODY = "*"
 SYNC = "sync"
 
-_Replies = list[tuple["_Connection", list[Any]]]
-
-
-def proof(key: bytes, agent: str) -> bytes:
-    """What a process shows to speak for ``agent``. Made by the supervisor, which alone has the key."""
-    return hmac.new(key, agent.encode(), hashlib.sha256).digest()
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    sock: socket.socket
-    frames: wire.Assembler = field(default_factory=lambda: wire.Assembler(REQUEST_LIMIT))
-    client: bytes | None = None
-    agent: str | None = None
-    watching: bool = False
-    origin: bytes = b""
-    descriptors: list[int] = field(default_factory=list)  # what a sink sent along
-    waiting: bool = False  # for the reply to its request
-    out: bytearray = field(default_factory=bytearray)
-    watched: int = 0  # the seq that it was told last
-    every: float = 0.0
-    told_at: float = -math.inf
-
-    def forget_descriptors(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.pop())
-
-    @property
-    def gone(self) -> bool:
-        return self.sock.fileno() < 0
+_Replies = list[tuple[Peer, list[Any]]]
 
 
 class Writer:
     """The loop. ``run`` returns after ``stop`` (callable from a signal handler's thread)."""
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
-        self._listener = listener
-        self._key = key
         self._applier = applier
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._waker = socket.socketpair()
-        self._queue: deque[tuple[_Connection, list[Any]]] = deque()
-        self._watchers: set[_Connection] = set()
-        self._sinks: dict[_Connection, Sink] = {}
+        self._queue: deque[tuple[Peer, list[Any]]] = deque()
+        self._peers = Peers(listener, key, lambda peer, item: self._queue.append((peer, item)))
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._may_drain = True
         self._backlog = 0  # at most so many documents wait for their words to be indexed
-        self._seq = 0
-        self._recent: deque[_Connection] = deque(maxlen=RECENT)
+        self._recent: deque[Peer] = deque(maxlen=RECENT)
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
@@ -109,27 +68,19 @@ class Writer:
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake_up()
+        self._peers.wake()
 
     def call(self, function: Callable[[], None]) -> None:
         """Run ``function`` in the loop's thread, between transactions."""
         self._calls.append(function)
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        self._waker.send(b"x")
+        self._peers.wake()
 
     def run(self) -> None:
         """Serve until stopped."""
-        self._listener.setblocking(False)
-        self._wake.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
         database.run(self._applier.db, "pragma synchronous = normal")  # and LogSync does the rest
         self._applier.db.set_wal_hook(self._checkpointer.hook)
         self._checkpointer.start()
-        self._seq = self._applier.seq
-        self._log: LogSync[_Replies] = LogSync(self._applier.path, self._wake_up)
+        self._log: LogSync[_Replies] = LogSync(self._applier.path, self._peers.wake)
         try:
             while not self._stopping:
                 self._step()
@@ -138,25 +89,12 @@ class Writer:
             with contextlib.suppress(OSError):  # LogSync has said so; who waits will ask the next writer
                 self._send_synced()
             self._checkpointer.stop()
-            for registered in list(self._selector.get_map().values()):
-                if isinstance(registered.data, _Connection):
-                    registered.data.forget_descriptors()
-                    registered.data.sock.close()
-            self._selector.close()
-            self._wake.close()
-            self._waker.close()
+            self._peers.close()
             self._applier.close()
 
     def _step(self) -> None:
-        events = self._selector.select(0 if self._queue else self._patience())
-        for registered, mask in events:
-            if isinstance(registered.data, _Connection):
-                if mask & selectors.EVENT_WRITE:
-                    self._flush(registered.data)
-                if mask & selectors.EVENT_READ:
-                    self._read(registered.data)
-            else:
-                registered.data()
+        patience = 0.0 if self._queue else IDLE_BEFORE_DRAIN_S if self._may_drain else None
+        busy = self._peers.poll(patience)
         self._send_synced()
         while self._calls:
             self._calls.popleft()()
@@ -164,106 +102,13 @@ class Writer:
             self._tell_sinks()
         if self._queue:
             self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
-        elif not events and self._may_drain:
+        elif not busy and self._may_drain:
             self._drain()
-        for peer in [peer for peer in self._watchers if peer.watched != self._seq]:
-            self._notify(peer)
+        self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
 
-    def _patience(self) -> float | None:
-        """How long nothing need happen."""
-        due = [peer.told_at + peer.every for peer in self._watchers if peer.every and peer.watched != self._seq]
-        left = max(0.0, min(due) - time.monotonic()) if due else math.inf
-        if self._may_drain:
-            left = min(left, IDLE_BEFORE_DRAIN_S)
-        return left if left < math.inf else None
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as e:
-            self._make_room(e)
-            return
-        sock.setblocking(False)
-        self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
-
-    def _make_room(self, error: OSError) -> None:
-        """Out of descriptors: whoever has not said who he is has to go."""
-        peers = [key.data for key in self._selector.get_map().values() if isinstance(key.data, _Connection)]
-        strangers = [peer for peer in peers if peer.agent is None]
-        log.error("writer: cannot accept: %s; dropping %d of %d peers", error, len(strangers), len(peers))
-        for peer in strangers:
-            self._drop(peer)
-        if not strangers:
-            time.sleep(0.05)  # the listener stays readable: do not spin
-
-    def _woken(self) -> None:
-        self._wake.recv(4096)
-
-    def _read(self, peer: _Connection) -> None:
-        try:
-            if peer.agent is None:
-                data, descriptors, _, _ = socket.recv_fds(peer.sock, 1 << 20, 2)
-                if descriptors:
-                    peer.forget_descriptors()
-                    peer.descriptors = list(descriptors)
-            else:
-                data = peer.sock.recv(1 << 20)
-            frames = peer.frames.feed(data)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(peer)
-            return
-        except wire.FrameError as e:
-            log.warning("writer: dropping a peer: %s", e)
-            self._drop(peer)
-            return
-        if not data:
-            self._drop(peer)
-        for item in frames:
-            if peer.gone:
-                return
-            if peer.agent is None:
-                self._greet(peer, item)
-            elif peer.watching or not isinstance(item, list) or len(item) != 5 or type(item[0]) is not int:
-                self._drop(peer)
-            elif peer.waiting or peer.out:
-                log.warning("writer: dropping a peer that does not wait for its reply")
-                self._drop(peer)
-            else:
-                peer.waiting = True
-                self._queue.append((peer, item))
-
-    def _greet(self, peer: _Connection, item: Any) -> None:
-        agent = item.get("agent") if isinstance(item, dict) else None
-        shown = item.get("proof") if isinstance(item, dict) else None
-        if (
-            not isinstance(agent, str) or not isinstance(shown, bytes) or item.get("v") != wire.PROTOCOL
-            or not hmac.compare_digest(shown, proof(self._key, agent))
-        ):  # fmt: skip
-            log.warning("writer: a peer could not show whom it speaks for")
-            self._drop(peer)
-            return
-        peer.agent = agent
-        if "sink" in item:
-            self._add_sink(peer, item["sink"])
-        elif item.get("watch"):
-            peer.watching = True
-            peer.every = float(item["every"]) if isinstance(item.get("every"), (int, float)) else 0.0
-            self._watchers.add(peer)
-            self._notify(peer)
-        elif isinstance(item.get("client"), bytes) and len(item["client"]) == 16:
-            # The id is bound to the agent: nobody can fetch or burn another's replies by guessing an id.
-            peer.client = hashlib.sha256(agent.encode() + b"\0" + item["client"]).digest()[:16]
-            peer.origin = item["origin"] if isinstance(item.get("origin"), bytes) else b""
-        else:
-            self._drop(peer)
-
-    def _commit(self, batch: list[tuple[_Connection, list[Any]]]) -> None:
+    def _commit(self, batch: list[tuple[Peer, list[Any]]]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
         them promises that."""
         replies: _Replies = []
@@ -288,7 +133,6 @@ class Writer:
         else:
             self._send_all(replies)
         self._may_drain = True
-        self._seq = self._applier.seq
         self._backlog += len(batch)
         if self._backlog > LAG:
             self._drain()
@@ -310,9 +154,9 @@ class Writer:
     def _send_all(self, replies: _Replies) -> None:
         for peer, reply in replies:
             peer.waiting = False
-            self._send(peer, reply)
+            self._peers.send(peer, reply)
 
-    def _answer(self, peer: _Connection, item: list[Any]) -> list[Any]:
+    def _answer(self, peer: Peer, item: list[Any]) -> list[Any]:
         number, name, operator, command, arguments = item
         db = self._applier.db
         try:
@@ -352,7 +196,7 @@ class Writer:
                 raise StoreFailed("the transaction was lost") from None
             return _refusal(number, StoreFailed("internal error; the daemon's log has the details"))
 
-    def _last_answer(self, peer: _Connection) -> tuple[int, bytes] | None:
+    def _last_answer(self, peer: Peer) -> tuple[int, bytes] | None:
         """The number and the packed reply of the last request that was applied for this client."""
         assert peer.client is not None, "greeted"
         known = self._answered.get(peer.client)
@@ -368,7 +212,7 @@ class Writer:
         return known
 
     @staticmethod
-    def _principal(peer: _Connection, name: Any, operator: Any) -> Principal:
+    def _principal(peer: Peer, name: Any, operator: Any) -> Principal:
         if peer.agent != ANYBODY:
             if operator or name not in (None, peer.agent):
                 raise Denied(f"this connection speaks for {peer.agent} only")
@@ -377,27 +221,10 @@ class Writer:
             raise Invalid("a request needs the agent it is for")
         return Principal(name, operator=bool(operator))
 
-    def _add_sink(self, peer: _Connection, said: Any) -> None:
-        """A mount lets its kernel cache: from now on it hears of every change, until its connection ends."""
-        sink = parse(said, peer.descriptors)
-        if sink is None:
-            self._drop(peer)
-            return
-        peer.watching = True  # it has nothing more to ask
-        self._sinks[peer] = sink
-        self._send(peer, [True])
-
     def _tell_sinks(self) -> None:
-        """After a commit, before its replies."""
         events, self._applier.events = self._applier.events, []
-        if not events:
-            return
-        for peer, sink in list(self._sinks.items()):
-            try:
-                sink.tell(events)
-            except OSError as e:
-                log.info("writer: a mount's cache is gone: %s", e)
-                self._drop(peer)
+        if events:
+            self._peers.tell_sinks(events)
 
     def _drain(self) -> None:
         """Idle, or far behind: make the words of a few queued documents searchable."""
@@ -408,51 +235,13 @@ class Writer:
             self._backlog, self._unsynced = done["left"], True
             self._may_drain = self._backlog > 0
             if done["done"] and not self._backlog:
-                for peer in self._watchers:  # what works behind us has waited for this
-                    peer.watched = -1
+                self._peers.tell_watchers(self._applier.seq, again=True)  # what works behind us has waited for this
         except AvmError as e:
             log.error("writer: indexing failed: %s", e)
             self._backlog, self._may_drain = 0, False
         except Exception:  # nor may one document
             log.exception("writer: indexing failed")
             self._backlog, self._may_drain = 0, False
-
-    def _send(self, peer: _Connection, reply: Any) -> None:
-        if peer.gone:
-            return
-        peer.out += wire.frame(reply)
-        self._flush(peer)
-
-    def _flush(self, peer: _Connection) -> None:
-        try:
-            while peer.out:
-                del peer.out[: peer.sock.send(peer.out)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(peer)
-            return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
-        if self._selector.get_key(peer.sock).events != wanted:
-            self._selector.modify(peer.sock, wanted, peer)
-
-    def _notify(self, peer: _Connection) -> None:
-        """Tell a watcher the newest seq, unless it has not yet taken the last one, or was told a moment ago and wants
-        to be told seldom: then later."""
-        now = time.monotonic()
-        if not peer.out and now - peer.told_at >= peer.every:
-            peer.watched, peer.told_at = self._seq, now
-            self._send(peer, [self._seq])
-
-    def _drop(self, peer: _Connection) -> None:
-        """Forget a connection. What it had asked is still applied: it may come back for the answer."""
-        self._watchers.discard(peer)
-        if (sink := self._sinks.pop(peer, None)) is not None:
-            sink.close()
-        peer.forget_descriptors()  # the kernel ends a mount when its last descriptor is closed
-        if not peer.gone:
-            self._selector.unregister(peer.sock)
-            peer.sock.close()
 
 
 def _promises(item: list[Any]) -> bool:

@@ -64,7 +64,7 @@ def meta(ctx: Context) -> str:
             "creator": document.creator,
             "id": f"@{document.handle}",
             "importance": document.importance,
-            "indexed": _indexed(reader.unindexed(document.id)),
+            "indexed": _indexed(reader.unindexed(document.id), reader.awaits_vectors(document.id)),
             "path": json_path(reader.path(node.id)),
             "shared": _shared_json(reader, node, document),
             "size": node.size,
@@ -157,8 +157,10 @@ def _parse_json_ttl(value: object) -> int | None:
     return _parse_ttl(value)
 
 
-def _indexed(reason: str | None) -> bool | str:
-    return True if reason is None else reason or "waiting"
+def _indexed(reason: str | None, awaits_vectors: bool) -> bool | str:
+    if reason is None:
+        return "words" if awaits_vectors else True
+    return reason or "waiting"
 
 
 def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | str | None:

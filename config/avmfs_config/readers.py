@@ -18,6 +18,7 @@ from avmfs_config.settings import (
     Device,
     EmbeddingSettings,
     Encoding,
+    Engine,
     Limits,
     Mount,
     Provider,
@@ -81,6 +82,7 @@ def embedding_readers(environ: Mapping[str, str]) -> Readers:
     """Readers of the section `embedding`; `environ` is for the variables in its path."""
     return {
         "enabled": Value.boolean,
+        "engine": _choice(Engine),
         "model": Value.text,
         "path": lambda value: value.optional(_path(environ)),
         "device": _choice(Device),

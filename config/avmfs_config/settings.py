@@ -13,6 +13,7 @@ from typing import Any, Literal
 Access = Literal["rw", "ro", "none"]
 Coherence = Literal["strict", "close-to-open"]
 Device = Literal["auto", "cpu", "mps", "cuda"]
+Engine = Literal["torch", "onnx", "onnx-int8", "static", "universal"]
 Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
 
@@ -87,11 +88,14 @@ class Provider:
 class EmbeddingSettings:
     """The model behind semantic search.
 
-    `path` is a folder with the weights, tried before any other place. `timeout_s` is how long a query waits
-    for its vector before it is answered from words alone.
+    `engine` computes the vectors: sentence-transformers ("torch"), ONNX Runtime with full or 8-bit weights, a
+    static table (in `path`, or wordllama's), or the multilingual universal sentence encoder. `path` is a folder
+    with the weights, tried before any other place. `timeout_s` is how long a query waits for its vector before it
+    is answered from words alone.
     """
 
     enabled: bool = True
+    engine: Engine = "torch"
     model: str = "all-MiniLM-L6-v2"
     path: Path | None = None
     device: Device = "auto"

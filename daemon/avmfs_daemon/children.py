@@ -61,6 +61,31 @@ def run_writer(spec: ChildSpec) -> None:
         ended.set()
 
 
+def run_index(spec: ChildSpec) -> None:
+    """All vectors of the store, and which of them are near to a query, for every other process."""
+    from avmfs.store.index_server import IndexServer
+    from avmfs.store.sqlite import open_attached
+    from avmfs.store.submit import OPERATOR
+
+    with living(spec) as life:
+        assert spec.listener is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+
+        def repair(passages: list[int]) -> None:
+            store.submit(OPERATOR, "drop_vectors", passages=passages)
+
+        def model() -> tuple[str, int] | None:
+            found = store.vector_model() if spec.settings.embedding.enabled else None
+            return None if found is None else (found.model, found.dimension)
+
+        server = IndexServer(
+            spec.listener, spec.key, store.connection, model, repair, lambda figures: life.tell({"figures": figures})
+        )
+        life.on_stop = lambda message: server.stop()
+        life.ready()
+        server.run()
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
     from avmfs.store.sqlite import open_attached
@@ -70,7 +95,7 @@ def run_keeper(spec: ChildSpec) -> None:
         assert spec.embedding is not None
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
-        keeper = Keeper(store, embedder)
+        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}))
         life.on_stop = lambda message: keeper.stop()
         with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()
@@ -146,6 +171,9 @@ class Entries:
     door: Entry = run_door
     keeper: Entry = run_keeper
     mount: Entry = run_mount
+    index: Entry = run_index
 
     def of(self, kind: Kind) -> Entry:
-        return {"writer": self.writer, "door": self.door, "keeper": self.keeper, "mount": self.mount}[kind]
+        return {
+            "writer": self.writer, "index": self.index, "door": self.door, "keeper": self.keeper, "mount": self.mount
+        }[kind]  # fmt: skip

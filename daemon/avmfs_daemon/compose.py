@@ -23,8 +23,8 @@ def open_memory(
     spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
 ) -> Memory:
     """The memory of the spec's agent."""
-    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
     settings = spec.settings
-    engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding))
+    engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding), cache_size=0)
     around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
     return Memory(around, Principal(spec.agent, spec.operator))

@@ -5,25 +5,31 @@ Owns the pipe protocol. Requests are msgpack maps of at most REQUEST_LIMIT bytes
 row; no vectors for info) or {"id", "error"}. One request is in flight per pipe. Nothing is ever unpickled.
 
 Threads: the service has one thread per pipe, which alone reads and writes it, so a child that floods, sends
-garbage or never reads its replies stops nothing but that thread; and one that computes. The supervisor's loop
-only calls `serve`, `load` and `status`, which do not wait.
+garbage or never reads its replies stops nothing but that thread; and two that compute: one what somebody waits for,
+one, of lower priority, what was written. The supervisor's loop only calls `serve`, `load` and `status`, which do not
+wait.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from avmfs_config import EmbeddingSettings
 
 from avmfs import wire
+from avmfs.embed import engines
+from avmfs.embed.cache import Remembered
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 
 log = logging.getLogger(__name__)
@@ -33,7 +39,9 @@ REPLY_LIMIT: Final = 16 * 1024 * 1024
 TEXTS: Final = 256  # in one request
 TEXT_BYTES: Final = 64 * 1024
 URGENT_BATCH: Final = 64
+QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB of MiniLM
 INDEX_BATCH: Final = 16  # smaller: a query that comes in meanwhile waits for it
+YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
 _ROOM: Final = REQUEST_LIMIT - 16 * 1024  # for texts, in a request
@@ -66,7 +74,8 @@ class EmbeddingService:
         self._loads = 0
         self._state, self._reason = "off", OFF
         self._model, self._dimension = "", 0
-        self._requests = self._texts = 0
+        self._requests = self._texts = self._remembered_texts = 0
+        self._queries = Remembered(QUERIES)
         self._computing = False
 
     def load(self, factory: Callable[[], Embedder] | None) -> None:
@@ -80,7 +89,8 @@ class EmbeddingService:
                 return
             if not self._computing:
                 self._computing = True
-                threading.Thread(target=self._compute, name="embed", daemon=True).start()
+                for queue, name in ((self._urgent, "embed queries"), (self._waiting, "embed")):
+                    threading.Thread(target=self._compute, args=(queue,), name=name, daemon=True).start()
             load = (factory, self._loads)
         threading.Thread(target=self._load, args=load, name="load model", daemon=True).start()
 
@@ -92,7 +102,8 @@ class EmbeddingService:
         with self._ready:
             status: dict[str, Any] = {
                 "state": self._state, "model": self._model, "dimension": self._dimension,
-                "requests": self._requests, "texts": self._texts,
+                "requests": self._requests, "texts": self._texts, "remembered": self._remembered_texts,
+                "waiting": sum(len(job.texts) - job.taken for job in (*self._urgent, *self._waiting)),
             }  # fmt: skip
             return status | ({"reason": self._reason} if self._reason else {})
 
@@ -127,12 +138,15 @@ class EmbeddingService:
                 job.error = self._reason
                 job.done.set()
 
-    def _compute(self) -> None:
+    def _compute(self, queue: deque[_Job]) -> None:
+        if queue is self._waiting and sys.platform == "linux":
+            # Of this thread and of those that its libraries start: who reads, writes or asks goes first.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
         while True:
             with self._ready:
-                while not (self._urgent or self._waiting):
+                while not queue:
                     self._ready.wait()
-                slices = self._next_slices()
+                slices = self._next_slices(queue, URGENT_BATCH if queue is self._urgent else INDEX_BATCH)
                 embedder = self._embedder
             try:
                 if embedder is None:
@@ -149,9 +163,8 @@ class EmbeddingService:
             else:
                 self._finish(slices, batch, "")
 
-    def _next_slices(self) -> list[tuple[_Job, int, int]]:
-        """Up to a batch of texts from the jobs in front: of urgent ones if there are any, else of the others."""
-        queue, room = (self._urgent, URGENT_BATCH) if self._urgent else (self._waiting, INDEX_BATCH)
+    def _next_slices(self, queue: deque[_Job], room: int) -> list[tuple[_Job, int, int]]:
+        """Up to ``room`` texts from the jobs in front."""
         slices = []
         while queue and room:
             job = queue[0]
@@ -200,14 +213,23 @@ class EmbeddingService:
             if request["op"] == "info" or not request["texts"]:
                 return {"model": self._model, "dimension": self._dimension, "vectors": b""}
             self._texts += len(request["texts"])
+            texts, model, dimension = request["texts"], self._model, self._dimension
+            known = self._queries.known(model, texts) if request["urgent"] else {}
+            if len(known) == len(set(texts)):  # a query asked before waits for nobody
+                self._remembered_texts += len(texts)
+                vectors = b"".join(known[text].astype("<f4").tobytes() for text in texts)
+                return {"model": model, "dimension": dimension, "vectors": vectors}
             job = _Job(request["texts"], request["urgent"])
             (self._urgent if job.urgent else self._waiting).append(job)
-            self._ready.notify()
+            self._ready.notify_all()
         job.done.wait()
         if not job.error and len({part.model for part in job.parts}) > 1:
             job.error = "the model changed meanwhile"
         if job.error:
             return {"error": job.error}
+        if job.urgent:
+            rows = [row for part in job.parts for row in part.vectors]
+            self._queries.keep(job.parts[0].model, dict(zip(job.texts, rows, strict=True)))
         vectors = b"".join(part.vectors.astype("<f4").tobytes() for part in job.parts)
         return {"model": job.parts[0].model, "dimension": int(job.parts[0].vectors.shape[1]), "vectors": vectors}
 
@@ -341,14 +363,6 @@ def _chunks(texts: Sequence[str]) -> list[list[str]]:
     return chunks
 
 
-def factory_for(settings: EmbeddingSettings) -> Callable[[], Embedder] | None:
-    """How to make the configured engine; None when semantic search is turned off."""
-    if not settings.enabled:
-        return None
-
-    def load() -> Embedder:
-        from avmfs.embed.local import LocalEmbedding
-
-        return LocalEmbedding(settings.model, settings.path, settings.device, settings.allow_download)
-
-    return load
+def factory_for(settings: EmbeddingSettings, cache: Path) -> Callable[[], Embedder] | None:
+    """How to make the configured engine; None when semantic search is turned off. ``cache`` is the engine's folder."""
+    return (lambda: engines.make(settings, cache)) if settings.enabled else None

@@ -10,11 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
-from avmfs.search.indexer import embed_some
+from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.protocol import Store
 from avmfs.store.submit import OPERATOR
 
@@ -27,6 +27,9 @@ CHORES_S: Final = 30.0
 ORPHAN_S: Final = 120.0
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
+TELL_S: Final = 1.0  # between reports of progress
+HOLD_S: Final = 1.0  # while commits keep coming in, vectors wait for so long at most,
+TRICKLE: Final = 8  # and then only so many are made: writing goes first
 
 
 class InformedEmbedder(Embedder, Protocol):
@@ -34,11 +37,12 @@ class InformedEmbedder(Embedder, Protocol):
 
 
 class Keeper:
-    """`run` works until `stop`; both that and `wake` may be called from any thread."""
+    """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
+    giving passages their vectors."""
 
     def __init__(
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], int] = time.time_ns,
+        wall_clock: Callable[[], int] = time.time_ns, report: Callable[[dict[str, Any]], None] = lambda figures: None,
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -46,7 +50,12 @@ class Keeper:
         self._wall_clock = wall_clock
         self._woken = threading.Event()
         self._stopping = threading.Event()
-        self._model = ""
+        self._model = ("", 0)
+        self._report = report
+        self._figures: dict[str, Any] = {"embedded": 0, "per_second": None, "last_burst": 0, "searchable_after_s": None}
+        self._since: float | None = None  # by our clock: when passages began to wait for vectors
+        self._burst, self._told_at = 0, float("-inf")
+        self._embedded_at = float("-inf")
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
         self._chores_at = self._clients_at = clock()
@@ -102,14 +111,49 @@ class Keeper:
         assert self._embedder is not None
         self._pause = IDLE_S
         try:
-            model, _ = self._embedder.info()
+            model = self._embedder.info()
             if model != self._model:
-                # Vectors of another model are of no use to this one; what lacks its own is queued again.
-                self._store.submit(OPERATOR, "reindex", model=model)
-                self._model, waiting = model, True
+                # Vectors of another model are of no use to this one; what lacks its own is queued, a slice at a time.
+                if follow_model(self._store, *model):
+                    waiting = True
+                else:
+                    self._model = model
+                waiting = waiting or self._store.queue_lengths()[1] > 0
             if not waiting:
-                return False
-            return embed_some(self._store, self._embedder, model)
+                self._settle()
+                return model != self._model
+            return self._embed_some(model[0]) or model != self._model
         except EmbeddingUnavailable:
             self._pause = RETRY_S
             return False
+
+    def _embed_some(self, model: str) -> bool:
+        assert self._embedder is not None
+        began = self._clock()
+        writing = self._woken.is_set()  # by a commit since we last waited for one
+        if writing and began - self._embedded_at < HOLD_S:
+            return False
+        if self._since is None:
+            self._since, self._burst = began, 0
+        done = embed_some(self._store, self._embedder, model, TRICKLE if writing else BATCH)
+        self._embedded_at = self._clock()
+        took = self._embedded_at - began
+        self._burst += done
+        self._figures["embedded"] += done
+        self._figures["per_second"] = round(done / took, 1) if took > 0 and done else self._figures["per_second"]
+        self._tell()
+        return done > 0
+
+    def _settle(self) -> None:
+        """The queue is empty: how long the last burst of writes took to become searchable by meaning."""
+        if self._since is not None:
+            self._figures["last_burst"] = self._burst
+            self._figures["searchable_after_s"] = round(self._clock() - self._since, 3)
+            self._since = None
+            self._told_at = float("-inf")
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._clock() - self._told_at >= TELL_S:
+            self._told_at = self._clock()
+            self._report(dict(self._figures))

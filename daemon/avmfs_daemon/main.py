@@ -260,6 +260,9 @@ def _shown(answer: dict[str, Any]) -> str:
     model = f" {embedding['model']}, {embedding['dimension']} dimensions" if embedding["model"] else ""
     reason = f" ({embedding['reason']})" if embedding.get("reason") else ""
     lines += ["", f"embedding  {embedding['state']}{model}{reason}", f"store      {store['path']}"]
+    index = answer.get("index", {})
+    if "vectors" in index:
+        lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
     if "error" in store:
         lines.append(f"           {store['error']}")
     else:

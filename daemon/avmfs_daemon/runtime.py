@@ -25,7 +25,7 @@ from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
 
 log = logging.getLogger(__name__)
 
-WRITER, DOOR, CONTROL = "writer.sock", "avm.sock", "control.sock"
+WRITER, INDEX, DOOR, CONTROL = "writer.sock", "index.sock", "avm.sock", "control.sock"
 STATE = "state.json"
 LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 BACKLOG = 256
@@ -121,7 +121,7 @@ def clean_up(directory: Path, keep: Collection[Path] = ()) -> int:
                 Mountpoint.prepare(path, mode, must_be_empty=False).close()
         except MountpointError as problem:
             log.warning("cleaning up after an earlier run: %s", problem)
-    for name in (STATE, WRITER, DOOR, CONTROL):
+    for name in (STATE, WRITER, INDEX, DOOR, CONTROL):
         (directory / name).unlink(missing_ok=True)
     for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)

@@ -19,7 +19,7 @@ from avmfs_config import Mount, Settings
 from avmfs.access import Policy
 from avmfs.store.transaction import IndexRules
 
-Kind = Literal["writer", "door", "keeper", "mount"]
+Kind = Literal["writer", "index", "door", "keeper", "mount"]
 
 
 class Descriptor:
@@ -55,14 +55,18 @@ class ChildSpec:
     mount: Mount | None = None  # of a mount
     restore_mode: int | None = None  # of a mount: the mode that its covered directory gets before mounting
     box: str | None = None  # of a mount: where it leaves what outlives it; None: it is mounted anew
-    listener: socket | None = None  # of the writer and the door
-    key: bytes = b""  # of the writer: what proofs are made with
+    listener: socket | None = None  # of the writer, the index and the door
+    key: bytes = b""  # of the writer and the index: what proofs are made with
     lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders
     first: bool = False  # of the writer: no mount of this daemon can have been up yet
 
     @property
     def writer_socket(self) -> Path:
         return self.runtime_dir / "writer.sock"
+
+    @property
+    def index_socket(self) -> Path:
+        return self.runtime_dir / "index.sock"
 
 
 def rules_message(settings: Settings) -> dict[str, Any]:

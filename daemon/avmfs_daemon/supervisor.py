@@ -28,8 +28,9 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, load_mounts, load_
 
 from avmfs.errors import AvmError
 from avmfs.store import database
+from avmfs.store.peers import proof
 from avmfs.store.sqlite import open_attached
-from avmfs.store.writer import ANYBODY, proof
+from avmfs.store.writer import ANYBODY
 from avmfs_daemon import control, forking, runtime
 from avmfs_daemon.children import Entries
 from avmfs_daemon.crew import Crew
@@ -74,6 +75,7 @@ class Supervisor:
         self._key = secrets.token_bytes(32)
         self._mounts = load_mounts(paths.mounts_file, environ)
         self._settings = load_settings(paths.config_file, environ)
+        self._figures: dict[str, Any] = {}  # what the index and the keeper last said of their work
         self._to_come = list(self._mounts)  # while starting: mounts that have no slot yet
 
     def run(self) -> None:
@@ -101,7 +103,12 @@ class Supervisor:
         self._legacy = Legacy(directory, self._mounts, path, self._environ)
         stack.callback(self._legacy.end)
         runtime.clean_up(directory, self._legacy.mountpoints)
-        modes = {runtime.WRITER: 0o600, runtime.DOOR: runtime.door_mode(self._settings), runtime.CONTROL: 0o600}
+        modes = {
+            runtime.WRITER: 0o600,
+            runtime.INDEX: 0o600,
+            runtime.DOOR: runtime.door_mode(self._settings),
+            runtime.CONTROL: 0o600,
+        }
         self._listeners = {
             name: stack.enter_context(runtime.listen(directory / name, mode)) for name, mode in modes.items()
         }
@@ -143,6 +150,7 @@ class Supervisor:
             return
         if self._writer.state != "ready":
             raise RuntimeProblem(f"the store's writer does not start: {self._writer.error or 'no answer'}")
+        self._crew.add(Slot("index", "index"))
         self._crew.add(Slot("door", "door"))
         self._crew.add(Slot("keeper", "keeper"))
         for mount in self._mounts:
@@ -171,7 +179,7 @@ class Supervisor:
             self._crew.finish(slot for slot in group if slot in self._crew.slots)
 
     def _load_model(self) -> None:
-        self._service.load(factory_for(self._settings.embedding))
+        self._service.load(factory_for(self._settings.embedding, self._paths.database.parent / "models"))
 
     # The loop ----------------------------------------------------------------------------------------------
 
@@ -220,6 +228,8 @@ class Supervisor:
                 spec, embedding=None, listener=self._listeners[runtime.WRITER], key=self._key,
                 lock=Descriptor(self._lock), first=slot.starts == 0 and not self._legacy.mountpoints,
             )  # fmt: skip
+        if slot.kind == "index":
+            return replace(spec, listener=self._listeners[runtime.INDEX], key=self._key)
         return replace(spec, listener=self._listeners[runtime.DOOR]) if slot.kind == "door" else spec
 
     def _heard(self, slot: Slot, child: Child, message: dict[Any, Any]) -> None:
@@ -228,6 +238,8 @@ class Supervisor:
         if slot.kind == "writer":
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
+        elif "figures" in message and slot.kind in ("index", "keeper"):
+            self._figures[slot.kind] = message["figures"]
         elif "ask" in message:
             known = message.get("do") == "status"
             answer = {"value": self.status()} if known else {"error": f"unknown question {message.get('do')!r}"}
@@ -295,10 +307,20 @@ class Supervisor:
                 slot.status() for slot in [*self._crew.slots, *to_come] if slot.mount is not None and slot.wanted
             ],
             "embedding": self._service.status(),
+            "index": self._index_status(),
             "store": store,
             "holder_pid": self._legacy.holder_pid,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
         }
+
+    def _index_status(self) -> dict[str, Any]:
+        slot = next((slot for slot in self._crew.slots if slot.kind == "index"), None)
+        status: dict[str, Any] = {
+            "state": "starting" if slot is None else slot.state,
+            "pid": None if slot is None or slot.current is None else slot.current.pid,
+            "embedding": self._figures.get("keeper", {}),
+        }
+        return status | (self._figures.get("index", {}) if status["pid"] is not None else {})
 
     def _reload(self) -> None:
         replies, self._reload_replies, self._reload_wanted = self._reload_replies, [], False

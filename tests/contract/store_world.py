@@ -29,12 +29,13 @@ from avmfs.access import Policy, Principal, Scope
 from avmfs.errors import NotFound
 from avmfs.node import Document, Kind, Node
 from avmfs.store import content
+from avmfs.store.peers import proof
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
 from avmfs.store.sqlite import SqliteStore, open_attached, open_direct
 from avmfs.store.submit import OPERATOR, WriterClient
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY, proof
+from avmfs.store.writer import ANYBODY
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
 RULES = IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)

@@ -18,10 +18,11 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import Busy
 from avmfs.store import database, durable
 from avmfs.store.applier import Applier
+from avmfs.store.peers import proof
 from avmfs.store.schema import MEMORY
 from avmfs.store.submit import OPERATOR, WriterClient
 from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY, Writer, proof
+from avmfs.store.writer import ANYBODY, Writer
 
 ALICE = Principal("alice")
 KEY = b"k" * 32

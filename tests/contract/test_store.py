@@ -312,6 +312,8 @@ def test_maintenance_is_for_operators(world: World) -> None:
     for command, arguments in (
         ("settle", {}), ("reap_orphans", {"nodes": []}), ("reap_all_orphans", {}), ("forget_clients", {"before": 0}),
         ("put_vectors", {"model": "m", "vectors": [[passage, b"\0" * 8]]}),
+        ("drop_vectors", {"passages": [passage]}),
+        ("follow_model", {"model": "m", "dimension": 2}),
         ("skip_vectors", {"documents": [], "model": "m"}), ("reindex", {}), ("reap_expired", {}),
     ):  # fmt: skip
         with pytest.raises(Denied):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
@@ -157,6 +158,18 @@ def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
     assert world.store.search_index(BOB).corpus()[0] == 40 * len(passages.cut(lines[:60_000].decode()))
 
 
+def vector(text_: str, embedder: HashingEmbedding = EMBEDDER) -> NDArray[np.float32]:
+    return embedder.embed_batch([text_]).vectors[0]
+
+
+def nearest(
+    world: World, who: Principal, q: str = "coffee", embedder: HashingEmbedding = EMBEDDER, model: str | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """All that ``who`` may see of the model's vectors."""
+    index = world.store.search_index(who)
+    return index.nearest(model or embedder.model_id, vector(q, embedder), 10_000, np.zeros(0, np.int64), None)
+
+
 def test_vectors_come_and_go_with_their_passages(world: World) -> None:
     for name, data in (("a", b"coffee beans"), ("b", b"tea leaves"), ("long", text(random.Random(3), 900))):
         world.write(ALICE, f"/memory/{name}", data)
@@ -172,30 +185,31 @@ def test_vectors_come_and_go_with_their_passages(world: World) -> None:
         world.bytes(ALICE, "/memory/long")
     )
     settled(world)
-    ids, matrix = world.store.search_index(BOB).vectors(MODEL)
-    assert len(ids) == len(waiting) - 1 and matrix.shape == (len(ids), EMBEDDER.dimension)
-    assert ids.tolist() == sorted(ids.tolist()) and matrix.dtype == np.float32
-    assert len(world.store.search_index(ALICE).vectors(MODEL)[0]) == len(waiting)
-    assert len(world.store.search_index(BOB).vectors("another model")[0]) == 0
+    ids, cosines = nearest(world, BOB)
+    assert len(ids) == len(waiting) - 1 == len(cosines)
+    assert ids.tolist() == sorted(ids.tolist()) and max(cosines) > 0.5
+    assert len(nearest(world, ALICE)[0]) == len(waiting)
+    assert len(nearest(world, BOB, model="another model")[0]) == 0
     world.write(ALICE, "/memory/a", b"cocoa")
     world.drain()
-    assert world.do(OPERATOR, "put_vectors", model=MODEL, vectors=[[int(ids[0]), matrix[0].tobytes()]])["stored"] in (
+    assert world.do(OPERATOR, "put_vectors", model=MODEL, vectors=[[int(ids[0]), vector("coffee").tobytes()]])[
+        "stored"
+    ] in (
         0,
         1,
     )
     assert len(world.store.pending_passages(MODEL, 100)) == 1
     assert world.store.idle_documents(MODEL, 10) == []
     settled(world)
-    found, rows = world.store.search_index(BOB).vectors(MODEL)
+    found, cosines = nearest(world, BOB, "cocoa")
     assert len(found) == len(ids)
-    cocoa = EMBEDDER.embed_batch(["cocoa"]).vectors[0]
-    assert max(float(row @ cocoa) for row in rows) > 0.99
+    assert max(cosines) > 0.99
     world.rename(ALICE, "/memory/b", "/memory/private/alice/b")
-    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == len(ids) - 1
+    assert len(nearest(world, BOB)[0]) == len(ids) - 1
     settled(world)
-    assert len(world.store.search_index(ALICE).vectors(MODEL)[0]) == len(waiting)
+    assert len(nearest(world, ALICE)[0]) == len(waiting)
     world.unlink(ALICE, "/memory/a")
-    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == len(ids) - 2
+    assert len(nearest(world, BOB)[0]) == len(ids) - 2
 
 
 def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
@@ -205,11 +219,11 @@ def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
     assert world.do(OPERATOR, "reindex", model=MODEL) == {"queued": 0}
     assert world.do(OPERATOR, "reindex", model=other.model_id) == {"queued": 1}
     embed_pending(world.store, other, other.model_id)
-    assert len(world.store.search_index(BOB).vectors(other.model_id)[0]) == 1
-    assert len(world.store.search_index(BOB).vectors(MODEL)[0]) == 0
+    assert len(nearest(world, BOB, "coffee", other)[0]) == 1
+    assert len(nearest(world, BOB)[0]) == 0
     world.do(OPERATOR, "reindex")
     embed_pending(world.store, other, other.model_id)
-    assert len(world.store.search_index(BOB).vectors(other.model_id)[0]) == 1
+    assert len(nearest(world, BOB, "coffee", other)[0]) == 1
     world.write(ALICE, "/memory/blank", b" ")
     embed_pending(world.store, other, other.model_id)
     assert world.store.queue_lengths() == (0, 0), "nothing to embed: not queued for ever"
@@ -225,7 +239,7 @@ def test_nothing_private_moves_a_score(world: World) -> None:
     bob = {q: [shown(ask(world, BOB, q, mode=mode)) for mode in ("hybrid", "lexical", "semantic")] for q in questions}
     alice = {q: shown(ask(world, ALICE, q)) for q in questions}
     index = world.store.search_index(BOB)
-    statistics = index.corpus(), index.vectors(MODEL)[1].tobytes()
+    statistics = index.corpus(), [part.tobytes() for part in nearest(world, BOB)]
     for number in range(80):
         world.write(ALICE, f"/memory/private/alice/{number}.md", text(random_, random_.randrange(3, 300)))
         if number % 7 == 0:
@@ -236,7 +250,7 @@ def test_nothing_private_moves_a_score(world: World) -> None:
         for mode, before in zip(("hybrid", "lexical", "semantic"), bob[q], strict=True):
             assert shown(ask(world, BOB, q, mode=mode)) == before, (q, mode)
     index = world.store.search_index(BOB)
-    assert (index.corpus(), index.vectors(MODEL)[1].tobytes()) == statistics
+    assert (index.corpus(), [part.tobytes() for part in nearest(world, BOB)]) == statistics
     assert any(shown(ask(world, ALICE, q)) != alice[q] for q in questions), "hers did move"
     for number in range(80):
         world.unlink(ALICE, f"/memory/private/alice/{number}.md")

@@ -28,9 +28,10 @@ from avmfs import wire
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Denied, Exists, NoSpace, NotFound
 from avmfs.store import database
+from avmfs.store.peers import REQUEST_LIMIT, proof
 from avmfs.store.schema import MEMORY, SHARED
 from avmfs.store.submit import OPERATOR
-from avmfs.store.writer import ANYBODY, REQUEST_LIMIT, proof
+from avmfs.store.writer import ANYBODY
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -35,7 +35,9 @@ def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
     (daemon.at("alice") / "memory/note.md").write_text("hello")
     assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
     family = daemon.family()
-    assert family.keys() == {"supervisor", "holder", "fork server", "writer", "door", "keeper", "alice", "bob"}
+    assert family.keys() == {
+        "supervisor", "holder", "fork server", "writer", "index", "door", "keeper", "alice", "bob",
+    }  # fmt: skip
     daemon.command("stop")
     wait(daemon.gone, 1)
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
@@ -50,7 +52,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     status = daemon.status()
-    assert status.keys() == {"pid", "version", "mounts", "embedding", "store", "isolation", "holder_pid"}
+    assert status.keys() == {"pid", "version", "mounts", "embedding", "index", "store", "isolation", "holder_pid"}
     (mount,) = status["mounts"]
     assert mount.keys() == {
         "agent_id", "mountpoint", "pid", "state", "restarts", "since", "survives", "caching", "caching_reason",
@@ -83,7 +85,9 @@ def test_other_users_reach_the_door_and_only_that(daemon: Daemon) -> None:
     daemon.settings(QUIET + "uids: {12345: [alice]}\n")
     daemon.start()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in daemon.run.glob("*.sock")}
-    assert modes == {"avm.sock": 0o666, "writer.sock": 0o600, "control.sock": 0o600, "hold.sock": 0o600}
+    assert modes == {
+        "avm.sock": 0o666, "index.sock": 0o600, "writer.sock": 0o600, "control.sock": 0o600, "hold.sock": 0o600,
+    }  # fmt: skip
     assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o711
     assert daemon.status()["isolation"] == "by uid"
 
@@ -186,8 +190,8 @@ def test_reload_touches_only_what_changed(daemon: Daemon) -> None:
     assert not alive(before["bob"])
     (daemon.at("bob") / "ordinary").write_text("a directory like any other")
     after = daemon.family()
-    assert {name: after[name] for name in ("alice", "writer", "door", "keeper")} == {
-        name: before[name] for name in ("alice", "writer", "door", "keeper")
+    assert {name: after[name] for name in ("alice", "writer", "index", "door", "keeper")} == {
+        name: before[name] for name in ("alice", "writer", "index", "door", "keeper")
     }
 
 
@@ -249,7 +253,7 @@ def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
 # --- kill -9
 
 
-@pytest.mark.parametrize("victim", ["alice", "writer", "door", "keeper"])
+@pytest.mark.parametrize("victim", ["alice", "writer", "index", "door", "keeper"])
 def test_a_killed_child_is_back_within_two_seconds(daemon: Daemon, victim: str) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
@@ -325,7 +329,7 @@ def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
     os.kill(before["fork server"], signal.SIGKILL)
     wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready", 15)
     wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 5)
-    for name in ("writer", "door", "keeper", "alice"):
+    for name in ("writer", "index", "door", "keeper", "alice"):
         wait(lambda name=name: not alive(before[name]), 3)
 
 

@@ -61,7 +61,9 @@ def shell(command: str) -> int:
     return subprocess.run(["bash", "-c", command], timeout=20).returncode
 
 
-@pytest.mark.parametrize("victims", [["alice"], ["writer"], ["alice", "writer", "door", "keeper"], "everything"])
+@pytest.mark.parametrize(
+    "victims", [["alice"], ["writer"], ["alice", "writer", "index", "door", "keeper"], "everything"]
+)
 def test_what_echo_wrote_is_there_after_kill_9_at_once(daemon: Daemon, victims: list[str] | str) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()

@@ -12,6 +12,7 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Hit
+from avmfs.store.vectors import VectorTable
 from avmfs.text import passages, segment
 
 
@@ -77,11 +78,13 @@ class MemoryIndex:
     def corpus(self) -> tuple[int, int]:
         return len(self._hits), sum(map(len, self._terms.values()))
 
-    def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        ids = [p for p in sorted(self._hits) if p in self._vectors] if model == self._model else []
-        if not ids:
-            return np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
-        return np.array(ids, np.int64), np.stack([self._vectors[p] for p in ids])
+    def nearest(
+        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        table = VectorTable(len(vector))
+        table.put((p, 1, self._vectors[p].tobytes()) for p in self._hits if p in self._vectors and model == self._model)
+        found = table.nearest(frozenset({1}), vector, k, also, within)
+        return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
         inside = self.below(under)

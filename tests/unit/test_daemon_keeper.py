@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_daemon.keeper import ORPHAN_S, Keeper
+from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, TRICKLE, Keeper
 
 from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
@@ -82,9 +82,13 @@ class House:
     def later(self, seconds: float) -> None:
         self.monotonic += seconds
 
-    def work(self) -> None:
-        while self.applying.applier.alone(OPERATOR, "drain_lexical", {})["left"]:  # as the writer does when it is idle
+    def index_words(self) -> None:
+        """As the writer does when it is idle."""
+        while self.applying.applier.alone(OPERATOR, "drain_lexical", {})["left"]:
             pass
+
+    def work(self) -> None:
+        self.index_words()
         while self.keeper.step():
             pass
 
@@ -130,6 +134,99 @@ def test_another_model_gets_vectors_of_its_own(house: House) -> None:
     house.work()
     assert house.applying.submitted.count("put_vectors") == 1
     assert house.store.queue_lengths() == (0, 0)
+
+
+def test_a_model_change_is_queued_a_slice_at_a_time_and_goes_on_after_a_restart(
+    house: House,
+) -> None:
+    for number in range(9):
+        house.write(f"n{number}", f"note number {number}")
+    house.work()
+    house.engine = Engine(32)
+    first = house.store.submit(OPERATOR, "follow_model", model=house.engine.model_id, dimension=32, limit=4)
+    assert first == {"queued": 4, "left": 5}
+    model = house.store.vector_model()
+    assert model is not None and not model.settled
+    house.keeper = house.new_keeper()
+    house.work()
+    model = house.store.vector_model()
+    assert model is not None and (model.model, model.settled) == (house.engine.model_id, True)
+    assert house.store.queue_lengths() == (0, 0)
+    assert vectors(house) == {house.engine.model_id: 9}
+
+
+def test_a_restarted_keeper_looks_through_no_passages_again(house: House) -> None:
+    house.write("note", "text")
+    house.work()
+    house.applying.submitted.clear()
+    house.keeper = house.new_keeper()
+    house.work()
+    assert not {"follow_model", "reindex", "put_vectors"} & set(house.applying.submitted)
+
+
+def test_what_was_written_last_is_embedded_first(house: House) -> None:
+    house.engine.loading = True
+    for number in range(300):
+        house.write(f"old{number}", f"note number {number}")
+    house.work()
+    house.write("new", "the newest note")
+    house.work()
+    house.engine.loading = False
+    while not vectors(house):
+        house.keeper.step()
+    assert house.store.queue_lengths()[1] > 100
+    with house.store.reading(ALICE) as reader:
+        document = reader.node(house.node("new")).document
+        assert document is not None and not reader.awaits_vectors(document)
+    house.work()
+    assert vectors(house) == {house.engine.model_id: 301}
+
+
+def test_a_damaged_vector_is_made_anew_when_its_store_is_looked_through(house: House) -> None:
+    house.write("note", "text")
+    house.work()
+    house.applying.applier.db.execute("update vector set data = x'00'")
+    house.applying.applier.db.execute("delete from setting where key = 'vector_model'")
+    house.keeper = house.new_keeper()
+    house.work()
+    assert house.applying.applier.db.execute("select length(data) from vector").get == 4 * 64
+
+
+def test_while_commits_keep_coming_in_few_vectors_are_made(house: House) -> None:
+    house.work()
+    for number in range(50):
+        house.write(f"n{number}", f"note number {number}")
+    house.index_words()
+    house.keeper.wake()
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: TRICKLE}, "some, after the wait"
+    for _ in range(5):
+        assert not house.keeper.step(), "it waits for the next commit or the end of its pause"
+    assert vectors(house) == {house.engine.model_id: TRICKLE}
+    house.later(HOLD_S)
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: 2 * TRICKLE}
+    quiet = threading.Thread(target=house.keeper.run)
+    quiet.start()
+    deadline = time.monotonic() + 10
+    while house.store.queue_lengths()[1] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    house.keeper.stop()
+    quiet.join(5)
+    assert vectors(house) == {house.engine.model_id: 50}
+
+
+def test_progress_and_the_time_to_searchable_are_reported(house: House) -> None:
+    said: list[dict[str, Any]] = []
+    house.keeper = Keeper(house.store, house.engine, lambda: house.monotonic, lambda: house.wall, report=said.append)
+    for number in range(5):
+        house.write(f"n{number}", f"note number {number}")
+    house.work()
+    assert said[-1]["embedded"] == said[-1]["last_burst"] == 5 and said[-1]["searchable_after_s"] == 0.0
+
+
+def vectors(house: House) -> dict[str, int]:
+    return dict(house.applying.applier.db.execute("select model, count(*) from vector group by model").fetchall())
 
 
 def test_an_idle_keeper_commits_nothing(house: House) -> None:

@@ -14,6 +14,8 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.pages import Pages
 from avmfs.fuse.replies import Replies
+from avmfs.store import seen
+from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.files import FileHandle
@@ -38,7 +40,7 @@ def _tree(world: World, agent: str = "alice") -> tuple[Tree, Replies, Real]:
     numbers = Numbers(tree)
     where, _ = tree.lookup(tree.node(1), b"memory")
     assert isinstance(where, Real)
-    return tree, Replies(tree, numbers), where
+    return tree, Replies(tree, numbers, SeenNames(seen.create())), where
 
 
 def _create(tree: Tree, where: Real, name: bytes) -> tuple[int, FileHandle]:

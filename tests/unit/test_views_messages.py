@@ -20,7 +20,7 @@ from avmfs.agents import mail
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.node import Message
-from avmfs.store import sqlite, writer
+from avmfs.store import peers, sqlite, writer
 from avmfs.store.transaction import IndexRules
 
 
@@ -169,8 +169,7 @@ def serving(path: Path) -> Iterator[Path]:
     finally:
         server.stop()
         thread.join()
-        for each in (listener, server._wake, server._waker):  # a process of its own leaves these to its end
-            each.close()
+        listener.close()
 
 
 @pytest.mark.parametrize("arrives", [True, False])
@@ -179,7 +178,7 @@ def test_waiting_ends_with_the_message_or_with_its_time(tmp_path: Path, world: W
     with serving(path) as address:
         agents = {}
         for name in ("alice", "bob"):
-            store = sqlite.open_attached(path, address, name, writer.proof(b"key", name))
+            store = sqlite.open_attached(path, address, name, peers.proof(b"key", name))
             agents[name] = Agent(Memory(replace(world.around, store=store, clock=time.time_ns), Principal(name)))
             agents[name].memory.submit("enroll")
         later = threading.Timer(0.3, lambda: agents["alice"].memory.tell("bob" if arrives else "alice", "hello"))

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from avmfs.node import Kind, Node
-from avmfs.store import content
+from avmfs.store import content, vector_model
 from avmfs.store.commands import lineage, relaxed
 from avmfs.store.transaction import Tx
 from avmfs.text import passages, segment, sniff
@@ -65,6 +65,63 @@ def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     for document in documents:
         settle_semantic(tx, model, document)
     return {}
+
+
+@relaxed
+def drop_vectors(tx: Tx, passages: list[int]) -> dict[str, Any]:
+    """These vectors are damaged: have them made anew. {"dropped"}."""
+    tx.require_operator()
+    dropped = 0
+    for passage in passages:
+        dropped += _drop_vector(tx, passage)
+    return {"dropped": dropped}
+
+
+@relaxed
+def follow_model(tx: Tx, model: str, dimension: int, limit: int = 5000) -> dict[str, Any]:
+    """From now on the store's vectors are to be of this model. What lacks its own, or has one that cannot be right,
+    is queued, ``limit`` passages a call, going on where the last call stopped. {"queued", "left": passages}."""
+    tx.require_operator()
+    newest = tx.db.execute("select max(id) from passage").get or 0
+    walk = vector_model.read(tx.db)
+    if walk is None or (walk.model, walk.dimension) != (model, dimension):
+        walk = vector_model.Walk(model, dimension, 0, newest)  # later ones queue themselves
+        vector_model.write(tx.db, walk)
+    if walk.settled:
+        return {"queued": 0, "left": 0}
+    reached = tx.db.execute(
+        "select max(id) from (select id from passage where id > ? and id <= ? order by id limit ?)",
+        (walk.walked, walk.until, limit),
+    ).get
+    queued = 0
+    if reached is not None:
+        span = (walk.walked, reached, model)
+        damaged: list[Any] = tx.db.execute(
+            "select id from vector where id > ?1 and id <= ?2 and model = ?3 and length(data) <> ?4",
+            (*span, 4 * dimension),
+        ).fetchall()
+        for (passage,) in damaged:
+            _drop_vector(tx, passage)
+        tx.db.execute(
+            "insert or ignore into semantic_queue select distinct passage.document from passage"
+            " left join vector on vector.id = passage.id and vector.model = ?3"
+            " where passage.id > ?1 and passage.id <= ?2 and vector.id is null",
+            span,
+        )
+        queued = tx.db.changes()
+    walk = vector_model.Walk(model, dimension, walk.until if reached is None else reached, walk.until)
+    vector_model.write(tx.db, walk)
+    return {"queued": queued, "left": walk.until - walk.walked}
+
+
+def _drop_vector(tx: Tx, passage: int) -> int:
+    document = tx.db.execute("select document from vector where id = ?", (passage,)).get
+    if document is None:
+        return 0
+    tx.db.execute("delete from vector where id = ?", (passage,))
+    tx.db.execute("insert into vector_log(id) values(?)", (passage,))
+    tx.db.execute("insert or ignore into semantic_queue(document) values(?)", (document,))
+    return 1
 
 
 @relaxed

@@ -1,0 +1,163 @@
+"""The index process of a running daemon: killed, hung, and what mounts hold while it has many vectors."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import apsw
+import numpy as np
+import pytest
+from daemons import Daemon, wait
+from static_table import make
+
+from avmfs.access import Policy, Principal
+from avmfs.store.sqlite import open_direct
+from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import IndexRules
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+
+UNAVAILABLE = "# semantic search unavailable"
+
+
+def embedding(daemon: Daemon, dimension: int = 64) -> None:
+    folder = daemon.root / "table"
+    if not folder.exists():
+        make(folder, dimension)
+    daemon.settings(f"embedding: {{engine: static, path: {folder}}}\n")
+
+
+def recall(daemon: Daemon, agent: str, q: str) -> str:
+    return (daemon.at(agent) / f":recall?q={q}").read_text()
+
+
+def semantic(daemon: Daemon, agent: str, q: str = "espresso") -> bool:
+    """Whether a note about coffee is found by a word of its topic."""
+    answer = recall(daemon, agent, q)
+    return UNAVAILABLE not in answer and "coffee" in answer
+
+
+def ready(daemon: Daemon) -> None:
+    wait(lambda: daemon.status()["embedding"]["state"] == "ready", 30)
+    wait(lambda: daemon.status()["store"]["waiting_semantic"] == 0, 30)
+
+
+def test_a_killed_index_is_replaced_and_answers_again(daemon: Daemon) -> None:
+    embedding(daemon)
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/a.md").write_text("coffee is nearly out")
+    ready(daemon)
+    wait(lambda: semantic(daemon, "alice"))
+    status = daemon.status()["index"]
+    assert status["state"] == "ready" and status["embedding"]["embedded"] >= 1
+    for _ in range(3):
+        victim = daemon.status()["index"]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        started = time.monotonic()
+        (daemon.at("alice") / "memory/b.md").write_text("tea as well")
+        assert time.monotonic() - started < 2, "a write waits for no index"
+        assert "coffee" in recall(daemon, "alice", "coffee"), "words answer meanwhile"
+        wait(lambda: semantic(daemon, "alice"))
+        assert daemon.status()["index"]["pid"] != victim
+
+
+def test_while_the_index_hangs_words_answer_within_its_time_limit_and_say_so(daemon: Daemon) -> None:
+    embedding(daemon)
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/a.md").write_text("coffee is nearly out")
+    ready(daemon)
+    wait(lambda: semantic(daemon, "alice"))
+    pid = daemon.status()["index"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        answer = recall(daemon, "alice", "coffee")
+        assert time.monotonic() - started < 4
+        assert answer.startswith(f"{UNAVAILABLE}: the vector index does not answer") and "nearly out" in answer
+        (daemon.at("alice") / "memory/b.md").write_text("tea as well")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait(lambda: semantic(daemon, "alice"))
+
+
+def test_another_model_takes_over_while_searches_go_on(daemon: Daemon) -> None:
+    embedding(daemon)
+    daemon.mounts("alice")
+    daemon.start()
+    for number in range(40):
+        (daemon.at("alice") / f"memory/{number}.md").write_text(f"coffee number {number}")
+    ready(daemon)
+    wait(lambda: semantic(daemon, "alice"))
+    before = daemon.status()["embedding"]["model"]
+    other = make(daemon.root / "other", 32)
+    daemon.settings(f"embedding: {{engine: static, path: {other}}}\n")
+    daemon.command("reload")
+    assert "coffee" in recall(daemon, "alice", "coffee")
+    ready(daemon)
+    wait(lambda: semantic(daemon, "alice"))
+    status = daemon.status()
+    assert status["embedding"]["model"] != before and status["index"]["model"] == status["embedding"]["model"]
+    assert status["index"]["vectors"] == 40
+
+
+def pss(pid: int) -> int:
+    """Proportional memory of a process, in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no Pss")
+
+
+def plant(path: Path, model: str, dimension: int, count: int) -> None:
+    """Random vectors for ``count`` passages of one file. The passages are rows made here: writing that much text
+    would take minutes."""
+    store = open_direct(path, Policy(), IndexRules())
+    store.submit(Principal("alice"), "write_path", path=[b"memory", b"big"], data=b"coffee " * 100)
+    store.submit(OPERATOR, "drain_lexical", limit=10)
+    db = apsw.Connection(str(path))
+    row = db.execute("select max(id), document, scope from passage").fetchone()
+    assert row is not None
+    first, document, scope = row
+    with db:
+        db.executemany(
+            "insert into passage(document, part, scope, len, start, stop) values(?, ?, ?, 1, 0, 6)",
+            [(document, part, scope) for part in range(1, count)],
+        )
+    db.close()
+    rows = np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    store.submit(OPERATOR, "follow_model", model=model, dimension=dimension, limit=10**9)
+    for at in range(0, count, 5000):
+        vectors = [[first + at + n, row.tobytes()] for n, row in enumerate(rows[at : at + 5000])]
+        assert store.submit(OPERATOR, "put_vectors", model=model, vectors=vectors)["stored"] == len(vectors)
+    store.close()
+
+
+def test_a_mount_that_searches_holds_no_vectors(daemon: Daemon) -> None:
+    """The same daemon with 20,000 vectors of 512 numbers (41 MB), and without."""
+    from avmfs.embed.static import StaticEmbedding
+
+    embedding(daemon, 512)
+    model = StaticEmbedding(daemon.root / "table").model_id
+    daemon.mounts("alice")
+    sizes = []
+    for count in (0, 20_000):
+        if count:
+            plant(daemon.root / "data" / "avm.db", model, 512, count)
+        daemon.start()
+        ready(daemon)
+        if count:
+            wait(lambda: daemon.status()["index"].get("vectors", 0) >= 20_000, 30)
+        questions = random.Random(1).choices(["coffee", "market", "dentist", "tea"], k=20)
+        for q in questions:
+            assert UNAVAILABLE not in recall(daemon, "alice", q) or not count
+        sizes.append({name: pss(pid) for name, pid in daemon.family().items() if name in ("alice", "index")})
+        daemon.command("stop")
+    assert sizes[1]["alice"] - sizes[0]["alice"] < 15_000_000
+    assert sizes[1]["index"] - sizes[0]["index"] > 40_000_000, "somebody holds them"
