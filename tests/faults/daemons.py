@@ -135,7 +135,8 @@ class Daemon:
         """By pid and by mountpoint only."""
         with contextlib.suppress(Exception):
             self.family()
-        for pid in self.pids:
+        # The supervisor first: it would replace a holder that ends.
+        for pid in sorted(self.pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for agent in self.agents:
