@@ -129,7 +129,7 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
         _check_question(q)
         self.make_searchable()
-        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)
+        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode, now=self.now(), tz=self.zone)
 
     def recall(
         self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,

@@ -13,21 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.node import Hit
+from avmfs.store.table import Table
 
 
 class SearchIndex(Protocol):
     """One snapshot, one asker."""
 
-    def postings(self, term: str) -> NDArray[np.int64]:
-        """Passage ids (occurrences,), one for each occurrence of the term, in no order."""
+    def table(self) -> Table:
+        """The columns that ranking needs, of every passage that the asker sees."""
         ...
 
-    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Length in terms (n,) of each passage given."""
-        ...
-
-    def corpus(self) -> tuple[int, int]:
-        """How many passages there are, and how many terms in all of them."""
+    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
+        """For each term passage ids (occurrences,), one for each occurrence, in no order."""
         ...
 
     def vectors(self, model: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -6,7 +6,6 @@ costs 0.4 ms and no approximate index is better (measured); 100,000 take 9 ms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,29 +13,25 @@ from numpy.typing import NDArray
 
 from avmfs.embed.protocol import Batch
 from avmfs.search.index import SearchIndex
+from avmfs.store.table import Table
 
 DIGITS: Final = 6
 """Cosines are rounded to so many. The last bits of a float32 product depend on where in the matrix a row stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Semantic:
-    """Every visible passage that has a vector: ids (n,) ascending, cosines (n,) from -1 to 1."""
-
-    passages: NDArray[np.int64]
-    cosines: NDArray[np.float64]
+def nothing(table: Table) -> NDArray[np.float64]:
+    """No vectors: NaN for each passage."""
+    return np.full(len(table.passages), np.nan)
 
 
-NOTHING: Final = Semantic(np.zeros(0, np.int64), np.zeros(0))
-
-
-def search(index: SearchIndex, query: Batch) -> Semantic:
-    """Cosines of the first vector of ``query`` with all vectors of the same model."""
+def search(index: SearchIndex, table: Table, query: Batch) -> NDArray[np.float64]:
+    """Cosine of each passage of ``table`` (n,) with the first vector of ``query``; NaN for one without a vector of the
+    same model."""
+    cosines = nothing(table)
     passages, matrix = index.vectors(query.model)
-    if not len(passages):
-        return NOTHING
-    cosines = np.round((matrix @ query.vectors[0]).astype(np.float64), DIGITS)
-    if np.any(passages[1:] < passages[:-1]):
-        order = np.argsort(passages)
-        return Semantic(passages[order], cosines[order])
-    return Semantic(passages, cosines)
+    if not len(passages) or not len(cosines):
+        return cosines
+    at = np.minimum(np.searchsorted(table.passages, passages), len(cosines) - 1)
+    known = table.passages[at] == passages
+    cosines[at[known]] = np.round((matrix @ query.vectors[0]).astype(np.float64), DIGITS)[known]
+    return cosines

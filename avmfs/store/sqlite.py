@@ -23,6 +23,7 @@ from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import NotSupported, Stale
 from avmfs.node import Node
 from avmfs.store import content, database
+from avmfs.store.catalogue import Catalogue
 from avmfs.store.peek import CommitHeader, Remembered
 from avmfs.store.reader import SqliteReader
 from avmfs.store.schema import ROOT
@@ -46,6 +47,7 @@ class SqliteStore:
         self._pool: deque[tuple[apsw.Connection, Scopes]] = deque()
         self._pid = os.getpid()
         self._caches: dict[str, VectorCache] = {}
+        self._catalogue = Catalogue()
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
         self._kept = Remembered(b"")
@@ -126,7 +128,7 @@ class SqliteStore:
         return self._submitter.submit(who, command, arguments)
 
     def search_index(self, who: Principal) -> SqliteSearchIndex:
-        return SqliteSearchIndex(lambda: self._opened(who), self._cache)
+        return SqliteSearchIndex(lambda: self._opened(who), self._cache, self._catalogue)
 
     def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
         with self._connection() as (db, _):

@@ -25,7 +25,9 @@ def open_memory(
     """The memory of the spec's agent. An agent with a mount becomes known, with its private space."""
     store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
     settings = spec.settings
-    engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding))
+    engine = Engine(
+        store.search_index, embedder, TokenCounter(settings.search.encoding), weights=settings.search.weights
+    )
     around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
     memory = Memory(around, Principal(spec.agent, spec.operator))
     if spec.mount is not None:

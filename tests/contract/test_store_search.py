@@ -15,6 +15,7 @@ from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.store.submit import OPERATOR
+from avmfs.store.table import SESSION_GAP, Table
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id
 COUNTER = TokenCounter()
+NOW = 1_772_879_400 * 10**9  # 2026-03-07 10:30
 WORDS = [
     "market",
     "risk",
@@ -57,12 +59,24 @@ def settled(world: World) -> None:
 
 
 def ask(world: World, who: Principal, q: str, **more: Any) -> Answer:
-    return Engine(world.store.search_index, EMBEDDER, COUNTER).search(who, q, limit=50, **more)
+    return Engine(world.store.search_index, EMBEDDER, COUNTER).search(who, q, limit=50, now=NOW, **more)
+
+
+def columns(table: Table) -> list[object]:
+    """All that a score can be made of, but the numbers of voices, which mean nothing across processes."""
+    return [
+        column.tobytes()
+        for column in (
+            table.passages, table.documents, table.lengths, table.times, table.flags, table.previous, table.next,
+            table.sessions,
+        )
+    ]  # fmt: skip
 
 
 def shown(answer: Answer) -> list[object]:
     return [
-        (s.hit.path, s.hit.passage, s.score, s.relevance, dict(s.parts), s.hit.text, s.hit.version) for s in answer.hits
+        (s.hit.path, s.hit.passage, s.score, s.relevance, dict(s.parts), dict(s.evidence), s.hit.text, s.hit.version)
+        for s in answer.hits
     ]
 
 
@@ -82,13 +96,13 @@ def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World)
     world.drain()
     index = world.store.search_index(BOB)
     for term in set(seen) | {"nowhere"}:
-        assert len(index.postings(term)) == seen[term], term
-    assert index.corpus() == (count, total)
-    every = np.unique(np.concatenate([index.postings(term) for term in seen]))
-    assert len(every) == count and index.lengths(every).sum() == total
+        assert len(index.postings([term])[0]) == seen[term], term
+    every = np.unique(np.concatenate(index.postings(list(seen))))
+    assert index.table().passages.tolist() == every.tolist() and len(every) == count
+    assert index.table().lengths.sum() == total
     assert index.below((b"memory", b"n")) == frozenset(every.tolist()) and index.below(()) is None
     assert index.below((b"memory", b"private", b"alice")) == frozenset() == index.below((b"nowhere",))
-    assert len(world.store.search_index(ALICE).postings("tea")) > seen["tea"] > 0
+    assert len(world.store.search_index(ALICE).postings(["tea"])[0]) > seen["tea"] > 0
 
 
 @pytest.mark.parametrize(
@@ -108,12 +122,12 @@ def test_any_bytes_can_be_drained_and_removed(world: World, data: bytes) -> None
     with world.reading(ALICE) as reader:
         if reader.unindexed(document) is None:
             for word, times in Counter(words).items():
-                assert len(index.postings(word)) == times, word
+                assert len(index.postings([word])[0]) == times, word
     world.write(ALICE, "/memory/f", b"something else")
     world.drain()
-    assert len(index.postings("els")) + len(index.postings("someth")) >= 1
+    assert len(np.concatenate(index.postings(["els", "someth"]))) >= 1
     world.unlink(ALICE, "/memory/f")
-    assert index.corpus() == (0, 0)
+    assert len(index.table().passages) == 0
 
 
 def test_what_is_not_indexed_has_a_reason(world: World) -> None:
@@ -125,7 +139,7 @@ def test_what_is_not_indexed_has_a_reason(world: World) -> None:
         reasons = [
             reader.unindexed(world.document(BOB, f"/memory/{n}").id) for n in ("a.swp", ".git/config", "big", "bin")
         ]
-    assert all(reasons) and len(world.store.search_index(BOB).postings("word")) == 0
+    assert all(reasons) and len(world.store.search_index(BOB).postings(["word"])[0]) == 0
     world.rename(ALICE, "/memory/bin", "/memory/text")
     world.write(ALICE, "/memory/text", b"words")
     world.drain()
@@ -143,7 +157,7 @@ def test_draining_goes_in_steps_and_only_once(world: World) -> None:
         assert world.do(ALICE, "drain_lexical", limit=4) == {"done": 4, "left": 6}
     world.drain()
     assert world.do(ALICE, "drain_lexical") == {"done": 0, "left": 0}
-    assert len(world.store.search_index(BOB).postings("word")) == 10
+    assert len(world.store.search_index(BOB).postings(["word"])[0]) == 10
 
 
 def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
@@ -154,7 +168,7 @@ def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
     reply = world.do(ALICE, "drain_lexical", limit=40)
     assert reply["done"] < 40 or world.mode == "attached"
     world.drain()
-    assert world.store.search_index(BOB).corpus()[0] == 40 * len(passages.cut(lines[:60_000].decode()))
+    assert len(world.store.search_index(BOB).table().passages) == 40 * len(passages.cut(lines[:60_000].decode()))
 
 
 def test_vectors_come_and_go_with_their_passages(world: World) -> None:
@@ -217,26 +231,34 @@ def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
 
 def test_nothing_private_moves_a_score(world: World) -> None:
     random_ = random.Random(2)
-    questions = ["coffee", "market risk", "flight to lisbon", "budget plan garden", "NVDA", "unheard-of word"]
+    questions = [
+        "coffee", "market risk", "flight to lisbon", "budget plan garden", "NVDA", "unheard-of word",
+        "when does tea risk",
+        "what did carol say about coffee in March 2026?", "what did alice plan yesterday",
+    ]  # fmt: skip
     for number in range(60):
-        world.write(ALICE, f"/memory/pub/{number}.md", text(random_, random_.randrange(3, 60)))
+        said = (b"", b"Carol: ", b"[2026-03-05] Dave: ")[number % 3]
+        world.write(ALICE, f"/memory/pub/{number}.md", said + text(random_, random_.randrange(3, 60)))
     world.write(BOB, "/memory/private/bob/own.md", b"coffee budget of bob")
     settled(world)
     bob = {q: [shown(ask(world, BOB, q, mode=mode)) for mode in ("hybrid", "lexical", "semantic")] for q in questions}
     alice = {q: shown(ask(world, ALICE, q)) for q in questions}
     index = world.store.search_index(BOB)
-    statistics = index.corpus(), index.vectors(MODEL)[1].tobytes()
+    statistics = columns(index.table()), index.vectors(MODEL)[1].tobytes()
     for number in range(80):
         world.write(ALICE, f"/memory/private/alice/{number}.md", text(random_, random_.randrange(3, 300)))
         if number % 7 == 0:
-            world.write(ALICE, f"/memory/pub/limited{number}.md", text(random_, 50))
+            # Between bob's own notes, in place and time: neither his context nor his sessions may know of it.
+            world.write(ALICE, f"/memory/pub/limited{number}.md", b"Carol: " + text(random_, 50) + b"?")
             world.share(ALICE, f"/memory/pub/limited{number}.md", "alice")
+            at = world.node(ALICE, f"/memory/pub/{number % 60}.md").mtime + 1
+            world.do(ALICE, "set_attributes", node=world.node(ALICE, f"/memory/pub/limited{number}.md").id, mtime=at)
     settled(world)
     for q in questions:
         for mode, before in zip(("hybrid", "lexical", "semantic"), bob[q], strict=True):
             assert shown(ask(world, BOB, q, mode=mode)) == before, (q, mode)
     index = world.store.search_index(BOB)
-    assert (index.corpus(), index.vectors(MODEL)[1].tobytes()) == statistics
+    assert (columns(index.table()), index.vectors(MODEL)[1].tobytes()) == statistics
     assert any(shown(ask(world, ALICE, q)) != alice[q] for q in questions), "hers did move"
     for number in range(80):
         world.unlink(ALICE, f"/memory/private/alice/{number}.md")
@@ -267,3 +289,46 @@ def test_a_snapshots_number_does_not_tell_of_others(world: World) -> None:
     world.write(ALICE, "/memory/private/alice/f", b"1")
     assert world.store.search_index(BOB).seq() == before
     assert world.store.search_index(ALICE).seq() == world.newest_seq() > before
+
+
+def test_the_columns_follow_moves_times_and_ttls(world: World) -> None:
+    for number in range(4):
+        world.write(ALICE, f"/memory/a/{number}.md", b"Carol: tea %d" % number)
+        at = NOW + number * 10**9
+        world.do(ALICE, "set_attributes", node=world.node(ALICE, f"/memory/a/{number}.md").id, mtime=at)
+    world.drain()
+    index = world.store.search_index(BOB)
+
+    def chain() -> list[list[str]]:
+        """Names in the order of each session."""
+        table = index.table()
+        names = {hit.passage: hit.path.rpartition(b"/")[2].decode() for hit in index.hits(table.passages.tolist(), ())}
+        found = []
+        for first in np.flatnonzero(table.previous < 0).tolist():
+            found.append([names[int(table.passages[first])]])
+            while (first := int(table.next[first])) >= 0:
+                found[-1].append(names[int(table.passages[first])])
+        return sorted(found)
+
+    assert chain() == [["0.md", "1.md", "2.md", "3.md"]]
+    world.do(ALICE, "set_attributes", node=world.node(ALICE, "/memory/a/0.md").id, mtime=NOW + 10**10)
+    assert chain() == [["1.md", "2.md", "3.md", "0.md"]]
+    world.do(ALICE, "mkdir", **world.at(ALICE, "/memory/b"), mode=0o755)
+    world.rename(ALICE, "/memory/a/2.md", "/memory/b/2.md")
+    assert chain() == [["1.md", "3.md", "0.md"], ["2.md"]]
+    world.do(ALICE, "set_attributes", node=world.node(ALICE, "/memory/a/3.md").id, mtime=NOW + 10 * SESSION_GAP)
+    assert chain() == [["1.md", "0.md"], ["2.md"], ["3.md"]]
+    world.do(ALICE, "set_ttl", node=world.node(ALICE, "/memory/a/1.md").id, expires=1)
+    assert chain() == [["0.md"], ["2.md"], ["3.md"]]
+    world.unlink(ALICE, "/memory/a/0.md")
+    assert chain() == [["2.md"], ["3.md"]]
+    assert set(index.table().voices_of) == {"carol"}
+
+
+def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"[2023-05-08 13:56] Caroline: hello")
+    world.write(ALICE, "/memory/b.md", b"**Mel** : who is there?")
+    world.drain()
+    table = world.store.search_index(BOB).table()
+    assert table.times[0] == 1_683_554_160 * 10**9 and table.times[1] == world.node(ALICE, "/memory/b.md").mtime
+    assert [next(iter(table.voices_of[name])) for name in ("carolin", "mel")] == table.voices.tolist()
