@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,8 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "daemon"), str(_ROOT / "config")]
 
 from avmfs import AVM  # noqa: E402
 from avmfs.embed.local import LocalEmbedding  # noqa: E402
-from avmfs.embed.protocol import Batch  # noqa: E402
+from avmfs.embed.protocol import Batch, Embedder  # noqa: E402
+from avmfs.memory import Memory  # noqa: E402
 from avmfs.rpc import local  # noqa: E402
 
 
@@ -80,7 +81,7 @@ class Adapter:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._avm: AVM | None = None
-        self._ids: dict[str, str] = {}
+        self.ids: dict[str, str] = {}  # path: id
         if os.environ.get("AVM_BENCH_VECTORS"):
             local.LocalEmbedding = KeptVectors  # type: ignore[misc]
 
@@ -89,23 +90,35 @@ class Adapter:
         self._folder = Path(tempfile.mkdtemp(prefix="avm-bench-"))
         config = os.environ.get("AVM_BENCH_CONFIG")
         self._avm = AVM(db=self._folder / "avm.db", config=config, agent="reader")
-        self._memory = self._avm.agent_memory()
+        remembers = self._avm.agent_memory()
         plain = bool(os.environ.get("AVM_BENCH_PLAIN"))
-        self._ids = {}
+        self.ids = {}
         for one in memories:
             if plain:
-                path = self._memory.remember(str(one["text"]), path=f"/memory/shared/notes/{int(one['seq']):05}.md")
+                path = remembers.remember(str(one["text"]), path=f"/memory/shared/notes/{int(one['seq']):05}.md")
             else:
-                path = self._memory.remember(note(one), path=place(one), created=nanoseconds(one.get("date")))
-            self._ids[path] = one["id"]
+                path = remembers.remember(note(one), path=place(one), created=nanoseconds(one.get("date")))
+            self.ids[path] = one["id"]
         self._avm.search("warm", limit=1)  # words and vectors of what was just written
 
+    @property
+    def memory(self) -> Memory:
+        """What lies behind the API, for those who measure its parts."""
+        assert self._avm is not None
+        return cast(local.LocalDoor, self._avm._door)._memory
+
+    @property
+    def embedder(self) -> Embedder | None:
+        assert self._avm is not None
+        return cast(local.LocalDoor, self._avm._door)._embedder
+
     def recall(self, query: str, max_tokens: int) -> str:
-        return self._memory.recall(query, max_tokens=max_tokens)
+        assert self._avm is not None
+        return self._avm.agent_memory().recall(query, max_tokens=max_tokens)
 
     def search(self, query: str, k: int) -> list[str]:
         assert self._avm is not None
-        return [self._ids[hit["path"]] for hit in self._avm.search(query, limit=k)]
+        return [self.ids[hit["path"]] for hit in self._avm.search(query, limit=k)]
 
     def close(self) -> None:
         if self._avm is not None:

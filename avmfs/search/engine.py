@@ -154,10 +154,11 @@ class Engine:
             "question": signals.asks(table),
             "length": signals.length(table),
         }
-        ranked = fuse.fuse(table, columns, _BY_MEANING if by_meaning else self._weights)
+        ranked = fuse.fuse(table, columns, _BY_MEANING if by_meaning else self._weights, lexical.brevity(table))
         at = ranked.positions
         evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
-        return Ranking(table, ranked, relevance(evidence["cosine"], evidence["coverage"]), evidence, degraded)
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"])
+        return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _ask(
         self,

@@ -21,6 +21,7 @@ POOL: Final = 2000
 """Candidates that are looked at closely: those with the best sum of words, context, cosine and the like."""
 
 BEST_OF_SESSION: Final = 3
+PAGES: Final = 1 / 3
 
 Floats = NDArray[np.float64]
 
@@ -56,8 +57,11 @@ def reaching(scores: Floats, k: int) -> NDArray[np.int64]:
     return np.flatnonzero(scores >= np.partition(scores, -k)[-k])
 
 
-def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights) -> Ranked:
-    """Add up ``signals``, each (n,) over the table; those of ``_SHARES`` count as shares of the best.
+def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights, brevity: float = 1.0) -> Ranked:
+    """Add up ``signals``, each (n,) over the table; words and context as shares of the best.
+
+    The context is the words once more where passages are long, and vectors of pages are better than those of remarks:
+    so its weight falls to PAGES of it as ``brevity`` (0 to 1, of the whole store) falls.
 
     A passage without a vector (a cosine of NaN) is taken to be as near as the nearest, as far as its words go: it must
     not lose against those that were embedded already. Candidates have a word of the query, or a vector.
@@ -67,7 +71,8 @@ def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights) ->
     words, context = _share(signals["words"]), _share(signals["context"])
     nearest = 0.0 if blind.all() else max(float(np.nanmax(cosine)), 0.0)
     cosine = np.where(blind, nearest * words, cosine)
-    parts = {"cosine": weights.cosine * cosine, "words": weights.words * words, "context": weights.context * context}
+    wide = weights.context * (PAGES + (1 - PAGES) * brevity)
+    parts = {"cosine": weights.cosine * cosine, "words": weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
         parts[name] = getattr(weights, name) * signals[name]
     base = np.sum(list(parts.values()), axis=0) if len(table.passages) else np.zeros(0)

@@ -39,6 +39,14 @@ class SearchIndex(Protocol):
         """Ids of the passages below a directory; None for everything."""
         ...
 
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        """(key, name, number of files) of each topic below the directory, and how many files are about anything."""
+        ...
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        """The first passages of the files of one topic, newest first."""
+        ...
+
     def seq(self) -> int:
         """The newest change that the asker may see in this snapshot."""
         ...

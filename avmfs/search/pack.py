@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
@@ -28,6 +28,12 @@ MORE: Final = " …"
 SCRAP: Final = 24
 """Tokens below which what is left of the budget is not worth the beginning of a passage."""
 
+SKIMMED: Final = 2000
+FIRST: Final = 10
+"""Who gets more than so many tokens may not read to the end: so many items come first, whatever their group."""
+
+ALSO: Final = 3  # handles of the others that are named
+
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
@@ -38,6 +44,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
 _SPACE: Final = re.compile(r"\s+")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
+_NUMBER: Final = re.compile(r"\d+")
 _MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
 
 
@@ -69,18 +78,26 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
+    """``part``: 0 for the first of a long answer, 1 for the rest. ``also``: handles of what says the same."""
+
     scored: Scored
     text: str
+    part: int = 0
+    also: tuple[str, ...] = ()
+
+
+_Group = tuple[int, bytes, str, str]
 
 
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
-    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author.
+    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author; an answer of more
+    than SKIMMED tokens has its FIRST best ones in groups of their own, before all others.
 
-    A text that occurs twice, white space apart, is given once. The first passage that does not fit is cut to
-    what is left; when little is left, shorter ones are looked for. A budget too small for any item, or for any
-    text at all, gives a line that says so, or nothing.
+    What says the same in nearly the same words is given once, with the handles of the others. The first passage that
+    does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
+    item, or for any text at all, gives a line that says so, or nothing.
     """
-    items = _distinct(ranked)
+    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked))
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
     chosen = _choose(items, frame, counter)
@@ -146,7 +163,7 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list
     """Adds up what parts cost alone; where that is close to the budget, counts the whole. Joined, they cost a
     little less: the end of a line and the blank one after it are one token."""
     chosen: list[_Item] = []
-    groups: set[tuple[bytes, str, str]] = set()
+    groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
     refused = 0
     for item in items:
@@ -167,7 +184,7 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list
                     break
                 continue
             refused += 1
-            item = _Item(item.scored, cut)
+            item = replace(item, text=cut)
             cost = header + counter.count(_block(item, frame))
         chosen.append(item)
         groups.add(group)
@@ -178,7 +195,7 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list
 def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int) -> str:
     """The beginning of an item's text that fits in ``left`` tokens with its handle, or "" below ``least``."""
     # Indents cost too, and are not in the plain text.
-    room = left - counter.count(_block(_Item(item.scored, ""), frame)) - item.text.count("\n")
+    room = left - counter.count(_block(replace(item, text=""), frame)) - item.text.count("\n")
     return shorten(item.text, room, counter) if room >= least else ""
 
 
@@ -195,7 +212,7 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 
 
 def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
-    groups: dict[tuple[bytes, str, str], list[_Item]] = {}
+    groups: dict[_Group, list[_Item]] = {}
     for item in items:
         groups.setdefault(_group(item, frame), []).append(item)
     noun = "item" if len(items) == 1 else "items"
@@ -203,20 +220,23 @@ def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
         [
             frame.notice(),
             f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens)\n",
-            *(_header(group) + "".join(_block(item, frame) for item in inside) for group, inside in groups.items()),
+            *(
+                _header(group) + "".join(_block(item, frame) for item in groups[group])
+                for group in sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
+            ),
             f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq})\n",
         ]
     )
 
 
-def _group(item: _Item, frame: Frame) -> tuple[bytes, str, str]:
+def _group(item: _Item, frame: Frame) -> _Group:
     hit = item.scored.hit
     day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
-    return hit.path.rpartition(b"/")[0] or b"/", day, hit.author
+    return item.part, hit.path.rpartition(b"/")[0] or b"/", day, hit.author
 
 
-def _header(group: tuple[bytes, str, str]) -> str:
-    place, day, author = group
+def _header(group: _Group) -> str:
+    _, place, day, author = group
     return f"\n### {paths.printable(place)} · {day} · {_one_line(author)}\n"
 
 
@@ -224,16 +244,33 @@ def _block(item: _Item, frame: Frame) -> str:
     hit = item.scored.hit
     cited = f"[{paths.printable(hit.path)}@{hit.version}] " if frame.cite else ""
     quoted = item.text.replace("\n", "\n  ")
-    return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}\n"
+    also = f" (also {' '.join(item.also)})" if item.also else ""
+    return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}{also}\n"
 
 
-def _distinct(ranked: Sequence[Scored]) -> list[_Item]:
-    seen: dict[str, _Item] = {}
+def _distinct(ranked: Sequence[Scored], first: int) -> list[_Item]:
+    """What is left of ``ranked`` once what says the same has been joined to the better one."""
+    kept: list[_Item] = []
+    known: dict[object, int] = {}
     for scored in ranked:
         text = _clean(scored.hit.text)
-        if text:
-            seen.setdefault(" ".join(text.split()), _Item(scored, text))
-    return list(seen.values())
+        if not text:
+            continue
+        at = known.setdefault(_gist(text), len(kept))
+        if at == len(kept):
+            kept.append(_Item(scored, text, int(len(kept) >= first)))
+        elif scored.hit.handle != kept[at].scored.hit.handle and len(kept[at].also) < ALSO:
+            handle = f"@{scored.hit.handle}"
+            kept[at] = replace(kept[at], also=tuple(dict.fromkeys((*kept[at].also, handle))))
+    return kept
+
+
+def _gist(text: str) -> object:
+    """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
+    same figures, as many denials. A text without such words is itself."""
+    words = segment.content_terms(text)
+    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
+    return (frozenset(words), tuple(_NUMBER.findall(text)), denials) if words else " ".join(text.split())
 
 
 def _clean(text: str) -> str:

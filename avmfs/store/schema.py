@@ -141,6 +141,10 @@ create table passage_log(seq integer primary key autoincrement, document int not
 create virtual table terms using fts5(t, content='', contentless_delete=1, tokenize='ascii');
 create virtual table posting using fts5vocab(terms, instance);
 create table scope_stat(scope integer primary key, passages int not null, terms int not null);
+-- What documents are about: key is index terms with blanks between, name as it is written there.
+create table topic(document int, key text, name text not null, scope int not null, primary key(document, key))
+  without rowid;
+create index topic_key on topic(key, scope);
 -- vector.data: float32, L2-normalised, of passage `id`. model names what computed it; models never mix.
 create table vector(id integer primary key, document int not null, scope int not null, model text not null,
                     data blob not null);

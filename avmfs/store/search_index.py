@@ -25,6 +25,11 @@ from avmfs.store.vectors import VectorCache
 from avmfs.text import sniff
 
 _TEXTS_KEPT = 8
+# What the asker may see of the files below a directory (?1), by its scopes (?2) at a time (?3).
+_FILES = """with recursive files(id, document) as (
+  select id, document from node where id = ?1 union all
+  select node.id, node.document from node join files on node.parent = files.id
+  where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
 
 
@@ -80,6 +85,32 @@ class SqliteSearchIndex:
                 (top, reader.visible.json),
             )
             return frozenset(row[0] for row in rows)
+
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        with self._open() as (db, reader):
+            top = _descend(reader, under)
+            bound = (top, reader.visible.json, reader.now)
+            found: list[Any] = db.execute(
+                _FILES
+                + "select key, min(name), count(*) from files cross join topic on topic.document = files.document"
+                " group by key",
+                bound,
+            ).fetchall()
+            files = db.execute(
+                _FILES + "select count(*) from files where document in (select document from topic)", bound
+            ).get
+            return found, int(files)
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        with self._open() as (db, reader):
+            rows = db.execute(
+                _FILES + "select passage.id from files cross join topic on topic.document = files.document and key = ?4"
+                " join passage on passage.document = files.document and part = 0 join node on node.id = files.id"
+                " order by node.mtime desc, passage.id limit ?5",
+                (_descend(reader, under), reader.visible.json, reader.now, key, limit),
+            )
+            passages = [row[0] for row in rows]
+        return self.hits(passages, ())
 
     def seq(self) -> int:
         with self._open() as (_, reader):

@@ -12,7 +12,7 @@ from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage
 from avmfs.store.transaction import Tx
-from avmfs.text import passages, segment, sniff, speech
+from avmfs.text import passages, segment, sniff, speech, topics
 
 DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
@@ -104,6 +104,10 @@ def _index(tx: Tx, document: int) -> int:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
         return 0
     tx.db.execute("insert into passage_log(document) values(?)", (document,))
+    for key, name in topics.topics(text):
+        tx.db.execute(
+            "insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope)
+        )
     for part, (start, stop) in enumerate(passages.cut(text)):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
