@@ -157,7 +157,7 @@ class Engine:
         ranked = fuse.fuse(table, columns, _BY_MEANING if by_meaning else self._weights, lexical.brevity(table))
         at = ranked.positions
         evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"])
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], lexical.shortness(table)[at])
         return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _ask(

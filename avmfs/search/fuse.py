@@ -63,14 +63,13 @@ def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights, br
     The context is the words once more where passages are long, and vectors of pages are better than those of remarks:
     so its weight falls to PAGES of it as ``brevity`` (0 to 1, of the whole store) falls.
 
-    A passage without a vector (a cosine of NaN) is taken to be as near as the nearest, as far as its words go: it must
-    not lose against those that were embedded already. Candidates have a word of the query, or a vector.
+    A passage without a vector (a cosine of NaN) must not lose against those that were embedded already: see _guessed.
+    Candidates have a word of the query, or a vector.
     """
     cosine = signals["cosine"]
     blind = np.isnan(cosine)
     words, context = _share(signals["words"]), _share(signals["context"])
-    nearest = 0.0 if blind.all() else max(float(np.nanmax(cosine)), 0.0)
-    cosine = np.where(blind, nearest * words, cosine)
+    cosine = _guessed(cosine, blind, words)
     wide = weights.context * (PAGES + (1 - PAGES) * brevity)
     parts = {"cosine": weights.cosine * cosine, "words": weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
@@ -84,6 +83,21 @@ def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights, br
     scores = scores + parts["session"]
     parts["next"] = weights.next * _following(scores, table, chosen)
     return Ranked(chosen, scores + parts["next"], parts)
+
+
+def _guessed(cosine: Floats, blind: NDArray[np.bool_], words: Floats) -> Floats:
+    """``cosine`` with a figure for passages without one: as near as any passage whose words say less, and as the
+    nearest of all in proportion to its own words. So none that has fewer words gets ahead by its vector alone."""
+    if not blind.any() or blind.all():
+        return np.nan_to_num(cosine)
+    found = np.where(blind, max(float(cosine[~blind].max()), 0.0) * words, cosine)
+    rivals, mine = np.flatnonzero(~blind & (words > 0)), np.flatnonzero(blind & (words > 0))
+    if len(rivals) and len(mine):
+        order = rivals[np.argsort(words[rivals], kind="stable")]
+        beaten = np.searchsorted(words[order], words[mine], side="right")
+        nearest = np.concatenate(([0.0], np.maximum.accumulate(cosine[order])))
+        found[mine] = np.maximum(found[mine], nearest[beaten])
+    return found
 
 
 def _share(values: Floats) -> Floats:

@@ -86,16 +86,17 @@ def search(table: Table, postings: Sequence[NDArray[np.int64]]) -> Lexical:
 
 def leaning(table: Table) -> Floats:
     """How much of the passage before it counts for each (n,): 0 where there is none in its session."""
-    share = _short(table)
+    share = shortness(table)
     return np.where((table.previous >= 0) & (share > 0.02), share, 0.0)
 
 
 def brevity(table: Table) -> float:
     """Is this a store of short notes (1) or of pages (0)?"""
-    return float(_short(table).mean()) if len(table.passages) else 0.0
+    return float(shortness(table).mean()) if len(table.passages) else 0.0
 
 
-def _short(table: Table) -> Floats:
+def shortness(table: Table) -> Floats:
+    """Is it a remark, which leans on what surrounds it (1), or a page, which stands for itself (0)? (n,)"""
     return np.asarray(1 / (1 + (table.lengths.astype(np.float64) / LEANS) ** 4))
 
 

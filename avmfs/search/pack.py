@@ -76,17 +76,18 @@ class Frame:
         return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
 
 
+_Group = tuple[int, bytes, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """``part``: 0 for the first of a long answer, 1 for the rest. ``also``: handles of what says the same."""
+    """``group``: what its header says, and 0 for the first of a long answer, 1 for the rest. ``also``: handles of what
+    says the same."""
 
     scored: Scored
     text: str
-    part: int = 0
+    group: _Group
     also: tuple[str, ...] = ()
-
-
-_Group = tuple[int, bytes, str, str]
 
 
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
@@ -97,7 +98,7 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
     item, or for any text at all, gives a line that says so, or nothing.
     """
-    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked))
+    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame.tz)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
     chosen = _choose(items, frame, counter)
@@ -165,13 +166,14 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list
     chosen: list[_Item] = []
     groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
-    refused = 0
+    refused, exact = 0, True
     for item in items:
-        group = _group(item, frame)
+        group = item.group
         header = 0 if group in groups else counter.count(_header(group))
         cost = header + counter.count(_block(item, frame))
         if spent + cost > frame.budget:
-            spent = counter.count(_render(chosen, frame, frame.budget))
+            if not exact:
+                spent, exact = counter.count(_render(chosen, frame, frame.budget)), True
             # A count per item that does not fit would be dear; one that is far from fitting is none.
             if spent + cost <= frame.budget + _SAVED:
                 cost = counter.count(_render([*chosen, item], frame, frame.budget)) - spent
@@ -188,7 +190,7 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list
             cost = header + counter.count(_block(item, frame))
         chosen.append(item)
         groups.add(group)
-        spent += cost
+        spent, exact = spent + cost, False
     return chosen
 
 
@@ -214,7 +216,7 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
     groups: dict[_Group, list[_Item]] = {}
     for item in items:
-        groups.setdefault(_group(item, frame), []).append(item)
+        groups.setdefault(item.group, []).append(item)
     noun = "item" if len(items) == 1 else "items"
     return "".join(
         [
@@ -229,10 +231,10 @@ def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
     )
 
 
-def _group(item: _Item, frame: Frame) -> _Group:
-    hit = item.scored.hit
-    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
-    return item.part, hit.path.rpartition(b"/")[0] or b"/", day, hit.author
+def _group(scored: Scored, part: int, tz: tzinfo) -> _Group:
+    hit = scored.hit
+    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(tz).date().isoformat()
+    return part, hit.path.rpartition(b"/")[0] or b"/", day, hit.author
 
 
 def _header(group: _Group) -> str:
@@ -248,21 +250,31 @@ def _block(item: _Item, frame: Frame) -> str:
     return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}{also}\n"
 
 
-def _distinct(ranked: Sequence[Scored], first: int) -> list[_Item]:
+def _distinct(ranked: Sequence[Scored], first: int, tz: tzinfo) -> list[_Item]:
     """What is left of ``ranked`` once what says the same has been joined to the better one."""
     kept: list[_Item] = []
-    known: dict[object, int] = {}
+    alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
+    gists: dict[int, object] = {}
     for scored in ranked:
         text = _clean(scored.hit.text)
         if not text:
             continue
-        at = known.setdefault(_gist(text), len(kept))
-        if at == len(kept):
-            kept.append(_Item(scored, text, int(len(kept) >= first)))
-        elif scored.hit.handle != kept[at].scored.hit.handle and len(kept[at].also) < ALSO:
-            handle = f"@{scored.hit.handle}"
-            kept[at] = replace(kept[at], also=tuple(dict.fromkeys((*kept[at].also, handle))))
+        rivals = alike.setdefault(_glance(text), [])
+        gist = _gist(text) if rivals else None
+        same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
+        if same is None:
+            rivals.append(len(kept))
+            kept.append(_Item(scored, text, _group(scored, int(len(kept) >= first), tz)))
+        elif scored.hit.handle != kept[same].scored.hit.handle and len(kept[same].also) < ALSO:
+            also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
+            kept[same] = replace(kept[same], also=tuple(also))
     return kept
+
+
+def _glance(text: str) -> str:
+    """The beginning of the longest word, and the figures."""
+    longest = max(_LETTERS.findall(text.casefold()), key=lambda word: (min(len(word), 5), word), default="")
+    return f"{longest[:5]} {_NUMBER.findall(text)}"
 
 
 def _gist(text: str) -> object:

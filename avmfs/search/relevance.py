@@ -42,12 +42,15 @@ COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
 STANDS_OUT: Final = 0.75
 """Exponent on the share of the best score. A fifth of the way from the middle to the best is 0.3: 99 % of the relevant
 passages among the first hundred lie above it."""
+PAGES: Final = 0.5
+"""Of that, what counts for a page: it can speak for itself."""
 
 Floats = NDArray[np.float64]
 
 
-def relevance(scores: Floats, cosines: Floats, coverage: Floats) -> Floats:
-    """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector."""
+def relevance(scores: Floats, cosines: Floats, coverage: Floats, shortness: Floats) -> Floats:
+    """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
+    0 for a page."""
     if not len(scores):
         return scores
     seen = cosines[~np.isnan(cosines)]
@@ -57,7 +60,8 @@ def relevance(scores: Floats, cosines: Floats, coverage: Floats) -> Floats:
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())
     share = (scores - middle) / (top - middle) if top > middle else (scores == top).astype(np.float64)
-    return np.asarray(best * np.maximum(np.clip(share, 0.0, 1.0) ** STANDS_OUT, own))
+    stands_out = np.clip(share, 0.0, 1.0) ** STANDS_OUT * (PAGES + (1 - PAGES) * shortness)
+    return np.asarray(best * np.maximum(stands_out, own))
 
 
 def _witnesses(cosines: Floats, coverage: Floats, shift: float, common: float) -> Floats:

@@ -18,7 +18,7 @@ MOST: Final = 8
 READ: Final = 20_000
 NAME_MAX: Final = 40  # characters; what is longer is no name
 
-_HASHTAG: Final = re.compile(r"(?<![\w#&/])#([^\W\d_][\w-]{1,39})")
+_HASHTAG: Final = re.compile(r"(?<![A-Za-z0-9_#&/])#([^\W\d_][\w-]{1,39})")
 # Capitals inside a sentence: after a letter or comma and a blank. At its start every word has one.
 _NAME: Final = re.compile(r"(?:(?<=[^\W_] )|(?<=[,;] ))([A-ZÀ-Þ][\w&'’-]*\w(?: [A-ZÀ-Þ][\w&'’-]*\w)*)")
 _ACRONYM: Final = re.compile(r"\b[A-Z][A-Z0-9]{1,9}\b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
+from avmfs.search.recall import recall
 from avmfs.store.submit import OPERATOR
 from avmfs.store.table import SESSION_GAP, Table
 from avmfs.text import passages, segment
@@ -332,3 +334,28 @@ def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
     table = world.store.search_index(BOB).table()
     assert table.times[0] == 1_683_554_160 * 10**9 and table.times[1] == world.node(ALICE, "/memory/b.md").mtime
     assert [next(iter(table.voices_of[name])) for name in ("carolin", "mel")] == table.voices.tolist()
+
+
+def test_a_long_document_is_found_by_one_sentence_and_only_that_passage_is_given(world: World) -> None:
+    random_ = random.Random(5)
+    filler = ["".join(random_.choices("abcdefghijklmnop", k=6)) for _ in range(400)]
+    paragraphs = [" ".join(random_.choices(filler, k=14)).capitalize() + "." for _ in range(500)]
+    paragraphs.insert(300, "The heron at the weir waits for the evening tide.")
+    data = "\n\n".join(paragraphs).encode()
+    assert len(data) > 45_000
+    world.write(ALICE, "/memory/book.md", data)
+    world.write(ALICE, "/memory/other.md", b"coffee market")
+    settled(world)
+    engine = Engine(world.store.search_index, EMBEDDER, COUNTER)
+    found = recall(engine, BOB, "where does the heron wait for the tide?", now=NOW, tz=UTC)
+    assert "The heron at the weir waits for the evening tide." in found.text
+    assert len(found.hits) == 1 and found.tokens < 700
+
+
+def test_a_new_note_without_a_vector_stays_among_the_first_ten(world: World) -> None:
+    for number in range(60):
+        world.write(ALICE, f"/memory/{number}.md", b"coffee market number %d of many" % number)
+    settled(world)
+    world.write(ALICE, "/memory/new.md", b"coffee market risk number 99 of many")
+    world.drain()
+    assert b"/memory/new.md" in [scored.hit.path for scored in ask(world, BOB, "coffee market risk").hits[:10]]

@@ -168,9 +168,11 @@ def test_a_session_lifts_what_stands_in_it_and_a_good_answer_what_it_answers() -
     assert fused.parts["next"].tolist() == pytest.approx([0.115, 0, 0.0275, 0])
 
 
-def relevance_of(cosine: list[float], coverage: list[float], scores: list[float] | None = None) -> list[float]:
+def relevance_of(
+    cosine: list[float], coverage: list[float], scores: list[float] | None = None, shortness: float = 1
+) -> list[float]:
     given = np.array(scores if scores is not None else np.nan_to_num(cosine) + coverage)
-    values = relevance(given, np.array(cosine), np.array(coverage))
+    values = relevance(given, np.array(cosine), np.array(coverage), np.ones(len(cosine)) * shortness)
     assert np.all((values >= 0) & (values <= 1))
     return values.tolist()
 
@@ -199,6 +201,9 @@ def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not()
     assert values[1] > 0.5
     assert values[2] < 0.2
     assert max(values[3:]) < 0.05
+    pages = relevance_of(cosine, coverage, [2.0, 1.2, 0.45, *[0.3] * 500], shortness=0)
+    assert pages[0] == pytest.approx(values[0])
+    assert pages[1] == pytest.approx(values[1] / 2, abs=0.02)
 
 
 def test_without_vectors_words_alone_tell() -> None:
