@@ -203,7 +203,7 @@ def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not()
     assert max(values[3:]) < 0.05
     pages = relevance_of(cosine, coverage, [2.0, 1.2, 0.45, *[0.3] * 500], shortness=0)
     assert pages[0] == pytest.approx(values[0])
-    assert pages[1] == pytest.approx(values[1] / 2, abs=0.02)
+    assert 0.1 < pages[1] < values[1] / 2
 
 
 def test_without_vectors_words_alone_tell() -> None:
