@@ -39,7 +39,6 @@ SUMMARY: Final = 160
 
 _TRIES: Final = 8
 _LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
-_SAVED: Final = 4  # tokens that joining one more item to the others may save
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
@@ -101,10 +100,10 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame.tz)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
-    chosen = _choose(items, frame, counter)
+    chosen, tokens = _choose(items, frame, counter)
     while chosen:
         # Parts were counted alone; joined, they may cost a token more or less.
-        settled = _settle(chosen, frame, counter)
+        settled = _settle(chosen, frame, counter, tokens)
         if settled is not None and settled.tokens <= frame.budget:
             return settled
         chosen.pop()
@@ -160,38 +159,30 @@ def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
     return ""
 
 
-def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list[_Item]:
-    """Adds up what parts cost alone; where that is close to the budget, counts the whole. Joined, they cost a
-    little less: the end of a line and the blank one after it are one token."""
+def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[list[_Item], int]:
+    """What fits, and about how many tokens it costs: parts are counted alone. A token ends where a line begins that
+    has no blank before it, so joined they cost the same; the blank line before a header is part of the last token."""
     chosen: list[_Item] = []
     groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
-    refused, exact = 0, True
+    refused = 0
     for item in items:
-        group = item.group
-        header = 0 if group in groups else counter.count(_header(group))
+        header = 0 if item.group in groups else counter.count(_header(item.group).lstrip("\n"))
         cost = header + counter.count(_block(item, frame))
-        if spent + cost > frame.budget:
-            if not exact:
-                spent, exact = counter.count(_render(chosen, frame, frame.budget)), True
-            # A count per item that does not fit would be dear; one that is far from fitting is none.
-            if spent + cost <= frame.budget + _SAVED:
-                cost = counter.count(_render([*chosen, item], frame, frame.budget)) - spent
         if spent + cost > frame.budget:
             left = frame.budget - spent - header
             cut = "" if refused else _cut(item, left, frame, counter, SCRAP if chosen else 1)
+            refused += 1
             if not cut:
-                refused += 1
                 if refused > _LOOK_AHEAD:
                     break
                 continue
-            refused += 1
             item = replace(item, text=cut)
             cost = header + counter.count(_block(item, frame))
         chosen.append(item)
-        groups.add(group)
-        spent, exact = spent + cost, False
-    return chosen
+        groups.add(item.group)
+        spent += cost
+    return chosen, spent
 
 
 def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int) -> str:
@@ -201,9 +192,8 @@ def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int
     return shorten(item.text, room, counter) if room >= least else ""
 
 
-def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed | None:
-    """The text that names its own number of tokens, or None where no number is right."""
-    tokens = frame.budget
+def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int) -> Packed | None:
+    """The text that names its own number of tokens, beginning at a guess, or None where no number is right."""
     for _ in range(_TRIES):
         text = _render(items, frame, tokens)
         found = counter.count(text)
