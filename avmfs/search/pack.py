@@ -263,7 +263,7 @@ def _distinct(ranked: Sequence[Scored], first: int, tz: tzinfo) -> list[_Item]:
 
 def _glance(text: str) -> str:
     """The beginning of the longest word, and the figures."""
-    longest = max(_LETTERS.findall(text.casefold()), key=lambda word: (min(len(word), 5), word), default="")
+    longest = max(_LETTERS.findall(text.casefold()), key=lambda word: (len(word), word), default="")
     return f"{longest[:5]} {_NUMBER.findall(text)}"
 
 
