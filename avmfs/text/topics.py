@@ -27,6 +27,13 @@ _TITLE: Final = re.compile(r"\A\s*#{1,6}\s+([^\n]{1,80})")
 _HASHTAG_WEIGHT, _TITLE_WEIGHT = 3, 2
 
 
+_CALENDAR: Final = re.compile(
+    r"(?:mon|tues?|wednes|thurs?|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|"
+    r"october|november|december",
+    re.IGNORECASE,
+)  # names, but of no matter
+
+
 def topics(text: str) -> tuple[tuple[str, str], ...]:
     """At most MOST (key, as written), the most often mentioned first."""
     text = text[:READ]
@@ -34,7 +41,9 @@ def topics(text: str) -> tuple[tuple[str, str], ...]:
     shown: dict[str, Counter[str]] = {}
     for name, times in _candidates(text):
         key = " ".join(segment.terms(name))
-        if not key or len(name) > NAME_MAX or segment.only_function_words(name) or key.isdigit():
+        if not key or len(name) > NAME_MAX or key.isdigit() or _CALENDAR.fullmatch(name):
+            continue
+        if segment.only_function_words(name):
             continue
         weight[key] += times
         shown.setdefault(key, Counter())[name] += 1

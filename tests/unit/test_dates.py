@@ -122,4 +122,5 @@ def test_topics_are_hashtags_names_and_titles() -> None:
         "nvda": "NVDA", "risk": "risk", "chip": "Chips", "jensen huang": "Jensen Huang", "santa clara": "Santa Clara",
     }  # fmt: skip
     assert topics("hello world, what a day") == ()
+    assert topics("frozen on Fridays after the October outage") == ()
     assert "阅读" in dict(topics("《红楼梦》和#阅读"))
