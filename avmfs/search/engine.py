@@ -154,7 +154,8 @@ class Engine:
             "question": signals.asks(table),
             "length": signals.length(table),
         }
-        ranked = fuse.fuse(table, columns, _BY_MEANING if by_meaning else self._weights, lexical.brevity(table))
+        weights, known = _BY_MEANING if by_meaning else self._weights, float(words.coverage.max(initial=0.0))
+        ranked = fuse.fuse(table, columns, weights, lexical.brevity(table), known)
         at = ranked.positions
         evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
         absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], lexical.shortness(table)[at])

@@ -22,6 +22,7 @@ POOL: Final = 2000
 
 BEST_OF_SESSION: Final = 3
 PAGES: Final = 1 / 3
+ENOUGH: Final = 0.35
 
 Floats = NDArray[np.float64]
 
@@ -57,11 +58,15 @@ def reaching(scores: Floats, k: int) -> NDArray[np.int64]:
     return np.flatnonzero(scores >= np.partition(scores, -k)[-k])
 
 
-def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights, brevity: float = 1.0) -> Ranked:
+def fuse(
+    table: Table, signals: Mapping[str, Floats], weights: SearchWeights, brevity: float = 1.0, known: float = 1.0
+) -> Ranked:
     """Add up ``signals``, each (n,) over the table; words and context as shares of the best.
 
     The context is the words once more where passages are long, and vectors of pages are better than those of remarks:
-    so its weight falls to PAGES of it as ``brevity`` (0 to 1, of the whole store) falls.
+    so its weight falls to PAGES of it as ``brevity`` (0 to 1, of the whole store) falls. ``known`` is the share of the
+    question's words that the best passage has: the best of poor matches is no good one, so below ENOUGH words count
+    less.
 
     A passage without a vector (a cosine of NaN) must not lose against those that were embedded already: see _guessed.
     Candidates have a word of the query, or a vector.
@@ -70,8 +75,9 @@ def fuse(table: Table, signals: Mapping[str, Floats], weights: SearchWeights, br
     blind = np.isnan(cosine)
     words, context = _share(signals["words"]), _share(signals["context"])
     cosine = _guessed(cosine, blind, words)
-    wide = weights.context * (PAGES + (1 - PAGES) * brevity)
-    parts = {"cosine": weights.cosine * cosine, "words": weights.words * words, "context": wide * context}
+    trust = min(1.0, known / ENOUGH) ** 2
+    wide = trust * weights.context * (PAGES + (1 - PAGES) * brevity)
+    parts = {"cosine": weights.cosine * cosine, "words": trust * weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
         parts[name] = getattr(weights, name) * signals[name]
     base = np.sum(list(parts.values()), axis=0) if len(table.passages) else np.zeros(0)

@@ -20,7 +20,8 @@ AFTERMATH: Final = timedelta(days=7)
 """What happened is often told within a week: the days after those that were named count half."""
 
 LONG: Final = 6.0
-"""ln of a length in terms at which a passage counts as long in full."""
+LONGEST: Final = 4.1
+"""The length signal is ln(terms) / LONG, and grows no more from some sixty terms: a page is no better than a note."""
 
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
 
@@ -78,7 +79,7 @@ def asks(table: Table) -> Floats:
 
 def length(table: Table) -> Floats:
     """The logarithm of the length: a long note says more."""
-    return np.asarray(np.minimum(np.log(np.maximum(table.lengths.astype(np.float64), 1.0)) / LONG, 1.0))
+    return np.asarray(np.minimum(np.log(np.maximum(table.lengths.astype(np.float64), 1.0)), LONGEST) / LONG)
 
 
 def _flagged(table: Table, flag: int) -> Floats:
