@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from avmfs.store.schema import ROOT
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root
 QUESTION_MAX = 1024 * 1024  # bytes; folding and cutting a longer one would keep others waiting
+RECALLS_KEPT = 10_000  # of the last ones: tokens and nodes, for :savings
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -59,6 +61,7 @@ class Memory:
     enrolled: bool = False
     quiet: bool = False  # views carry no banner: whoever asks shows urgent mail apart
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
+    recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -130,22 +133,27 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
         _check_question(q)
         self.make_searchable()
-        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode)
+        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode, now=self.now(), tz=self.zone)
 
     def recall(
         self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,
         strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
+        handed_out: bool = True,
     ) -> Recall:  # fmt: skip
-        """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``."""
+        """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
+        reads it, so it has saved nothing."""
         _check_question(q)
         self.make_searchable()
         settings = self.around.search
-        return recall(
+        found = recall(
             self.around.engine, self.who, q, now=self.now(), tz=self.zone,
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy, under=under, cite=cite, reserve=reserve,
         )  # fmt: skip
+        if found.hits and handed_out:
+            self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
+        return found
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""

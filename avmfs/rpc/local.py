@@ -44,8 +44,9 @@ class LocalDoor:
         wanted = settings.embedding
         self._embedder = engines.make(wanted, database.parent / "models") if embeddings and wanted.enabled else None
         engine = Engine(
-            self._store.search_index, self._embedder, TokenCounter(settings.search.encoding), absent=NO_DAEMON
-        )
+            self._store.search_index, self._embedder, TokenCounter(settings.search.encoding),
+            weights=settings.search.weights, absent=NO_DAEMON,
+        )  # fmt: skip
         around = Surroundings(
             self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
         )

@@ -1,17 +1,19 @@
 """Searching: from a question to scored passages.
 
-Owns the order of steps (words and vectors, fuse, calibrate, threshold, fetch) and what happens when there are no
-vectors. Called by views, the command line and recall. Knows neither where the index is kept nor how an embedder
-works, and never imports torch. Threads: any; it keeps no state but the cache of query vectors.
+Owns the order of steps (words, vectors and other signals, fuse, calibrate, threshold, fetch) and what happens when
+there are no vectors. Called by views, the command line and recall. Knows neither where the index is kept nor how an
+embedder works, and never imports torch. Threads: any; it keeps no state but the cache of query vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from typing import Final, Literal
 
 import numpy as np
+from avmfs_config import SearchWeights
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
@@ -19,9 +21,10 @@ from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
-from avmfs.search import fuse, lexical, semantic
+from avmfs.search import fuse, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
+from avmfs.store.table import Table
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -29,17 +32,20 @@ Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
 _SPARE: Final = 10  # passages fetched beyond what is wanted
+_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 9)
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     """``score`` orders the hits of one answer and means nothing beyond it; ``relevance`` (0 to 1) is absolute.
-    ``parts`` is what they are made of: bm25, coverage and, where there is a vector, cosine."""
+    ``parts`` add up to the score; ``evidence`` is what the relevance is made of: coverage, near (coverage with the
+    context) and, where there is a vector, cosine."""
 
     hit: Hit
     score: float
     relevance: float
     parts: Mapping[str, float]
+    evidence: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,30 @@ class Answer:
     seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
+    ``relevance`` and ``evidence`` (m,) are the candidates'."""
+
+    table: Table
+    candidates: fuse.Ranked
+    relevance: NDArray[np.float64]
+    evidence: Mapping[str, NDArray[np.float64]]
+    degraded: str | None
+
+    def only(self, keep: NDArray[np.bool_]) -> Ranking:
+        evidence = {name: column[keep] for name, column in self.evidence.items()}
+        return Ranking(self.table, self.candidates.only(keep), self.relevance[keep], evidence, self.degraded)
+
+    def passages(self) -> NDArray[np.int64]:
+        return self.table.passages[self.candidates.positions]
+
+    def scored(self, hit: Hit, at: int) -> Scored:
+        parts = {name: float(part[at]) for name, part in self.candidates.parts.items() if part[at]}
+        evidence = {name: float(column[at]) for name, column in self.evidence.items() if not np.isnan(column[at])}
+        return Scored(hit, float(self.candidates.scores[at]), float(self.relevance[at]), parts, evidence)
+
+
 class Engine:
     """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone, for the reason
     ``absent``."""
@@ -62,10 +92,12 @@ class Engine:
         embedder: Embedder | None,
         counter: TokenCounter,
         *,
+        weights: SearchWeights | None = None,
         cache_size: int = 512,
         absent: str = NO_EMBEDDER,
     ) -> None:
         self.counter = counter
+        self._weights = weights or SearchWeights()
         self._absent = absent
         self._index_for = index_for
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
@@ -80,12 +112,15 @@ class Engine:
         under: tuple[bytes, ...] = (),
         min_relevance: float = 0.0,
         mode: Mode = "hybrid",
+        now: int | None = None,
+        tz: tzinfo = UTC,
     ) -> Answer:
         """The best ``limit`` documents for ``q`` below ``under``, each with its best passage.
 
-        Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits.
+        Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits. Dates in
+        it are counted from ``now`` (ns since the epoch) in ``tz``; without ``now`` they are words like others.
         """
-        return self._ask(who, q, limit, under, min_relevance, mode, one_per_document=True)
+        return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=True)
 
     def passages(
         self,
@@ -96,9 +131,39 @@ class Engine:
         under: tuple[bytes, ...] = (),
         min_relevance: float = 0.0,
         mode: Mode = "hybrid",
+        now: int | None = None,
+        tz: tzinfo = UTC,
     ) -> Answer:
         """Like search(), of passages: several may be of one document."""
-        return self._ask(who, q, limit, under, min_relevance, mode, one_per_document=False)
+        return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=False)
+
+    def ranking(
+        self, index: SearchIndex, q: str, mode: Mode = "hybrid", now: int | None = None, tz: tzinfo = UTC
+    ) -> Ranking:
+        """Score whatever has a word of ``q`` or a vector."""
+        table = index.table()
+        words = lexical.search(table, index.postings(segment.query_terms(q)))
+        near, degraded = self._near(index, table, q, mode, words)
+        by_meaning = mode == "semantic" and degraded is None
+        if by_meaning:
+            words = lexical.search(table, [])
+        question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
+        columns = {
+            "cosine": near,
+            "words": words.words,
+            "context": words.context,
+            "speaker": signals.speaker(table, question),
+            "date": signals.date_named(table, question, tz),
+            "when": signals.when(table, question),
+            "question": signals.asks(table),
+            "length": signals.length(table),
+        }
+        weights, known = _BY_MEANING if by_meaning else self._weights, float(words.coverage.max(initial=0.0))
+        ranked = fuse.fuse(table, columns, weights, lexical.brevity(table), known)
+        at = ranked.positions
+        evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], lexical.shortness(table)[at])
+        return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _ask(
         self,
@@ -108,76 +173,53 @@ class Engine:
         under: tuple[bytes, ...],
         min_relevance: float,
         mode: Mode,
+        now: int | None,
+        tz: tzinfo,
         *,
         one_per_document: bool,
     ) -> Answer:
         index = self._index_for(who)
         seq = index.seq()
-        words = segment.query_terms(q)
-        if not words and not q.strip():
+        if not q.strip():
             return Answer(q, (), None, seq)
+        ranking = self.ranking(index, q, mode, now, tz)
+        keep = (ranking.relevance >= min_relevance) & (ranking.relevance > 0)
         inside = index.below(under)
-        within = None if inside is None else np.fromiter(inside, np.int64, len(inside))
-        found = lexical.search(index, words)
-        near, degraded = self._near(index, q, mode, limit, found, within)
-        if mode == "semantic" and degraded is None:
-            found = lexical.NOTHING
-        hits = self._fetch(index, fuse.fuse(found, near), limit, under, within, min_relevance, one_per_document)
-        return Answer(q, hits, degraded, seq)
+        if inside is not None:
+            keep &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+        hits = _fetch(index, ranking.only(keep), limit, under, one_per_document)
+        return Answer(q, hits, ranking.degraded, seq)
 
     def _near(
-        self,
-        index: SearchIndex,
-        q: str,
-        mode: Mode,
-        limit: int,
-        found: lexical.Lexical,
-        within: NDArray[np.int64] | None,
-    ) -> tuple[semantic.Semantic, str | None]:
+        self, index: SearchIndex, table: Table, q: str, mode: Mode, words: lexical.Lexical
+    ) -> tuple[NDArray[np.float64], str | None]:
         if mode == "lexical":
-            return semantic.NOTHING, None
+            return semantic.nothing(table), None
         if self._embedder is None:
-            return semantic.NOTHING, self._absent
+            return semantic.nothing(table), self._absent
         try:
             query = self._embedder.embed_batch([q], urgent=True)
-            return semantic.search(index, query, limit=limit, also=found.passages, within=within), None
+            return semantic.search(index, table, query, np.flatnonzero(words.context)), None
         except (EmbeddingUnavailable, Busy) as error:
-            return semantic.NOTHING, error.reason
-
-    @staticmethod
-    def _fetch(
-        index: SearchIndex,
-        fused: fuse.Fused,
-        limit: int,
-        under: tuple[bytes, ...],
-        within: NDArray[np.int64] | None,
-        min_relevance: float,
-        one_per_document: bool,
-    ) -> tuple[Scored, ...]:
-        absolute = relevance(fused.cosines, fused.coverage)
-        keep = (absolute >= min_relevance) & (absolute > 0)
-        if within is not None:
-            keep &= np.isin(fused.passages, within)
-        fused, absolute = fused.only(keep), absolute[keep]
-        found: dict[int, Scored] = {}
-        # Fetching is dear (a row and its text each), and some fall away: expired ones, second passages of one
-        # document. So begin with about what is wanted and go on until enough are left.
-        done, wanted = 0, _SPARE + (2 * limit if one_per_document else limit)
-        while len(found) < limit and done < len(fused.passages):
-            best = fused.best(done + wanted)[done:]
-            places = dict(zip(fused.passages[best].tolist(), best.tolist(), strict=True))
-            for hit in index.hits(list(places), under):
-                at = places[hit.passage]
-                key = hit.document if one_per_document else hit.passage
-                if key not in found:
-                    found[key] = Scored(hit, float(fused.scores[at]), float(absolute[at]), _parts(fused, at))
-            done += wanted
-            wanted *= 4
-        return tuple(found.values())[:limit]
+            return semantic.nothing(table), error.reason
 
 
-def _parts(fused: fuse.Fused, at: int) -> dict[str, float]:
-    parts = {"bm25": float(fused.bm25[at]), "coverage": float(fused.coverage[at])}
-    if not np.isnan(fused.cosines[at]):
-        parts["cosine"] = float(fused.cosines[at])
-    return parts
+def _fetch(
+    index: SearchIndex, ranking: Ranking, limit: int, under: tuple[bytes, ...], one_per_document: bool
+) -> tuple[Scored, ...]:
+    found: dict[int, Scored] = {}
+    passages, documents = ranking.passages(), ranking.table.documents[ranking.candidates.positions]
+    # Fetching is dear (a row and its text each), and some fall away: expired ones, what stands elsewhere. So begin with
+    # about what is wanted and go on until enough are left.
+    best = ranking.candidates.best(len(passages))
+    if one_per_document:
+        _, first = np.unique(documents[best], return_index=True)
+        best = best[np.sort(first)]
+    done, wanted = 0, _SPARE + limit
+    while len(found) < limit and done < len(best):
+        places = {int(passages[at]): int(at) for at in best[done : done + wanted]}
+        for hit in index.hits(list(places), under):
+            found[hit.passage] = ranking.scored(hit, places[hit.passage])
+        done += wanted
+        wanted *= 4
+    return tuple(found.values())[:limit]

@@ -13,21 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.node import Hit
+from avmfs.store.table import Table
 
 
 class SearchIndex(Protocol):
     """One snapshot, one asker."""
 
-    def postings(self, term: str) -> NDArray[np.int64]:
-        """Passage ids (occurrences,), one for each occurrence of the term, in no order."""
+    def table(self) -> Table:
+        """The columns that ranking needs, of every passage that the asker sees."""
         ...
 
-    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Length in terms (n,) of each passage given."""
-        ...
-
-    def corpus(self) -> tuple[int, int]:
-        """How many passages there are, and how many terms in all of them."""
+    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
+        """For each term passage ids (occurrences,), one for each occurrence, in no order."""
         ...
 
     def nearest(
@@ -46,6 +43,14 @@ class SearchIndex(Protocol):
 
     def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
         """Ids of the passages below a directory; None for everything."""
+        ...
+
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        """(key, name, number of files) of each topic below the directory, and how many files are about anything."""
+        ...
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        """The first passages of the files of one topic, newest first."""
         ...
 
     def seq(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
@@ -28,16 +28,24 @@ MORE: Final = " …"
 SCRAP: Final = 24
 """Tokens below which what is left of the budget is not worth the beginning of a passage."""
 
+SKIMMED: Final = 2000
+FIRST: Final = 10
+"""Who gets more than so many tokens may not read to the end: so many items come first, whatever their group."""
+
+ALSO: Final = 3  # handles of the others that are named
+
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
 _TRIES: Final = 8
 _LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
-_SAVED: Final = 4  # tokens that joining one more item to the others may save
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
 _SPACE: Final = re.compile(r"\s+")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
+_NUMBER: Final = re.compile(r"\d+")
 _MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
 
 
@@ -67,26 +75,35 @@ class Frame:
         return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
 
 
+_Group = tuple[int, bytes, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
+    """``group``: what its header says, and 0 for the first of a long answer, 1 for the rest. ``also``: handles of what
+    says the same."""
+
     scored: Scored
     text: str
+    group: _Group
+    also: tuple[str, ...] = ()
 
 
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
-    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author.
+    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author; an answer of more
+    than SKIMMED tokens has its FIRST best ones in groups of their own, before all others.
 
-    A text that occurs twice, white space apart, is given once. The first passage that does not fit is cut to
-    what is left; when little is left, shorter ones are looked for. A budget too small for any item, or for any
-    text at all, gives a line that says so, or nothing.
+    What says the same in nearly the same words is given once, with the handles of the others. The first passage that
+    does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
+    item, or for any text at all, gives a line that says so, or nothing.
     """
-    items = _distinct(ranked)
+    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame.tz)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
-    chosen = _choose(items, frame, counter)
+    chosen, tokens = _choose(items, frame, counter)
     while chosen:
         # Parts were counted alone; joined, they may cost a token more or less.
-        settled = _settle(chosen, frame, counter)
+        settled = _settle(chosen, frame, counter, tokens)
         if settled is not None and settled.tokens <= frame.budget:
             return settled
         chosen.pop()
@@ -142,49 +159,41 @@ def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
     return ""
 
 
-def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> list[_Item]:
-    """Adds up what parts cost alone; where that is close to the budget, counts the whole. Joined, they cost a
-    little less: the end of a line and the blank one after it are one token."""
+def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[list[_Item], int]:
+    """What fits, and about how many tokens it costs: parts are counted alone. A token ends where a line begins that
+    has no blank before it, so joined they cost the same; the blank line before a header is part of the last token."""
     chosen: list[_Item] = []
-    groups: set[tuple[bytes, str, str]] = set()
+    groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
     refused = 0
     for item in items:
-        group = _group(item, frame)
-        header = 0 if group in groups else counter.count(_header(group))
+        header = 0 if item.group in groups else counter.count(_header(item.group).lstrip("\n"))
         cost = header + counter.count(_block(item, frame))
-        if spent + cost > frame.budget:
-            spent = counter.count(_render(chosen, frame, frame.budget))
-            # A count per item that does not fit would be dear; one that is far from fitting is none.
-            if spent + cost <= frame.budget + _SAVED:
-                cost = counter.count(_render([*chosen, item], frame, frame.budget)) - spent
         if spent + cost > frame.budget:
             left = frame.budget - spent - header
             cut = "" if refused else _cut(item, left, frame, counter, SCRAP if chosen else 1)
+            refused += 1
             if not cut:
-                refused += 1
                 if refused > _LOOK_AHEAD:
                     break
                 continue
-            refused += 1
-            item = _Item(item.scored, cut)
+            item = replace(item, text=cut)
             cost = header + counter.count(_block(item, frame))
         chosen.append(item)
-        groups.add(group)
+        groups.add(item.group)
         spent += cost
-    return chosen
+    return chosen, spent
 
 
 def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int) -> str:
     """The beginning of an item's text that fits in ``left`` tokens with its handle, or "" below ``least``."""
     # Indents cost too, and are not in the plain text.
-    room = left - counter.count(_block(_Item(item.scored, ""), frame)) - item.text.count("\n")
+    room = left - counter.count(_block(replace(item, text=""), frame)) - item.text.count("\n")
     return shorten(item.text, room, counter) if room >= least else ""
 
 
-def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed | None:
-    """The text that names its own number of tokens, or None where no number is right."""
-    tokens = frame.budget
+def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int) -> Packed | None:
+    """The text that names its own number of tokens, beginning at a guess, or None where no number is right."""
     for _ in range(_TRIES):
         text = _render(items, frame, tokens)
         found = counter.count(text)
@@ -195,28 +204,31 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 
 
 def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
-    groups: dict[tuple[bytes, str, str], list[_Item]] = {}
+    groups: dict[_Group, list[_Item]] = {}
     for item in items:
-        groups.setdefault(_group(item, frame), []).append(item)
+        groups.setdefault(item.group, []).append(item)
     noun = "item" if len(items) == 1 else "items"
     return "".join(
         [
             frame.notice(),
             f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens)\n",
-            *(_header(group) + "".join(_block(item, frame) for item in inside) for group, inside in groups.items()),
+            *(
+                _header(group) + "".join(_block(item, frame) for item in groups[group])
+                for group in sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
+            ),
             f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq})\n",
         ]
     )
 
 
-def _group(item: _Item, frame: Frame) -> tuple[bytes, str, str]:
-    hit = item.scored.hit
-    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
-    return hit.path.rpartition(b"/")[0] or b"/", day, hit.author
+def _group(scored: Scored, part: int, tz: tzinfo) -> _Group:
+    hit = scored.hit
+    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(tz).date().isoformat()
+    return part, hit.path.rpartition(b"/")[0] or b"/", day, hit.author
 
 
-def _header(group: tuple[bytes, str, str]) -> str:
-    place, day, author = group
+def _header(group: _Group) -> str:
+    _, place, day, author = group
     return f"\n### {paths.printable(place)} · {day} · {_one_line(author)}\n"
 
 
@@ -224,16 +236,43 @@ def _block(item: _Item, frame: Frame) -> str:
     hit = item.scored.hit
     cited = f"[{paths.printable(hit.path)}@{hit.version}] " if frame.cite else ""
     quoted = item.text.replace("\n", "\n  ")
-    return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}\n"
+    also = f" (also {' '.join(item.also)})" if item.also else ""
+    return f"@{hit.handle} ({_figure(item.scored.relevance)}) {cited}{quoted}{also}\n"
 
 
-def _distinct(ranked: Sequence[Scored]) -> list[_Item]:
-    seen: dict[str, _Item] = {}
+def _distinct(ranked: Sequence[Scored], first: int, tz: tzinfo) -> list[_Item]:
+    """What is left of ``ranked`` once what says the same has been joined to the better one."""
+    kept: list[_Item] = []
+    alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
+    gists: dict[int, object] = {}
     for scored in ranked:
         text = _clean(scored.hit.text)
-        if text:
-            seen.setdefault(" ".join(text.split()), _Item(scored, text))
-    return list(seen.values())
+        if not text:
+            continue
+        rivals = alike.setdefault(_glance(text), [])
+        gist = _gist(text) if rivals else None
+        same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
+        if same is None:
+            rivals.append(len(kept))
+            kept.append(_Item(scored, text, _group(scored, int(len(kept) >= first), tz)))
+        elif scored.hit.handle != kept[same].scored.hit.handle and len(kept[same].also) < ALSO:
+            also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
+            kept[same] = replace(kept[same], also=tuple(also))
+    return kept
+
+
+def _glance(text: str) -> str:
+    """The beginning of the longest word, and the figures."""
+    longest = max(_LETTERS.findall(text.casefold()), key=lambda word: (len(word), word), default="")
+    return f"{longest[:5]} {_NUMBER.findall(text)}"
+
+
+def _gist(text: str) -> object:
+    """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
+    same figures, as many denials. A text without such words is itself."""
+    words = segment.content_terms(text)
+    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
+    return (frozenset(words), tuple(_NUMBER.findall(text)), denials) if words else " ".join(text.split())
 
 
 def _clean(text: str) -> str:

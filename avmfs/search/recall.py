@@ -82,7 +82,7 @@ def recall(
         raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
     # An item takes some 15 tokens at least; below 50 candidates, strategies would have nothing to choose from.
     limit = min(max(max_tokens // 15, 50), 2000)
-    answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode)
+    answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
     frame = pack.Frame(
         max_tokens - reserve, max_tokens, strategy, answer.degraded, answer.seq, tz, cite=cite is not None
     )

@@ -4,38 +4,84 @@ Owns the calibration. Called by the engine; thresholds (``min_relevance``) and t
 on this scale. It is apart from the ranking score on purpose: a score normalised by the best hit cannot say that
 nothing fits.
 
-Two witnesses, joined as a noisy-or: the cosine through a logistic, and the share of the query's words that the
-passage has. Each can convince alone: a paraphrase shares no word, a ticket number has no meaning to a model.
+Two questions, multiplied. Is there an answer at all? That is judged from the nearest passage and from the one that has
+most of the question's words, where three witnesses are joined as a noisy-or: both together, the meaning alone (a
+paraphrase shares no word) and the words alone (a ticket number means nothing to a model). And is this passage part of
+it? That is what it shows itself, or how far its score stands out between the middle of the field and the best,
+whichever is more: what continues an answer often shows nothing by itself.
 
-The constants are rounded from a fit on XQuAD and LoCoMo questions, gold passages against the three best hits of
-questions about something else, then moved a little towards letting paraphrases of short notes pass. At 0.3, some
-97 % of the gold passages pass and about a tenth of those hits.
+The constants are rounded from logistic fits (benchmarks/recall_quality.py --calibrate) on questions of LoCoMo and
+XQuAD, English and Chinese, against questions that nothing in the same store answers. They suit the default model;
+another one whose cosines all lie high is brought near its scale by what its cosines have in common.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-# MiniLM: unrelated texts lie at 0.0 to 0.2, related ones from 0.35, paraphrases at 0.4 to 0.7.
-MIDDLE: Final = 0.36
-STEEPNESS: Final = 14.0
+BOTH: Final = (-14.5, 19.9, 17.2)
+"""Bias, and weights of the cosine and of the coverage."""
+MEANING: Final = (-8.6, 20.0)
+WORDS: Final = (-9.0, 14.0)
+BLIND: Final = (-4.8, 16.0)
+"""Words where there is no vector: nobody else can tell."""
 
-CERTAIN: Final = 0.95
-"""Relevance of a passage that has all words of the query, whatever it means."""
+CHANCE: Final = 0.1
+"""Cosines of unrelated texts spread about so much: of many some are near by chance. The largest of n lies some
+sqrt(2 ln n) spreads above their mean; the fits are from stores where that is USUAL."""
+USUAL: Final = 3.5
 
-DAMPING: Final = 2.0
-"""Exponent on coverage: one word of four in common is a coincidence, three are not."""
+COMMON: Final = 0.2
+"""Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34)."""
+COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
+
+STANDS_OUT: Final = 0.75
+"""Exponent on the share of the best score. A fifth of the way from the middle to the best is 0.3: 99 % of the relevant
+passages among the first hundred lie above it."""
+PAGES: Final = 3.0
+"""Times so much for a page: it can speak for itself, and does not lean on what surrounds it."""
+
+Floats = NDArray[np.float64]
 
 
-def relevance(cosine: NDArray[np.float64], coverage: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Element by element; (n,) and (n,) to (n,), 0 to 1.
+def relevance(scores: Floats, cosines: Floats, coverage: Floats, shortness: Floats) -> Floats:
+    """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
+    0 for a page."""
+    if not len(scores):
+        return scores
+    seen = cosines[~np.isnan(cosines)]
+    shift = _chance(len(seen))
+    common = float(seen.mean()) if len(seen) else 0.0
+    best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
+    own = _witnesses(cosines, coverage, shift, common)
+    middle, top = float(np.median(scores)), float(scores.max())
+    share = (scores - middle) / (top - middle) if top > middle else (scores == top).astype(np.float64)
+    stands_out = np.clip(share, 0.0, 1.0) ** (STANDS_OUT * (PAGES + (1 - PAGES) * shortness))
+    found = best * np.maximum(stands_out, own)
+    order = np.argsort(-scores, kind="stable")
+    # What ranks higher is no less relevant: the ranking has seen more.
+    found[order] = np.maximum.accumulate(found[order][::-1])[::-1]
+    return np.asarray(found)
 
-    A cosine of NaN is a passage without a vector: its words are the only witness and count undamped.
-    """
-    blind = np.isnan(cosine)
-    words = CERTAIN * np.power(np.clip(coverage, 0, 1), np.where(blind, 1.0, DAMPING))
-    meaning = np.where(blind, 0.0, 1 / (1 + np.exp(-STEEPNESS * (np.nan_to_num(cosine) - MIDDLE))))
-    return np.asarray(1 - (1 - meaning) * (1 - words), np.float64)
+
+def _witnesses(cosines: Floats, coverage: Floats, shift: float, common: float) -> Floats:
+    blind = np.isnan(cosines)
+    near = np.nan_to_num(cosines) - shift
+    meaning = _sure(MEANING[0] + MEANING[1] * (near - max(0.0, common - COMMON)))
+    both = _sure(BOTH[0] + BOTH[1] * (near - max(0.0, common - COMMON_JOINT)) + BOTH[2] * coverage)
+    words = _sure(WORDS[0] + WORDS[1] * coverage)
+    joined = 1 - (1 - both) * (1 - meaning) * (1 - words)
+    alone = np.where(coverage > 0, _sure(BLIND[0] + BLIND[1] * coverage), 0.0)
+    return np.where(blind, alone, joined)
+
+
+def _chance(count: int) -> float:
+    return CHANCE * (math.sqrt(2 * math.log(max(count, 2))) - USUAL)
+
+
+def _sure(value: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-np.clip(value, -60.0, 60.0))))

@@ -1,13 +1,12 @@
-"""The passages nearest in meaning to a question, among what one asker may see.
+"""How near each passage is in meaning to a question, among what one asker may see.
 
-Owns how many are asked for. Called by the engine. Where the vectors are scanned is the index's matter: in another
-process, as a rule. What is asked for here is enough for an exact ranking of words and meaning together: a passage
-that is neither among the nearest nor among those found by words stands behind all of the former.
+Owns how many cosines are asked for. Called by the engine. Where the vectors are scanned is the index's matter: in
+another process, as a rule. Of a store of moderate size all are asked for. Of a large one those of the nearest, and of
+all that words have found, alone or by what was said before: nothing else can come far in the ranking.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,32 +14,36 @@ from numpy.typing import NDArray
 
 from avmfs.embed.protocol import Batch
 from avmfs.search.index import SearchIndex
+from avmfs.store.table import Table
 
-DEPTH: Final = 400
-"""Nearest passages that are asked for at least; two for each hit that is wanted, as several may be of one document."""
-
-NOBODY: Final = np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Semantic:
-    """Passages that have a vector: ids (n,) ascending, cosines (n,) from -1 to 1."""
-
-    passages: NDArray[np.int64]
-    cosines: NDArray[np.float64]
+ALL: Final = 10_000
+"""Passages of which all cosines are asked for: 120 KB, about a millisecond from another process."""
+DEPTH: Final = 2000
+"""Of more than that, so many of the nearest are asked for."""
+FAR: Final = 0.0
+"""The cosine of a passage that is not among them: unrelated texts have one about there."""
 
 
-NOTHING: Final = Semantic(np.zeros(0, np.int64), np.zeros(0))
+def nothing(table: Table) -> NDArray[np.float64]:
+    """No vectors: NaN for each passage."""
+    return np.full(len(table.passages), np.nan)
 
 
-def search(
-    index: SearchIndex,
-    query: Batch,
-    *,
-    limit: int = 0,
-    also: NDArray[np.int64] = NOBODY,
-    within: NDArray[np.int64] | None = None,
-) -> Semantic:
-    """The passages nearest to the first vector of ``query`` among vectors of the same model, enough for ``limit``
-    hits, and the cosines of ``also`` (what words have found). ``within``: only among these. Raises Busy."""
-    return Semantic(*index.nearest(query.model, query.vectors[0], max(DEPTH, 2 * limit), also, within))
+def search(index: SearchIndex, table: Table, query: Batch, found: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cosine of each passage of ``table`` (n,) with the first vector of ``query``, FAR where it is not asked for; NaN
+    for a passage without a vector of the same model, which is known of those that words have ``found`` (positions in
+    the table). Raises Busy."""
+    count = len(table.passages)
+    if not count:
+        return nothing(table)
+    few = count <= ALL
+    cosines = nothing(table) if few else np.full(count, FAR)
+    also = table.passages[found]
+    passages, near = index.nearest(query.model, query.vectors[0], count if few else DEPTH, also, None)
+    if not few:
+        cosines[found] = np.nan
+    if len(passages):
+        at = np.minimum(np.searchsorted(table.passages, passages), count - 1)
+        known = table.passages[at] == passages
+        cosines[at[known]] = near[known]
+    return cosines

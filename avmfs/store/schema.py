@@ -137,13 +137,21 @@ create table lexical_queue(turn integer primary key autoincrement, document int 
 create table semantic_queue(document integer primary key);
 -- why a document is in no index: 'binary', 'too big', 'ignored name'
 create table unindexed(document integer primary key, reason text not null);
--- passage ids are never reused; len is in terms. Feeding: '<scope>x<term>' (DESIGN 3.4).
+-- passage ids are never reused; len is in terms. Feeding: '<scope>x<term>' (DESIGN 3.4). voice: index terms of who
+-- speaks in it, null for nobody named; at: when, by its own heading, null for the file's time; flags: text/speech.py.
 create table passage(id integer primary key autoincrement, document int not null, part int not null,
-                     scope int not null, len int not null, start int not null, stop int not null);
+                     scope int not null, len int not null, start int not null, stop int not null,
+                     voice text, at int, flags int not null);
 create index passage_document on passage(document);
+-- Documents whose passages came or went, for those who keep their columns in memory.
+create table passage_log(seq integer primary key autoincrement, document int not null);
 create virtual table terms using fts5(t, content='', contentless_delete=1, tokenize='ascii');
 create virtual table posting using fts5vocab(terms, instance);
 create table scope_stat(scope integer primary key, passages int not null, terms int not null);
+-- What documents are about: key is index terms with blanks between, name as it is written there.
+create table topic(document int, key text, name text not null, scope int not null, primary key(document, key))
+  without rowid;
+create index topic_key on topic(key, scope);
 -- vector.data: float32, L2-normalised, of passage `id`. model names what computed it; models never mix.
 create table vector(id integer primary key, document int not null, scope int not null, model text not null,
                     data blob not null);

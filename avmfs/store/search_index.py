@@ -18,50 +18,45 @@ from avmfs.access import Principal
 from avmfs.errors import NotFound
 from avmfs.node import Hit
 from avmfs.store import content
+from avmfs.store.catalogue import Catalogue
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import Scanner
 from avmfs.store.schema import ROOT
+from avmfs.store.table import Table
 from avmfs.text import sniff
 
 _TEXTS_KEPT = 8
+# What the asker may see of the files below a directory (?1), by its scopes (?2) at a time (?3).
+_FILES = """with recursive files(id, document) as (
+  select id, document from node where id = ?1 union all
+  select node.id, node.document from node join files on node.parent = files.id
+  where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
 
 
 class SqliteSearchIndex:
     """See avmfs.search.index.SearchIndex. Each call is its own short read transaction."""
 
-    def __init__(self, opener: Opener, who: Principal, scanner: Scanner) -> None:
+    def __init__(self, opener: Opener, who: Principal, scanner: Scanner, catalogue: Catalogue) -> None:
         self._open = opener
         self._who = who
         self._scanner = scanner
+        self._catalogue = catalogue
 
-    def postings(self, term: str) -> NDArray[np.int64]:
+    def table(self) -> Table:
         with self._open() as (db, reader):
-            found = [
+            return self._catalogue.visible(db, reader.visible.json, reader.visible.ids, reader.now)
+
+    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
+        with self._open() as (db, reader):
+            scopes = [
                 row[0]
-                for scope in sorted(reader.visible.ids)
-                for row in db.execute("select doc from posting where term = ?", (f"{scope}x{term}",))
-            ]
-        return np.array(found, np.int64)
-
-    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
-        with self._open() as (db, _):
-            known = dict(
-                db.execute(
-                    "select id, len from passage where id in (select value from json_each(?))",
-                    ("[" + ",".join(map(str, passages.tolist())) + "]",),
+                for row in db.execute(
+                    "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
+                    (reader.visible.json,),
                 )
-            )
-        return np.array([known.get(passage, 1) for passage in passages.tolist()], np.float32)
-
-    def corpus(self) -> tuple[int, int]:
-        with self._open() as (db, reader):
-            row: Any = db.execute(
-                "select coalesce(sum(passages), 0), coalesce(sum(terms), 0) from scope_stat"
-                " where scope in (select value from json_each(?))",
-                (reader.visible.json,),
-            ).fetchone()
-        return int(row[0]), int(row[1])
+            ]
+            return [_occurrences(db, [f"{scope}x{term}" for scope in scopes]) for term in terms]
 
     def nearest(
         self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
@@ -74,10 +69,9 @@ class SqliteSearchIndex:
             top = _descend(reader, under)
             if top is None:
                 return []
-            texts: dict[int, str | None] = {}
-            found = (_hit(db, reader, passage, texts) for passage in passages)
-            prefix = b"" if top == ROOT else reader.path(top)
-            return [hit for hit in found if hit is not None and hit.path.startswith(prefix + b"/")]
+            prefix = b"/" if top == ROOT else reader.path(top) + b"/"
+            found = _hits(db, reader, passages)
+            return [hit for hit in map(found.get, passages) if hit is not None and hit.path.startswith(prefix)]
 
     def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
         if not under:
@@ -96,6 +90,32 @@ class SqliteSearchIndex:
             )
             return frozenset(row[0] for row in rows)
 
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        with self._open() as (db, reader):
+            top = _descend(reader, under)
+            bound = (top, reader.visible.json, reader.now)
+            found: list[Any] = db.execute(
+                _FILES
+                + "select key, min(name), count(*) from files cross join topic on topic.document = files.document"
+                " group by key",
+                bound,
+            ).fetchall()
+            files = db.execute(
+                _FILES + "select count(*) from files where document in (select document from topic)", bound
+            ).get
+            return found, int(files)
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        with self._open() as (db, reader):
+            rows = db.execute(
+                _FILES + "select passage.id from files cross join topic on topic.document = files.document and key = ?4"
+                " join passage on passage.document = files.document and part = 0 join node on node.id = files.id"
+                " order by node.mtime desc, passage.id limit ?5",
+                (_descend(reader, under), reader.visible.json, reader.now, key, limit),
+            )
+            passages = [row[0] for row in rows]
+        return self.hits(passages, ())
+
     def seq(self) -> int:
         with self._open() as (_, reader):
             newest = reader.changes(ROOT, limit=1)  # the store's own newest would tell how busy others are
@@ -112,29 +132,52 @@ def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
     return node
 
 
-def _hit(db: apsw.Connection, reader: SqliteReader, passage: int, texts: dict[int, str | None]) -> Hit | None:
-    """``texts`` keeps what was decoded of the last few files: a large one has many passages."""
-    row = db.execute(
-        "select passage.document, passage.start, passage.stop, node.id, node.extents from passage"
-        " join document on document.id = passage.document join node on node.id = document.node where passage.id = ?",
-        (passage,),
-    ).fetchone()
-    if row is None:
-        return None
-    document, start, stop, number, extents = row
-    try:
-        node = reader.node(number)
-        path = reader.path(number)
-    except NotFound:
-        return None
-    if number not in texts:
-        while len(texts) >= _TEXTS_KEPT:
-            del texts[next(iter(texts))]
-        texts[number] = sniff.decode(content.read(db, node.id, node.size, bool(extents), 0, node.size))
-    if (text := texts[number]) is None:
-        return None
-    about = reader.document(node)
-    return Hit(
-        passage, document, node.id, path, about.handle, about.author, node.mtime, about.created, about.importance,
-        about.head, tuple(reader.tags(document)), text[start:stop], start, stop, start == 0 and stop >= len(text),
-    )  # fmt: skip
+def _occurrences(db: apsw.Connection, terms: list[str]) -> NDArray[np.int64]:
+    """Passage ids of all occurrences. Joined by SQLite, parsed by numpy: a Python object per row would be dear."""
+    found = []
+    for term in terms:
+        joined = db.execute("select group_concat(doc) from posting where term = ?", (term,)).get
+        if joined:
+            found.append(np.fromstring(joined, np.int64, sep=","))
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:
+    """By passage id, in one statement and one for each large file and each directory."""
+    rows: list[Any] = db.execute(
+        "select passage.id, passage.document, passage.start, passage.stop, node.id, node.parent, node.name, node.mtime,"
+        " node.size, node.extents, document.handle, document.created, document.importance, document.head,"
+        " coalesce(version.author, document.creator), body.data,"
+        " (select group_concat(tag) from (select tag from tag where tag.document = document.id order by tag))"
+        " from json_each(?1) as wanted cross join passage on passage.id = wanted.value"
+        " join document on document.id = passage.document join node on node.id = document.node"
+        " left join version on version.document = document.id and version.number = document.head"
+        " left join body on body.node = node.id"
+        " where node.scope in (select value from json_each(?2)) and node.parent is not null"
+        " and (node.expires is null or node.expires > ?3)",
+        ("[" + ",".join(map(str, passages)) + "]", reader.visible.json, reader.now),
+    ).fetchall()
+    texts: dict[int, str | None] = {}
+    places: dict[int, bytes] = {}
+    found = {}
+    for row in rows:
+        passage, document, start, stop, node, parent, name, mtime, size, extents = row[:10]
+        handle, created, importance, head, author, body, tags = row[10:]
+        if parent not in places:
+            try:
+                places[parent] = reader.path(node).rpartition(b"/")[0]
+            except NotFound:
+                continue
+        if node not in texts:
+            while len(texts) >= _TEXTS_KEPT:
+                del texts[next(iter(texts))]
+            data = content.read(db, node, size, True, 0, size) if extents else bytes(body or b"").ljust(size, b"\0")
+            texts[node] = sniff.decode(data)
+        if (text := texts[node]) is None:
+            continue
+        found[passage] = Hit(
+            passage, document, node, places[parent] + b"/" + bytes(name), handle, author, mtime, created, importance,
+            head, tuple(tags.split(",")) if tags else (), text[start:stop], start, stop,
+            start == 0 and stop >= len(text),
+        )  # fmt: skip
+    return found

@@ -1,7 +1,7 @@
 """The SQLite store of one process: pooled readers, and whatever applies its commands.
 
-Owns the connection pool and the two ways of opening a store. Connections are opened lazily, after any
-fork, and never survive into a forked child.
+Owns what this process remembers of the store, and the two ways of opening one. Nothing of it survives into a forked
+child.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,7 +23,9 @@ from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import NotSupported, Stale
 from avmfs.kept import Kept
 from avmfs.node import Node
-from avmfs.store import content, database
+from avmfs.store import content
+from avmfs.store.catalogue import Catalogue
+from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
 from avmfs.store.peek import CommitHeader, Remembered
 from avmfs.store.protocol import Changes, VectorModel
@@ -33,7 +34,7 @@ from avmfs.store.scanning import LocalScanner, Scanner
 from avmfs.store.schema import ROOT
 from avmfs.store.search_index import SqliteSearchIndex
 from avmfs.store.submit import DirectWriter, Submitter, WriterClient
-from avmfs.store.transaction import NODE, IndexRules, Scopes, node_of
+from avmfs.store.transaction import NODE, IndexRules, node_of
 from avmfs.store.vector_model import read_vector_model
 from avmfs.text import sniff
 
@@ -74,8 +75,9 @@ class SqliteStore:
         self.path = path
         self._submitter = submitter
         self._clock = clock
-        self._pool: deque[tuple[apsw.Connection, Scopes]] = deque()
+        self._connections = Connections(path)
         self._scanner = LocalScanner(self.connection) if scanner is None else scanner
+        self._catalogue = Catalogue()
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
         self._inherited: list[object] = []
@@ -97,7 +99,7 @@ class SqliteStore:
         kept = self._remembered()
         moment, found = kept.moment, kept.nodes.get(node)
         if found is None:
-            with _Lone(self) as db:
+            with Lone(self._connections) as db:
                 row = db.execute(_NODE_BY_ID, (node,)).fetchone()
             if row is None:
                 raise Stale()
@@ -111,7 +113,7 @@ class SqliteStore:
         kept = self._remembered()
         moment, found = kept.moment, kept.child(parent, name)
         if found is None:
-            with _Lone(self) as db:
+            with Lone(self._connections) as db:
                 row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
             if row is None:
                 kept.add_absent(moment, parent, name)
@@ -129,7 +131,7 @@ class SqliteStore:
         visible, now = self._visible(kept, who), self._clock()
         found: list[Node] = []
         while True:
-            with _Lone(self) as db:
+            with Lone(self._connections) as db:
                 rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
             for row in rows:
                 node = node_of(row)
@@ -198,7 +200,7 @@ class SqliteStore:
         return self._submitter.submit(who, command, arguments)
 
     def search_index(self, who: Principal) -> SqliteSearchIndex:
-        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner)
+        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue)
 
     def vector_model(self) -> VectorModel | None:
         with self.connection() as (db, _):
@@ -289,82 +291,23 @@ class SqliteStore:
     def close(self) -> None:
         self._submitter.close()
         self._scanner.close()
-        while self._pool:
-            self._pool.pop()[0].close()
+        self._connections.close()
 
-    def connection(self) -> _Borrowed:
+    def connection(self) -> Snapshot:
         """A connection inside a read transaction that ends with the block."""
-        return _Borrowed(self)
+        return Snapshot(self._connections)
 
     @contextlib.contextmanager
     def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, SqliteReader]]:
         with self.connection() as (db, scopes):
             yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
 
-    def _borrow(self) -> tuple[apsw.Connection, Scopes]:
-        try:
-            return self._pool.pop()
-        except IndexError:
-            return database.connect(self.path, writable=False), Scopes()
-
     def _forked(self) -> None:
         """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
         locks)."""
-        self._inherited.append((self._pool, self._header))
-        self._pool, self._header, self._kept = deque(), None, Remembered()
-
-
-class _Borrowed:
-    """A pooled connection in a short read transaction. A class, not a generator: this is on every path."""
-
-    __slots__ = ("_pooled", "_store")
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> tuple[apsw.Connection, Scopes]:
-        self._pooled = self._store._borrow()
-        try:
-            self._pooled[0].execute("begin")
-        except apsw.Error:
-            self._store._pool.append(self._pooled)
-            with database.translated(self._store.path):
-                raise
-        return self._pooled
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        db = self._pooled[0]
-        try:
-            if not db.get_autocommit():
-                db.execute("commit")
-        finally:
-            self._store._pool.append(self._pooled)
-        if isinstance(error, apsw.Error):
-            with database.translated(self._store.path):
-                raise error
-
-
-class _Lone:
-    """A pooled connection for a single SELECT, which is a read transaction by itself."""
-
-    __slots__ = ("_pooled", "_store")
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> apsw.Connection:
-        self._pooled = self._store._borrow()
-        return self._pooled[0]
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._store._pool.append(self._pooled)
-        if isinstance(error, apsw.Error):
-            with database.translated(self._store.path):
-                raise error
+        self._connections.forked()
+        self._inherited.append(self._header)
+        self._header, self._kept = None, Remembered()
 
 
 class _Reading:
@@ -374,7 +317,7 @@ class _Reading:
 
     def __init__(self, store: SqliteStore, who: Principal) -> None:
         self._store, self._who = store, who
-        self._borrowed = _Borrowed(store)
+        self._borrowed = store.connection()
 
     def __enter__(self) -> SqliteReader:
         db, scopes = self._borrowed.__enter__()

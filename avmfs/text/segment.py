@@ -101,13 +101,28 @@ def query_terms(text: str) -> list[str]:
     At most QUERY_MAX: of a longer query (a pasted document) the longest terms stay, for they are the rarest;
     a pair of ideographs counts as six letters. Never raises.
     """
-    found = list(_words(text))
-    telling = [term for word, term in found if not _is_function(word)]
-    distinct = list(dict.fromkeys(telling or [term for _, term in found]))
+    distinct = content_terms(text)
     if len(distinct) <= QUERY_MAX:
         return distinct
     kept = set(sorted(distinct, key=_weight, reverse=True)[:QUERY_MAX])
     return [term for term in distinct if term in kept]
+
+
+def content_terms(text: str) -> list[str]:
+    """Distinct index terms of ``text`` in its order, without function words; all of them, if there are no others."""
+    found = list(_words(text))
+    return list(dict.fromkeys([term for word, term in found if not _is_function(word)] or [term for _, term in found]))
+
+
+def one_line(text: str, most: int) -> str:
+    """``text`` with runs of white space as one blank, control characters left out, cut to ``most`` characters."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 4 * most]).split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def only_function_words(text: str) -> bool:
+    """Is there nothing in it but words that carry no topic?"""
+    return all(_is_function(word) for word, _ in _words(text))
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

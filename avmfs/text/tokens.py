@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,10 @@ _VARIABLES: Final = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 RUN_MAX: Final = 256
 """Blanks in a row that are handed to tiktoken's pattern. Some 20,000 before a word make its backtracking
 matcher panic: a PanicException, which is no Exception, and a Rust backtrace on stderr."""
+
+SHORT: Final = 2000  # characters
+KNOWN: Final = 4096
+"""Short texts whose count is remembered."""
 
 # Unicode White_Space without line ends: str.isspace() would take U+001C to U+001F as well.
 _BLANK: Final = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -55,10 +60,12 @@ class TokenCounter:
         self._environ = environ
         self._runs = re.compile(f"[{_BLANK}]{{{max(run_max, 2)},}}")
         self._encoding: tiktoken.Encoding | None = None
+        self._known = lru_cache(KNOWN)(lambda text: len(self.encode(text)))
 
     def count(self, text: str) -> int:
-        """Tokens in ``text``; a megabyte of anything takes about a second at worst."""
-        return len(self.encode(text))
+        """Tokens in ``text``; a megabyte of anything takes about a second at worst. Of short texts the last are known:
+        the same notes are handed out again and again."""
+        return self._known(text) if len(text) <= SHORT else len(self.encode(text))
 
     def encode(self, text: str) -> list[int]:
         encoding = self._loaded()

@@ -21,7 +21,10 @@ from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
 
 On = Literal["file", "directory", "root"]
-_MODULES = ("documents", "history", "reading", "listing", "finding", "messages", "about")
+_MODULES = (
+    "documents", "history", "reading", "listing", "finding", "messages", "about", "why", "plan", "topics", "timeline",
+    "tree", "related", "synthesis", "savings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

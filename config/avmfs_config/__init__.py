@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Provider,
         Rule,
         SearchSettings,
+        SearchWeights,
         Settings,
     )
 
@@ -32,6 +33,7 @@ __all__ = [
     "Provider",
     "Rule",
     "SearchSettings",
+    "SearchWeights",
     "Settings",
     "check",
     "check_agent_id",
@@ -53,6 +55,7 @@ _MODULES = {
         "Provider",
         "Rule",
         "SearchSettings",
+        "SearchWeights",
         "Settings",
     ),
 }

@@ -6,6 +6,7 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -24,6 +25,7 @@ from avmfs_config.settings import (
     Provider,
     Rule,
     SearchSettings,
+    SearchWeights,
     Settings,
     Urgent,
 )
@@ -175,12 +177,14 @@ PROVIDER: Readers = {
     "config": Value.plain,
     "ttl": lambda value: value.optional(lambda given: given.number(0.0)),
 }
+WEIGHTS: Readers = {field.name: lambda value: value.number(-10.0, 10.0) for field in fields(SearchWeights)}
 SEARCH: Readers = {
     "encoding": _choice(Encoding),
     "ignore": lambda value: value.items(Value.text),
     "max_index_bytes": lambda value: value.integer(0),
     "min_relevance": lambda value: value.number(0.0, 1.0),
     "max_tokens": lambda value: value.integer(1),
+    "weights": lambda value: value.record(SearchWeights, WEIGHTS),
 }
 LIMITS: Readers = {
     "message_bytes": lambda value: value.integer(1),

@@ -104,6 +104,28 @@ class EmbeddingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchWeights:
+    """What each signal adds to the score that orders hits; 0 switches it off (benchmarks/README.md has what each is
+    worth).
+
+    `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written before it there) are shares
+    of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
+    for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage.
+    """
+
+    cosine: float = 1.0
+    words: float = 0.2
+    context: float = 0.6
+    speaker: float = 0.3
+    date: float = 0.45
+    when: float = 0.2
+    question: float = -0.2
+    length: float = 0.3
+    session: float = 0.5
+    next: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSettings:
     """How answers are found and counted.
 
@@ -117,6 +139,7 @@ class SearchSettings:
     max_index_bytes: int = 4 * 1024 * 1024
     min_relevance: float = 0.3
     max_tokens: int = 4000
+    weights: SearchWeights = field(default_factory=SearchWeights)
 
 
 @dataclass(frozen=True, slots=True)

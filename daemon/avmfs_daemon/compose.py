@@ -25,6 +25,9 @@ def open_memory(
     """The memory of the spec's agent."""
     store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
     settings = spec.settings
-    engine = Engine(store.search_index, embedder, TokenCounter(settings.search.encoding), cache_size=0)
+    engine = Engine(
+        store.search_index, embedder, TokenCounter(settings.search.encoding), weights=settings.search.weights,
+        cache_size=0,
+    )  # fmt: skip
     around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
     return Memory(around, Principal(spec.agent, spec.operator))

@@ -377,9 +377,9 @@ def test_a_changed_rule_rescopes_when_the_store_settles(build: Build) -> None:
     assert not world.exists(BOB, "/memory/plans")
     assert world.rows("select count(*) from lexical_queue") == [(2,)], "hidden at once, indexed anew for who may see"
     index = world.store.search_index(BOB)
-    assert [len(index.postings("plan")), len(index.postings("secret"))] == [0, 0]
+    assert [len(index.postings(["plan"])[0]), len(index.postings(["secret"])[0])] == [0, 0]
     world.drain()
-    assert len(world.store.search_index(ALICE).postings("plan")) == 2
+    assert len(world.store.search_index(ALICE).postings(["plan"])[0]) == 2
     world.restart([("/memory/plans/*", "ro", None)])
     assert world.bytes(BOB, "/memory/plans/a.md") == b"the plan is secret"
     with pytest.raises(Denied):
@@ -508,7 +508,7 @@ def test_moving_a_directory_moves_the_scope_of_all_below(world: World) -> None:
     for name in ("a", "s/b", "s/t/c"):
         world.write(ALICE, f"/memory/private/alice/d/{name}", name.encode())
     world.drain()
-    assert not len(world.store.search_index(BOB).postings("b"))
+    assert not len(world.store.search_index(BOB).postings(["b"])[0])
     world.rename(ALICE, "/memory/private/alice/d", "/memory/d")
     assert world.bytes(BOB, "/memory/d/s/t/c") == b"s/t/c"
     world.rename(ALICE, "/memory/d", "/memory/private/alice/d")

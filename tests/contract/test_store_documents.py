@@ -128,7 +128,7 @@ def test_private_space_drops_shared_and_scope_follows(world: World) -> None:
     after = world.document(ALICE, "/memory/private/alice/f")
     assert (after.id, after.shared) == (before.id, None)
     assert not world.exists(BOB, "/memory/private/alice/f")
-    assert not len(world.store.search_index(BOB).postings("second"))
+    assert not len(world.store.search_index(BOB).postings(["second"])[0])
     world.rename(ALICE, "/memory/private/alice/f", "/memory/f")
     assert world.bytes(BOB, "/memory/f") == b"second", "back in shared space it is everybody's"
     with world.reading(BOB) as reader:
@@ -157,8 +157,8 @@ def test_an_editor_that_renames_away_and_creates_continues_the_document(world: W
     world.unlink(BOB, "/memory/d/elsewhere")
     still_known(world, "/memory/d/f.md", before, [b"third"])
     world.drain()
-    assert len(world.store.search_index(ALICE).postings("third")) == 1
-    assert not len(world.store.search_index(OPERATOR.__class__("eve")).postings("third"))
+    assert len(world.store.search_index(ALICE).postings(["third"])[0]) == 1
+    assert not len(world.store.search_index(OPERATOR.__class__("eve")).postings(["third"])[0])
 
 
 def test_an_editor_that_keeps_its_backup_continues_the_document_every_time(world: World) -> None:

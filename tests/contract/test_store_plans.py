@@ -25,6 +25,7 @@ MAY_SCAN = {
     "agent": "as many as there are agents",
     "lexical_queue": "what waits",
     "semantic_queue": "what waits",
+    "passage": "the columns that ranking needs, once per process",
     "vector": "a process's first search loads them all",
     "below": "the subtree that was asked for",
 }

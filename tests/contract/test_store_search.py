@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
+from avmfs.search.recall import recall
 from avmfs.store.submit import OPERATOR
+from avmfs.store.table import SESSION_GAP, Table
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
 
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.timeout(60)
 EMBEDDER = HashingEmbedding()
 MODEL = EMBEDDER.model_id
 COUNTER = TokenCounter()
+NOW = 1_772_879_400 * 10**9  # 2026-03-07 10:30
 WORDS = [
     "market",
     "risk",
@@ -58,12 +62,24 @@ def settled(world: World) -> None:
 
 
 def ask(world: World, who: Principal, q: str, **more: Any) -> Answer:
-    return Engine(world.store.search_index, EMBEDDER, COUNTER).search(who, q, limit=50, **more)
+    return Engine(world.store.search_index, EMBEDDER, COUNTER).search(who, q, limit=50, now=NOW, **more)
+
+
+def columns(table: Table) -> list[object]:
+    """All that a score can be made of, but the numbers of voices, which mean nothing across processes."""
+    return [
+        column.tobytes()
+        for column in (
+            table.passages, table.documents, table.lengths, table.times, table.flags, table.previous, table.next,
+            table.sessions,
+        )
+    ]  # fmt: skip
 
 
 def shown(answer: Answer) -> list[object]:
     return [
-        (s.hit.path, s.hit.passage, s.score, s.relevance, dict(s.parts), s.hit.text, s.hit.version) for s in answer.hits
+        (s.hit.path, s.hit.passage, s.score, s.relevance, dict(s.parts), dict(s.evidence), s.hit.text, s.hit.version)
+        for s in answer.hits
     ]
 
 
@@ -83,13 +99,13 @@ def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World)
     world.drain()
     index = world.store.search_index(BOB)
     for term in set(seen) | {"nowhere"}:
-        assert len(index.postings(term)) == seen[term], term
-    assert index.corpus() == (count, total)
-    every = np.unique(np.concatenate([index.postings(term) for term in seen]))
-    assert len(every) == count and index.lengths(every).sum() == total
+        assert len(index.postings([term])[0]) == seen[term], term
+    every = np.unique(np.concatenate(index.postings(list(seen))))
+    assert index.table().passages.tolist() == every.tolist() and len(every) == count
+    assert index.table().lengths.sum() == total
     assert index.below((b"memory", b"n")) == frozenset(every.tolist()) and index.below(()) is None
     assert index.below((b"memory", b"private", b"alice")) == frozenset() == index.below((b"nowhere",))
-    assert len(world.store.search_index(ALICE).postings("tea")) > seen["tea"] > 0
+    assert len(world.store.search_index(ALICE).postings(["tea"])[0]) > seen["tea"] > 0
 
 
 @pytest.mark.parametrize(
@@ -109,12 +125,12 @@ def test_any_bytes_can_be_drained_and_removed(world: World, data: bytes) -> None
     with world.reading(ALICE) as reader:
         if reader.unindexed(document) is None:
             for word, times in Counter(words).items():
-                assert len(index.postings(word)) == times, word
+                assert len(index.postings([word])[0]) == times, word
     world.write(ALICE, "/memory/f", b"something else")
     world.drain()
-    assert len(index.postings("els")) + len(index.postings("someth")) >= 1
+    assert len(np.concatenate(index.postings(["els", "someth"]))) >= 1
     world.unlink(ALICE, "/memory/f")
-    assert index.corpus() == (0, 0)
+    assert len(index.table().passages) == 0
 
 
 def test_what_is_not_indexed_has_a_reason(world: World) -> None:
@@ -126,7 +142,7 @@ def test_what_is_not_indexed_has_a_reason(world: World) -> None:
         reasons = [
             reader.unindexed(world.document(BOB, f"/memory/{n}").id) for n in ("a.swp", ".git/config", "big", "bin")
         ]
-    assert all(reasons) and len(world.store.search_index(BOB).postings("word")) == 0
+    assert all(reasons) and len(world.store.search_index(BOB).postings(["word"])[0]) == 0
     world.rename(ALICE, "/memory/bin", "/memory/text")
     world.write(ALICE, "/memory/text", b"words")
     world.drain()
@@ -144,7 +160,7 @@ def test_draining_goes_in_steps_and_only_once(world: World) -> None:
         assert world.do(ALICE, "drain_lexical", limit=4) == {"done": 4, "left": 6}
     world.drain()
     assert world.do(ALICE, "drain_lexical") == {"done": 0, "left": 0}
-    assert len(world.store.search_index(BOB).postings("word")) == 10
+    assert len(world.store.search_index(BOB).postings(["word"])[0]) == 10
 
 
 def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
@@ -155,7 +171,7 @@ def test_a_drain_stops_before_it_has_held_the_writer_up(world: World) -> None:
     reply = world.do(ALICE, "drain_lexical", limit=40)
     assert reply["done"] < 40 or world.mode == "attached"
     world.drain()
-    assert world.store.search_index(BOB).corpus()[0] == 40 * len(passages.cut(lines[:60_000].decode()))
+    assert len(world.store.search_index(BOB).table().passages) == 40 * len(passages.cut(lines[:60_000].decode()))
 
 
 def vector(text_: str, embedder: HashingEmbedding = EMBEDDER) -> NDArray[np.float32]:
@@ -231,26 +247,34 @@ def test_another_model_queues_what_lacks_its_vectors(world: World) -> None:
 
 def test_nothing_private_moves_a_score(world: World) -> None:
     random_ = random.Random(2)
-    questions = ["coffee", "market risk", "flight to lisbon", "budget plan garden", "NVDA", "unheard-of word"]
+    questions = [
+        "coffee", "market risk", "flight to lisbon", "budget plan garden", "NVDA", "unheard-of word",
+        "when does tea risk",
+        "what did carol say about coffee in March 2026?", "what did alice plan yesterday",
+    ]  # fmt: skip
     for number in range(60):
-        world.write(ALICE, f"/memory/pub/{number}.md", text(random_, random_.randrange(3, 60)))
+        said = (b"", b"Carol: ", b"[2026-03-05] Dave: ")[number % 3]
+        world.write(ALICE, f"/memory/pub/{number}.md", said + text(random_, random_.randrange(3, 60)))
     world.write(BOB, "/memory/private/bob/own.md", b"coffee budget of bob")
     settled(world)
     bob = {q: [shown(ask(world, BOB, q, mode=mode)) for mode in ("hybrid", "lexical", "semantic")] for q in questions}
     alice = {q: shown(ask(world, ALICE, q)) for q in questions}
     index = world.store.search_index(BOB)
-    statistics = index.corpus(), [part.tobytes() for part in nearest(world, BOB)]
+    statistics = columns(index.table()), [part.tobytes() for part in nearest(world, BOB)]
     for number in range(80):
         world.write(ALICE, f"/memory/private/alice/{number}.md", text(random_, random_.randrange(3, 300)))
         if number % 7 == 0:
-            world.write(ALICE, f"/memory/pub/limited{number}.md", text(random_, 50))
+            # Between bob's own notes, in place and time: neither his context nor his sessions may know of it.
+            world.write(ALICE, f"/memory/pub/limited{number}.md", b"Carol: " + text(random_, 50) + b"?")
             world.share(ALICE, f"/memory/pub/limited{number}.md", "alice")
+            at = world.node(ALICE, f"/memory/pub/{number % 60}.md").mtime + 1
+            world.do(ALICE, "set_attributes", node=world.node(ALICE, f"/memory/pub/limited{number}.md").id, mtime=at)
     settled(world)
     for q in questions:
         for mode, before in zip(("hybrid", "lexical", "semantic"), bob[q], strict=True):
             assert shown(ask(world, BOB, q, mode=mode)) == before, (q, mode)
     index = world.store.search_index(BOB)
-    assert (index.corpus(), [part.tobytes() for part in nearest(world, BOB)]) == statistics
+    assert (columns(index.table()), [part.tobytes() for part in nearest(world, BOB)]) == statistics
     assert any(shown(ask(world, ALICE, q)) != alice[q] for q in questions), "hers did move"
     for number in range(80):
         world.unlink(ALICE, f"/memory/private/alice/{number}.md")
@@ -281,3 +305,71 @@ def test_a_snapshots_number_does_not_tell_of_others(world: World) -> None:
     world.write(ALICE, "/memory/private/alice/f", b"1")
     assert world.store.search_index(BOB).seq() == before
     assert world.store.search_index(ALICE).seq() == world.newest_seq() > before
+
+
+def test_the_columns_follow_moves_times_and_ttls(world: World) -> None:
+    for number in range(4):
+        world.write(ALICE, f"/memory/a/{number}.md", b"Carol: tea %d" % number)
+        at = NOW + number * 10**9
+        world.do(ALICE, "set_attributes", node=world.node(ALICE, f"/memory/a/{number}.md").id, mtime=at)
+    world.drain()
+    index = world.store.search_index(BOB)
+
+    def chain() -> list[list[str]]:
+        """Names in the order of each session."""
+        table = index.table()
+        names = {hit.passage: hit.path.rpartition(b"/")[2].decode() for hit in index.hits(table.passages.tolist(), ())}
+        found = []
+        for first in np.flatnonzero(table.previous < 0).tolist():
+            found.append([names[int(table.passages[first])]])
+            while (first := int(table.next[first])) >= 0:
+                found[-1].append(names[int(table.passages[first])])
+        return sorted(found)
+
+    assert chain() == [["0.md", "1.md", "2.md", "3.md"]]
+    world.do(ALICE, "set_attributes", node=world.node(ALICE, "/memory/a/0.md").id, mtime=NOW + 10**10)
+    assert chain() == [["1.md", "2.md", "3.md", "0.md"]]
+    world.do(ALICE, "mkdir", **world.at(ALICE, "/memory/b"), mode=0o755)
+    world.rename(ALICE, "/memory/a/2.md", "/memory/b/2.md")
+    assert chain() == [["1.md", "3.md", "0.md"], ["2.md"]]
+    world.do(ALICE, "set_attributes", node=world.node(ALICE, "/memory/a/3.md").id, mtime=NOW + 10 * SESSION_GAP)
+    assert chain() == [["1.md", "0.md"], ["2.md"], ["3.md"]]
+    world.do(ALICE, "set_ttl", node=world.node(ALICE, "/memory/a/1.md").id, expires=1)
+    assert chain() == [["0.md"], ["2.md"], ["3.md"]]
+    world.unlink(ALICE, "/memory/a/0.md")
+    assert chain() == [["2.md"], ["3.md"]]
+    assert set(index.table().voices_of) == {"carol"}
+
+
+def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"[2023-05-08 13:56] Caroline: hello")
+    world.write(ALICE, "/memory/b.md", b"**Mel** : who is there?")
+    world.drain()
+    table = world.store.search_index(BOB).table()
+    assert table.times[0] == 1_683_554_160 * 10**9 and table.times[1] == world.node(ALICE, "/memory/b.md").mtime
+    assert [next(iter(table.voices_of[name])) for name in ("carolin", "mel")] == table.voices.tolist()
+
+
+def test_a_long_document_is_found_by_one_sentence_and_only_that_passage_is_given(world: World) -> None:
+    random_ = random.Random(5)
+    filler = ["".join(random_.choices("abcdefghijklmnop", k=6)) for _ in range(400)]
+    paragraphs = [" ".join(random_.choices(filler, k=14)).capitalize() + "." for _ in range(500)]
+    paragraphs.insert(300, "The heron at the weir waits for the evening tide.")
+    data = "\n\n".join(paragraphs).encode()
+    assert len(data) > 45_000
+    world.write(ALICE, "/memory/book.md", data)
+    world.write(ALICE, "/memory/other.md", b"coffee market")
+    settled(world)
+    engine = Engine(world.store.search_index, EMBEDDER, COUNTER)
+    found = recall(engine, BOB, "where does the heron wait for the tide?", now=NOW, tz=UTC)
+    assert "The heron at the weir waits for the evening tide." in found.text
+    assert len(found.hits) == 1 and found.tokens < 700
+
+
+def test_a_new_note_without_a_vector_stays_among_the_first_ten(world: World) -> None:
+    for number in range(60):
+        world.write(ALICE, f"/memory/{number}.md", b"coffee market number %d of many" % number)
+    settled(world)
+    world.write(ALICE, "/memory/new.md", b"coffee market risk number 99 of many")
+    world.drain()
+    assert b"/memory/new.md" in [scored.hit.path for scored in ask(world, BOB, "coffee market risk").hits[:10]]

@@ -12,8 +12,11 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Hit
+from avmfs.store.table import ROW, Table, arrange
 from avmfs.store.vectors import VectorTable
-from avmfs.text import passages, segment
+from avmfs.text import passages, segment, speech
+
+END = 2**63 - 1
 
 
 @dataclass
@@ -54,7 +57,7 @@ class MemoryCorpus:
 
     def index(self, who: Principal) -> MemoryIndex:
         return MemoryIndex(
-            [hit for owner, hit in self._hits if owner is None or who.operator or owner == who.name],
+            {hit: owner or "" for owner, hit in self._hits if owner is None or who.operator or owner == who.name},
             self._vectors,
             self.model,
             len(self._hits),
@@ -62,21 +65,43 @@ class MemoryCorpus:
 
 
 class MemoryIndex:
-    def __init__(self, hits: list[Hit], vectors: dict[int, NDArray[np.float32]], model: str, seq: int) -> None:
+    def __init__(self, hits: dict[Hit, str], vectors: dict[int, NDArray[np.float32]], model: str, seq: int) -> None:
         self._hits = {hit.passage: hit for hit in hits}
+        self._owners = {hit.passage: owner for hit, owner in hits.items()}
         self._terms = {hit.passage: segment.terms(hit.text) for hit in hits}
         self._vectors = vectors
         self._model = model
         self._seq = seq
 
-    def postings(self, term: str) -> NDArray[np.int64]:
-        return np.array([p for p, terms in self._terms.items() for one in terms if one == term], np.int64)
+    def table(self) -> Table:
+        voices, voices_of, rows = {"": 0}, dict[str, frozenset[int]](), []
+        for hit in self._hits.values():
+            voice = " ".join(speech.heading(hit.text).speaker) or hit.author
+            number = voices.setdefault(voice, len(voices))
+            for term in voice.split():
+                voices_of[term] = voices_of.get(term, frozenset()) | {number}
+            place = hash(hit.path.rpartition(b"/")[0])
+            length, scope = len(self._terms[hit.passage]), hash(self._owners[hit.passage]) & 0xFFFF
+            told = speech.flags(hit.text)
+            rows.append(
+                (
+                    hit.passage,
+                    hit.document,
+                    hit.start,
+                    scope,
+                    place,
+                    hit.updated,
+                    hit.document,
+                    length,
+                    number,
+                    told,
+                    END,
+                )
+            )
+        return arrange(np.array(rows, ROW), voices_of)
 
-    def lengths(self, passages: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.array([len(self._terms[int(p)]) for p in passages], np.float32)
-
-    def corpus(self) -> tuple[int, int]:
-        return len(self._hits), sum(map(len, self._terms.values()))
+    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
+        return [np.array([p for p, own in self._terms.items() for one in own if one == t], np.int64) for t in terms]
 
     def nearest(
         self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None

@@ -23,6 +23,7 @@ from avmfs_config import (
     Provider,
     Rule,
     SearchSettings,
+    SearchWeights,
     Settings,
     agent_id,
     check,
@@ -174,7 +175,7 @@ permissions:
 default_access: none
 uids: {1001: [alice], 0: [alice, bob]}
 embedding: {path: ~/weights/$TEAM, device: cuda, timeout_s: 2}
-search: {ignore: ["*.log"], min_relevance: 0}
+search: {ignore: ["*.log"], min_relevance: 0, weights: {session: 0, cosine: 2}}
 """)
     assert settings.providers[0] == Provider(
         pattern="/live/prices/{symbol}",
@@ -190,7 +191,9 @@ search: {ignore: ["*.log"], min_relevance: 0}
     assert settings.default_access == "none"
     assert settings.uids == {1001: ("alice",), 0: ("alice", "bob")}
     assert settings.embedding == EmbeddingSettings(path=Path("/home/ada/weights/red"), device="cuda", timeout_s=2.0)
-    assert settings.search == SearchSettings(ignore=("*.log",), min_relevance=0.0)
+    assert settings.search == SearchSettings(
+        ignore=("*.log",), min_relevance=0.0, weights=SearchWeights(session=0.0, cosine=2.0)
+    )
 
 
 def test_permissions_replace_the_default_list_and_other_keys_leave_it(settings_of: Any) -> None:

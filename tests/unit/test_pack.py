@@ -70,7 +70,7 @@ def test_a_degraded_answer_says_so_first() -> None:
 
 
 def test_citations_name_path_and_version() -> None:
-    assert re.search(r"@aaac \(0\.\d\d\) \[/memory/market/amd\.md@3\] AMD", ask(market(), cite="path").text)
+    assert re.search(r"@aaac \([01]\.\d\d\) \[/memory/market/amd\.md@3\] AMD", ask(market(), cite="path").text)
 
 
 def test_days_are_those_of_the_reader() -> None:
@@ -98,6 +98,33 @@ def test_the_same_text_is_given_once() -> None:
     made.add("/one", "zebra crossing\nahead", updated=NOW)
     made.add("/two", "zebra  crossing ahead ", updated=NOW)
     assert len(ask(made, "zebra").hits) == 1
+
+
+def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
+    made = MemoryCorpus()
+    for name, text in (
+        ("one", "The zebra crossed 12 roads at dawn."),
+        ("two", "At dawn, the zebras crossed 12 roads!"),
+        ("three", "A zebra crossed 12 roads at dawn"),
+        ("denied", "The zebra never crossed 12 roads at dawn."),
+        ("number", "The zebra crossed 13 roads at dawn."),
+    ):
+        made.add(f"/{name}", text, updated=NOW)
+    answer = ask(made, "zebra crossed roads dawn", min_relevance=0.0)
+    assert len(answer.hits) == 3
+    assert len(re.findall(r"\(also @\w+ @\w+\)$", answer.text, re.M)) == 1
+
+
+def test_a_long_answer_has_its_ten_best_first() -> None:
+    made = MemoryCorpus()
+    for n in range(60):
+        text = "zebra " * (1 + n % 2 * 3) + f"number {n} at the river, with other animals of the place"
+        made.add(f"/{'ab'[n % 2]}/{n}", text, updated=NOW)
+    answer = ask(made, "zebra", 3900, strategy="relevance")
+    best = [scored.hit.handle for scored in answer.hits[:10]]
+    assert set(re.findall(r"^@(\w+)", answer.text, re.M)[:10]) == set(best)
+    assert answer.text.count("\n### /b ") == 2, "again for the rest"
+    assert ask(made, "zebra", 1500, strategy="relevance").text.count("\n### /b ") == 1
 
 
 def test_a_long_passage_is_cut_to_what_is_left() -> None:
@@ -175,7 +202,7 @@ NOTE = st.lists(WORDS, max_size=120).map(" ".join)
 
 @given(
     notes=st.lists(st.tuples(NOTE, st.sampled_from(["a/b", "中文/é", "a b/c\nd"])), max_size=12),
-    budget=st.integers(1, 700),
+    budget=st.integers(1, 700) | st.integers(1900, 5000),
     reserve=st.integers(0, 40),
     cite=st.sampled_from([None, "path"]),
     words_only=st.booleans(),

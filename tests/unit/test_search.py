@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from avmfs_config import SearchWeights
 from fakes import MemoryCorpus
+from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import lexical, semantic
+from avmfs.search import lexical
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
-from avmfs.search.fuse import LEXICAL, fuse
+from avmfs.search.fuse import POOL, Ranked, fuse
 from avmfs.search.pack import SUMMARY, format_search, summary
 from avmfs.search.relevance import relevance
+from avmfs.store.table import SESSION_GAP
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -55,66 +58,160 @@ def found(answer: Answer) -> list[str]:
     return [scored.hit.path.decode() for scored in answer.hits]
 
 
+def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
+    index = made.index(ALICE)
+    return lexical.search(index.table(), index.postings(terms))
+
+
+def which(column: NDArray[np.float64]) -> list[int]:
+    return (np.flatnonzero(column) + 1).tolist()
+
+
 def test_bm25_is_the_published_formula() -> None:
     made = MemoryCorpus(embed=False)
-    for text in ("apple apple pie", "apple tree grows tall", "pear tree"):
-        made.add(f"/{text}", text)
-    result = lexical.search(made.index(ALICE), ["appl"])
+    for number, text in enumerate(("apple apple pie", "apple tree grows tall", "pear tree")):
+        made.add(f"/{number}/{text}", text)
+    result = words_of(made, "appl")
     idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
     expected = [idf * tf * 2.2 / (tf + 1.2 * (1 - 0.75 + 0.75 * length / 3)) for tf, length in ((2, 3), (1, 4))]
-    assert result.passages.tolist() == [1, 2]
-    assert np.allclose(result.scores, expected)
-    assert np.allclose(result.coverage, 1)
+    assert np.allclose(result.words, [*expected, 0])
+    assert np.allclose(result.context, result.words), "each in a place of its own: nothing stands before it"
+    assert np.allclose(result.coverage, [1, 1, 0])
+
+
+def test_a_short_note_is_found_by_what_was_written_just_before_it_in_the_same_place() -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a/1", "Did you book the hotel in Lisbon?", updated=1)
+    made.add("/a/2", "Yes, the one at the harbour", updated=2)
+    made.add("/b/3", "No, not yet", updated=3)
+    made.add("/a/4", "Tomorrow, then " + "with many words of another matter " * 20, updated=4)
+    result = words_of(made, "lisbon")
+    assert which(result.words) == [1]
+    assert which(result.context) == [1, 2]
+    assert which(result.near) == [1, 2]
+
+
+def test_what_was_written_long_before_is_no_context() -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a/1", "Did you book the hotel in Lisbon?", updated=0)
+    made.add("/a/2", "Yes, the one at the harbour", updated=SESSION_GAP + 1)
+    assert which(words_of(made, "lisbon").context) == [1]
 
 
 def test_common_terms_are_left_out_unless_there_is_nothing_else() -> None:
     made = MemoryCorpus(embed=False)
     for n in range(100):
-        made.add(f"/{n}", "meeting about budget" if n % 2 else f"meeting number n{n}")
-    index = made.index(ALICE)
-    assert lexical.search(index, ["meet", "n4"]).passages.tolist() == [5]
-    assert len(lexical.search(index, ["meet", "budget"]).passages) == 100
-    assert len(lexical.search(index, ["meet", "unheardof"]).passages) == 100
-    assert lexical.search(index, ["unheardof"]).passages.tolist() == []
-    assert lexical.search(index, []).passages.tolist() == []
+        made.add(f"/{n}/x", "meeting about budget" if n % 2 else f"meeting number n{n}")
+    assert which(words_of(made, "meet", "n4").words) == [5]
+    assert len(which(words_of(made, "meet", "budget").words)) == 100
+    assert len(which(words_of(made, "meet", "unheardof").words)) == 100
+    assert which(words_of(made, "unheardof").words) == []
+    assert which(words_of(made).words) == []
 
 
 def test_coverage_counts_words_that_occur_nowhere() -> None:
-    index = corpus().index(ALICE)
-    assert lexical.search(index, ["fenc"]).coverage.tolist() == [1.0]
-    assert lexical.search(index, ["fenc", "unheardof"]).coverage[0] == pytest.approx(0.5, abs=0.1)
+    assert max(words_of(corpus(), "fenc").coverage) == 1.0
+    assert max(words_of(corpus(), "fenc", "unheardof").coverage) == pytest.approx(0.5, abs=0.1)
 
 
-def test_fusion_adds_cosine_and_the_share_of_the_best_bm25() -> None:
-    words = lexical.Lexical(np.array([1, 3]), np.array([2.0, 4.0]), np.array([0.5, 1.0]))
-    near = semantic.Semantic(np.array([1, 2]), np.array([0.3, 0.6]))
-    fused = fuse(words, near)
-    assert fused.passages.tolist() == [1, 2, 3]
-    assert np.allclose(fused.scores, [0.3 + LEXICAL / 2, 0.6, LEXICAL])
-    assert np.isnan(fused.cosines[2])
+def fused_of(cosine: list[float], words: list[float], **more: list[float]) -> tuple[MemoryCorpus, Ranked]:
+    made = MemoryCorpus(embed=False)
+    for n in range(len(cosine)):
+        made.add(f"/{n}/x", f"text {n}")
+    zeros = [0.0] * len(cosine)
+    names = ("cosine", "words", "context", "speaker", "date", "when", "question", "length")
+    given = {**dict.fromkeys(names, zeros), "cosine": cosine, "words": words, **more}
+    columns = {name: np.array(column) for name, column in given.items()}
+    return made, fuse(made.index(ALICE).table(), columns, WEIGHTS)
+
+
+WEIGHTS = SearchWeights(session=0, next=0)
+
+
+def test_fusion_adds_the_cosine_the_shares_of_the_best_and_the_rest_by_their_weights() -> None:
+    _, fused = fused_of([0.3, 0.6, 0.1], [2.0, 0.0, 4.0], context=[3.0, 6.0, 0.0], speaker=[1.0, 0.0, 0.0])
+    assert np.allclose(fused.scores, [0.3 + 0.1 + 0.3 + 0.3, 0.6 + 0.6, 0.1 + 0.2])
     assert fused.best(2).tolist() == [1, 0]
+    assert np.allclose(sum(fused.parts.values()), fused.scores)
+
+
+def test_what_has_no_vector_yet_does_not_lose_for_it() -> None:
+    nan = math.nan
+    _, fused = fused_of([0.5] * 20 + [nan], [1.0] * 20 + [1.1])
+    assert fused.best(1).tolist() == [20]
+    _, fused = fused_of([nan, nan], [0.0, 1.0])
+    assert fused.positions.tolist() == [1], "neither a word nor a vector: no candidate"
 
 
 def test_ties_are_broken_by_passage_id_however_many_there_are() -> None:
-    ids = np.arange(1, 1001)
-    fused = fuse(lexical.Lexical(ids, np.ones(1000), np.ones(1000)), semantic.NOTHING)
-    assert fused.passages[fused.best(7)].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    made, fused = fused_of([math.nan] * 1000, [1.0] * 1000)
+    table = made.index(ALICE).table()
+    assert table.passages[fused.positions[fused.best(7)]].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert fused.best(0).tolist() == []
     assert len(fused.best(5000)) == 1000
 
 
-def test_relevance_is_absolute_and_grows_with_either_witness() -> None:
-    nan = np.nan
-    cosine = np.array([-0.1, 0.15, 0.36, 0.6, 0.0, 0.0, nan, nan, nan])
-    cover = np.array([0.0, 0.0, 0.0, 0.0, 0.25, 1.0, 0.0, 0.4, 1.0])
-    values = relevance(cosine, cover)
+def test_candidates_are_cut_at_a_score_and_never_within_a_tie() -> None:
+    _, fused = fused_of([0.5] * (POOL + 10) + [0.1], [0.0] * (POOL + 11))
+    assert len(fused.positions) == POOL + 10
+
+
+def test_a_session_lifts_what_stands_in_it_and_a_good_answer_what_it_answers() -> None:
+    made = MemoryCorpus(embed=False)
+    for n in range(4):
+        made.add(f"/{'ab'[n // 2]}/{n}", f"text {n}", updated=n)
+    table = made.index(ALICE).table()
+    names = ("words", "context", "speaker", "date", "when", "question", "length")
+    columns = {name: np.zeros(4) for name in names} | {"cosine": np.array([0.1, 0.9, 0.1, 0.2])}
+    fused = fuse(table, columns, SearchWeights(session=0.5, next=0.1))
+    assert fused.parts["session"].tolist() == pytest.approx([0.25, 0.25, 0.075, 0.075])
+    assert fused.parts["next"].tolist() == pytest.approx([0.115, 0, 0.0275, 0])
+
+
+def relevance_of(
+    cosine: list[float], coverage: list[float], scores: list[float] | None = None, shortness: float = 1
+) -> list[float]:
+    given = np.array(scores if scores is not None else np.nan_to_num(cosine) + coverage)
+    values = relevance(given, np.array(cosine), np.array(coverage), np.ones(len(cosine)) * shortness)
     assert np.all((values >= 0) & (values <= 1))
-    assert values[0] < 0.01 > values[6]
-    assert values[1] < 0.1
-    assert values[2] == pytest.approx(0.5)
-    assert values[3] > 0.9 < values[5]
-    assert values[4] < 0.1
-    assert values[7] == pytest.approx(0.38)
+    return values.tolist()
+
+
+def test_relevance_is_absolute_and_either_witness_can_convince() -> None:
+    field = [0.05] * 500
+    assert max(relevance_of([0.25, *field], [0.1] + [0.0] * 500)) < 0.1, "the best of a poor field"
+    assert relevance_of([0.7, *field], [0.0] * 501)[0] > 0.9, "a paraphrase"
+    assert relevance_of([0.1, *field], [1.0] + [0.0] * 500)[0] > 0.9, "a number that means nothing"
+    assert relevance_of([0.45, *field], [0.5] + [0.0] * 500)[0] > 0.9, "both"
+
+
+def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:
+    assert relevance_of([0.42, *[0.05] * 10], [0.0] * 11)[0] > relevance_of([0.42, *[0.05] * 5000], [0.0] * 5001)[0]
+
+
+def test_what_all_cosines_have_in_common_says_nothing() -> None:
+    few, many = relevance_of([0.6, *[0.1] * 500], [0.0] * 501), relevance_of([0.6, *[0.5] * 500], [0.0] * 501)
+    assert few[0] > 0.7
+    assert many[0] < 0.1
+
+
+def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not() -> None:
+    cosine, coverage = [0.7, 0.1, 0.1, *[0.05] * 500], [0.8] + [0.0] * 502
+    values = relevance_of(cosine, coverage, [2.0, 1.2, 0.45, *[0.3] * 500])
+    assert values[1] > 0.5
+    assert values[2] < 0.2
+    assert max(values[3:]) < 0.05
+    pages = relevance_of(cosine, coverage, [2.0, 1.2, 0.45, *[0.3] * 500], shortness=0)
+    assert pages[0] == pytest.approx(values[0])
+    assert 0.1 < pages[1] < values[1] / 2
+
+
+def test_without_vectors_words_alone_tell() -> None:
+    nan = math.nan
+    assert relevance_of([nan, nan, nan], [0.0, 0.1, 0.0], [0, 1, 0])[1] < 0.1
+    assert relevance_of([nan, nan, nan], [0.0, 0.5, 0.0], [0, 1, 0])[1] > 0.9
+    assert relevance_of([], []) == []
+    assert relevance_of([nan], [0.0]) == [0.0]
 
 
 def test_search_finds_the_note_and_keeps_the_parts_of_its_score() -> None:
@@ -122,8 +219,9 @@ def test_search_finds_the_note_and_keeps_the_parts_of_its_score() -> None:
     best = answer.hits[0]
     assert best.hit.path == b"/memory/life/flight.md"
     assert best.relevance > 0.9
-    assert best.parts.keys() == {"bm25", "coverage", "cosine"}
-    assert best.score == pytest.approx(best.parts["cosine"] + LEXICAL)
+    assert {"cosine", "words", "context", "length", "session"} <= best.parts.keys()
+    assert best.score == pytest.approx(sum(best.parts.values()))
+    assert best.evidence.keys() == {"coverage", "near", "cosine"}
     assert len(answer.hits) == 3
     assert answer.degraded is None
     assert answer.seq == len(NOTES)
@@ -192,11 +290,11 @@ def test_a_note_without_a_vector_is_found_by_its_words() -> None:
     made.add("/memory/new.md", "the aardvark escaped")
     answer = engine(made).search(ALICE, "aardvark")
     assert found(answer)[0] == "/memory/new.md"
-    assert "cosine" not in answer.hits[0].parts
+    assert "cosine" not in answer.hits[0].evidence
 
 
 def test_semantic_mode_does_not_look_at_words() -> None:
-    assert all(s.parts["bm25"] == 0 for s in engine(corpus()).search(ALICE, "flight", mode="semantic").hits)
+    assert all(s.parts.keys() <= {"cosine"} for s in engine(corpus()).search(ALICE, "flight", mode="semantic").hits)
 
 
 @pytest.mark.parametrize("question", ['"quoted" AND (OR NOT', "*", "a:b^2", "\0", "\ud800", "中东", "x" * 100_000])
@@ -222,7 +320,7 @@ def test_format_of_search() -> None:
     made.add("/odd\nname", "xylophone")
     assert format_search(engine(made, words_only=True).search(ALICE, "xylophone")).splitlines() == [
         f"# semantic search unavailable: {NO_EMBEDDER}",
-        "[0.95] /odd\\nname",
+        "[1.00] /odd\\nname",
         "  xylophone",
     ]
 
@@ -247,5 +345,6 @@ def test_minilm_finds_a_paraphrase_that_shares_no_word() -> None:
         made.add(f"/memory/{name}", text)
     asked = Engine(made.index, embedder, COUNTER)
     answer = asked.search(ALICE, "semiconductor stock is too expensive", min_relevance=0.3)
-    assert found(answer) == ["/memory/market/chips.md"]
+    assert found(answer)[0] == "/memory/market/chips.md"
+    assert set(found(answer)) <= {"/memory/market/chips.md", "/memory/market/nvda.md"}, "of one matter"
     assert asked.search(ALICE, "quantum chromodynamics on a lattice", min_relevance=0.3).hits == ()

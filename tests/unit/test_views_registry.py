@@ -22,7 +22,7 @@ KEPT = (
     "agent", "block", "body", "delivery", "document", "extent", "link", "log", "mark", "message", "node", "scope",
     "tag", "version",
 )  # fmt: skip
-PROSE = {"help", "list", "recall", "search"}
+PROSE = {"help", "list", "recall", "search", "timeline", "topics"}
 
 
 @pytest.fixture
@@ -64,7 +64,8 @@ def queries(view: View) -> list[str]:
         "q": "quagga", "tag": "quagga-tag", "limit": "3", "offset": "1", "minutes": "999999", "since": "0",
         "peek": "1", "from": "1", "to": "2", "max_tokens": "100", "min_relevance": "0", "strategy": "recency",
         "cite": "path", "mark": "read",
-        "format": "jsonl", "wait": "0.01",
+        "format": "jsonl", "wait": "0.01", "depth": "2", "days": "9", "name": "RSI", "path": "/shared/note.md",
+        "sentences": "3",
     }  # fmt: skip
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
@@ -148,7 +149,8 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
     assert views.find("inbox", root) and not views.find("inbox", directory)
     assert views.find("nothing", file) is None
     assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
-        "changes", "delta", "list", "mark", "recall", "search", "stats",
+        "changes", "delta", "list", "mark", "plan", "recall", "search", "stats", "synthesis", "timeline", "topics",
+        "tree", "why",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from avmfs.node import Kind, Node
 from avmfs.store import content, vector_model
 from avmfs.store.commands import lineage, relaxed
 from avmfs.store.transaction import Tx
-from avmfs.text import passages, segment, sniff
+from avmfs.text import passages, segment, sniff, speech, topics
 
 DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
@@ -165,12 +165,20 @@ def _index(tx: Tx, document: int) -> int:
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
         return 0
-    for part, (start, stop) in enumerate(passages.cut(text)):
-        found = segment.terms(text[start:stop])
+    tx.db.execute("insert into passage_log(document) values(?)", (document,))
+    for key, name in topics.topics(text):
         tx.db.execute(
-            "insert into passage(document, part, scope, len, start, stop) values(?, ?, ?, ?, ?, ?)",
-            (document, part, node.scope, len(found), start, stop),
+            "insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope)
         )
+    for part, (start, stop) in enumerate(passages.cut(text)):
+        piece = text[start:stop]
+        found, said = segment.terms(piece), speech.heading(piece)
+        tx.db.execute(
+            "insert into passage(document, part, scope, len, start, stop, voice, at, flags)"
+            " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (document, part, node.scope, len(found), start, stop,
+             " ".join(said.speaker) or None, said.at, speech.flags(piece)),
+        )  # fmt: skip
         passage = tx.db.last_insert_rowid()
         tx.db.execute(
             "insert into terms(rowid, t) values(?, ?)",

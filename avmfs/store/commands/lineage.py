@@ -262,6 +262,9 @@ def drop_index(tx: Tx, document: int) -> None:
             "update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope)
         )
         tx.db.execute("insert into vector_log(id) select id from vector where id = ?", (passage,))
+    if rows:
+        tx.db.execute("insert into passage_log(document) values(?)", (document,))
+    tx.db.execute("delete from topic where document = ?", (document,))
     tx.db.execute("delete from vector where document = ?", (document,))
     tx.db.execute("delete from passage where document = ?", (document,))
 

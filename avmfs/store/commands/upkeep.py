@@ -100,6 +100,7 @@ def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
     """Drop the kept replies of clients that have been silent since ``before`` (ns)."""
     tx.require_operator()
     tx.db.execute("delete from applied where at < ?", (before,))
-    newest = tx.db.execute("select max(seq) from vector_log").get or 0
-    tx.db.execute("delete from vector_log where seq <= ?", (newest - VECTOR_LOG_KEPT,))
+    for kept in ("vector_log", "passage_log"):
+        newest = tx.db.execute(f"select max(seq) from {kept}").get or 0
+        tx.db.execute(f"delete from {kept} where seq <= ?", (newest - VECTOR_LOG_KEPT,))
     return {}

@@ -1,0 +1,100 @@
+"""What speaks for a passage beside its words and its vector: who says it, when, and what kind of text it is.
+
+Owns these signals, each a column (n,) of 0 to 1. Called by the engine. Knows neither weights nor the clock: ``now``
+and the time zone are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, tzinfo
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avmfs.store.table import Table
+from avmfs.text import dates, segment, speech
+
+AFTERMATH: Final = timedelta(days=7)
+"""What happened is often told within a week: the days after those that were named count half."""
+
+LONG: Final = 6.0
+LONGEST: Final = 4.1
+"""The length signal is ln(terms) / LONG, and grows no more from some sixty terms: a page is no better than a note."""
+
+_QUESTION: Final = 2000  # characters of a question in which names are looked for
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a question says beside its topic. ``days``: what it names; ``when``: a time is asked for; ``terms``: all its
+    words, names among them."""
+
+    days: tuple[dates.Days, ...]
+    when: bool
+    terms: frozenset[str]
+
+
+def asked(q: str, now: int, tz: tzinfo) -> Asked:
+    """``now`` in ns since the epoch."""
+    today = datetime.fromtimestamp(now / 1e9, tz).date()
+    return Asked(dates.named(q, today), dates.asks_when(q), names(q))
+
+
+def names(q: str) -> frozenset[str]:
+    """The index terms of a question, any of which may be a name."""
+    return frozenset(segment.query_terms(q[:_QUESTION]))
+
+
+def speaker(table: Table, question: Asked) -> Floats:
+    """1 where the one who speaks, else the author, is named in the question."""
+    named = frozenset[int]().union(*(table.voices_of.get(term, frozenset()) for term in question.terms))
+    if not named:
+        return np.zeros(len(table.passages))
+    return np.isin(table.voices, np.fromiter(named, np.int64, len(named))).astype(np.float64)
+
+
+def date_named(table: Table, question: Asked, tz: tzinfo) -> Floats:
+    """1 within the days that the question names, a half in the week after."""
+    found = np.zeros(len(table.passages))
+    for days in question.days:
+        start, stop, after = (_midnight(day, tz) for day in (days.start, days.stop, _later(days.stop)))
+        found[(table.times >= stop) & (table.times < after) & (found < 0.5)] = 0.5
+        found[(table.times >= start) & (table.times < stop)] = 1.0
+    return found
+
+
+def when(table: Table, question: Asked) -> Floats:
+    """1 where a time is named, if one is asked for."""
+    return _flagged(table, speech.TELLS_TIME) if question.when else np.zeros(len(table.passages))
+
+
+def asks(table: Table) -> Floats:
+    """1 where the passage is itself a question: answers stand elsewhere."""
+    return _flagged(table, speech.ASKS)
+
+
+def length(table: Table) -> Floats:
+    """The logarithm of the length: a long note says more."""
+    return np.asarray(np.minimum(np.log(np.maximum(table.lengths.astype(np.float64), 1.0)), LONGEST) / LONG)
+
+
+def _flagged(table: Table, flag: int) -> Floats:
+    flagged: Floats = ((table.flags & flag) != 0).astype(np.float64)
+    return flagged
+
+
+def _later(day: date) -> date:
+    return date.fromordinal(min(day.toordinal() + AFTERMATH.days, date.max.toordinal()))
+
+
+def _midnight(day: date, tz: tzinfo) -> int:
+    """ns since the epoch; far from it, the nearest that fits."""
+    naive = datetime(min(max(day.year, 1700), 2250), day.month, min(day.day, 28) if day.year in (1, 9999) else day.day)
+    try:
+        return int(naive.replace(tzinfo=tz).timestamp()) * 10**9
+    except (ValueError, OverflowError):
+        return 0

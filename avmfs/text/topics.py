@@ -1,0 +1,61 @@
+"""What a text is about, in its own words: hashtags, names, the title.
+
+Owns the choice. Called by the store's indexer. A topic is shown as written most often; its key is its index terms, so
+that ``#Risk`` and ``risks`` are one. Takes any str, never raises; reads the beginning of a long one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from avmfs.text import segment
+
+MOST: Final = 8
+"""Topics kept of one document."""
+
+READ: Final = 20_000
+NAME_MAX: Final = 40  # characters; what is longer is no name
+
+_HASHTAG: Final = re.compile(r"(?<![A-Za-z0-9_#&/])#([^\W\d_][\w-]{1,39})")
+# Capitals inside a sentence: after a letter or comma and a blank. At its start every word has one.
+_NAME: Final = re.compile(r"(?:(?<=[^\W_] )|(?<=[,;] ))([A-ZÀ-Þ][\w&'’-]*\w(?: [A-ZÀ-Þ][\w&'’-]*\w)*)")
+_ACRONYM: Final = re.compile(r"\b[A-Z][A-Z0-9]{1,9}\b")
+_TITLED: Final = re.compile(r"[《「『“]([^《》「」『』“”\n]{2,20})[》」』”]")
+_TITLE: Final = re.compile(r"\A\s*#{1,6}\s+([^\n]{1,80})")
+_HASHTAG_WEIGHT, _TITLE_WEIGHT = 3, 2
+
+
+_CALENDAR: Final = re.compile(
+    r"(?:mon|tues?|wednes|thurs?|fri|satur|sun)days?|january|february|march|april|may|june|july|august|september|"
+    r"october|november|december",
+    re.IGNORECASE,
+)  # names, but of no matter
+
+
+def topics(text: str) -> tuple[tuple[str, str], ...]:
+    """At most MOST (key, as written), the most often mentioned first."""
+    text = text[:READ]
+    weight: Counter[str] = Counter()
+    shown: dict[str, Counter[str]] = {}
+    for name, times in _candidates(text):
+        key = " ".join(segment.terms(name))
+        if not key or len(name) > NAME_MAX or key.isdigit() or _CALENDAR.fullmatch(name):
+            continue
+        if segment.only_function_words(name):
+            continue
+        weight[key] += times
+        shown.setdefault(key, Counter())[name] += 1
+    best = sorted(weight, key=lambda key: (-weight[key], key))[:MOST]
+    return tuple((key, min(shown[key], key=lambda name: (-shown[key][name], name))) for key in best)
+
+
+def _candidates(text: str) -> list[tuple[str, int]]:
+    found = [(tag, _HASHTAG_WEIGHT) for tag in _HASHTAG.findall(text)]
+    title = _TITLE.match(text)
+    if title is not None:
+        found += [(word, _TITLE_WEIGHT) for word in re.findall(r"[^\W\d_][\w&'’-]+", title[1])]
+    found += [(name, 1) for pattern in (_NAME, _TITLED) for name in pattern.findall(text)]
+    found += [(name, 1) for name in _ACRONYM.findall(text)]
+    return found

@@ -1,0 +1,85 @@
+"""A document drawn from several memories, each sentence cited. Owns :synthesis (docs/FORMATS.md).
+
+Extractive: nothing is said that no memory says. The best hits and what they are linked with are cut into sentences;
+those with most of the question's words are taken, none that says what another has said, and told by the time of their
+source.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from avmfs import paths
+from avmfs.search.engine import Scored
+from avmfs.text import segment
+from avmfs.text.segment import one_line
+from avmfs.views.registry import Context, Range, view
+from avmfs.views.related import linked_with
+from avmfs.views.shape import parts
+
+SENTENCE: Final = 400  # characters of one that are told
+SOURCES: Final = 40
+_END: Final = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    text: str
+    source: bytes
+    at: int
+    worth: float
+    place: int
+
+
+@view(
+    "synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited",
+    slow=True,
+)  # fmt: skip
+def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
+    memory = ctx.memory
+    with memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        here = reader.path(node.id)
+        linked = linked_with(reader, node.document, here, 1) if node.document is not None else {}
+        title = paths.printable(node.name) if q is None else one_line(q, 200)
+    question = q if q is not None else paths.text(ctx.node.name).rpartition(".")[0].replace("-", " ")
+    under = parts(here) if node.document is None else ()
+    recalled = memory.search(question, limit=SOURCES, under=under)
+    least = memory.around.search.min_relevance
+    hits = [hit for hit in recalled.hits if hit.relevance >= least or hit.hit.path in linked or hit.hit.path == here]
+    if node.document is not None:
+        hits = [hit for hit in hits if hit.hit.path in linked or hit.hit.path == here]
+    told = _chosen(hits, question, sentences)
+    notice = "" if recalled.degraded is None else f"# semantic search unavailable: {recalled.degraded}\n"
+    if not told:
+        return notice + "(nothing relevant)\n"
+    numbers: dict[bytes, int] = {}
+    handles = {hit.hit.path: hit.hit.handle for hit in hits}
+    body = [f"- {each.text} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
+    sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
+    return notice + "\n".join([f"# {title}", "", *body, "", "## Sources", "", *sources]) + "\n"
+
+
+def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
+    wanted = frozenset(segment.query_terms(question))
+    found = []
+    for scored in hits:
+        for place, piece in enumerate(_END.split(scored.hit.text)):
+            words = frozenset(segment.terms(piece))
+            if len(words) >= 2 and not piece.lstrip().startswith("#"):
+                shared = len(wanted & words) / max(len(wanted), 1)
+                found.append(_Sentence(
+                    one_line(piece, SENTENCE), scored.hit.path, scored.hit.updated, scored.relevance + shared, place
+                ))  # fmt: skip
+    kept: list[_Sentence] = []
+    said: list[frozenset[str]] = []
+    for each in sorted(found, key=lambda each: (-each.worth, each.source, each.place)):
+        words = frozenset(segment.content_terms(each.text))
+        if not any(words <= known for known in said):
+            kept.append(each)
+            said.append(words)
+        if len(kept) == count:
+            break
+    return sorted(kept, key=lambda each: (each.at, each.source, each.place))

@@ -1,0 +1,316 @@
+"""How good recall is, signal by signal: on any directory of NAME.memories.jsonl and NAME.queries.jsonl.
+
+    python benchmarks/recall_quality.py DATA [--dataset locomo ...] [--split dev] [--limit 200]
+        [--ablate] [--pooled] [--abstain] [--calibrate] [--latency]
+
+A memory is {"id", "scope", "text", "date", "speaker", "session", "seq"}, a query {"id", "scope", "text", "relevant",
+"category", "split"}; a scope is one store. Memories go in by AgentMemory.remember(), one note each. c500 and c1000 are
+the share of the relevant memories that stand in a recall of so many tokens (four fifths of a memory's word 4-grams do);
+R@10 their share among the first ten documents. Queries of the category "adversarial" are left out.
+
+  --ablate     the same without each signal in turn (its weight at 0), all in one run on the same stores
+  --pooled     all scopes of a data set in one store
+  --abstain    for thresholds of min_relevance: how many questions that nothing in the store answers (those of the other
+               data sets and scopes) get "nothing relevant", and what the threshold costs where there is an answer
+  --calibrate  fit the constants of avmfs/search/relevance.py anew and print them
+  --latency    warm recalls by number of memories, the query's vector cached, with the parts of their time
+
+The sets that the figures in benchmarks/README.md come from: LoCoMo (CC BY-NC 4.0), XQuAD and CMRC 2018 (CC BY-SA 4.0),
+Cranfield. None of them is part of this repository. AVM_BENCH_VECTORS=FILE keeps vectors between runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import re
+import sys
+import time
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import avm_adapter
+from avmfs_config import SearchWeights
+
+from avmfs.memory import Memory
+from avmfs.search import recall as recalls
+from avmfs.search.engine import Engine
+
+GRAM, COVERED = 4, 0.8
+BUDGETS = (500, 1000)
+_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|[^\\W_]+")
+
+
+@dataclass(frozen=True)
+class Query:
+    text: str
+    relevant: frozenset[str]
+    category: str
+
+
+@dataclass
+class Stocked:
+    """One store with its memories in it."""
+
+    name: str
+    adapter: avm_adapter.Adapter
+    grams: dict[str, frozenset[tuple[str, ...]]]
+    queries: list[Query]
+
+    @property
+    def memory(self) -> Memory:
+        return self.adapter.memory
+
+    def engine(self, weights: SearchWeights) -> Engine:
+        around = self.memory.around
+        return Engine(around.store.search_index, self.adapter.embedder, around.engine.counter, weights=weights)
+
+
+def grams(text: str) -> frozenset[tuple[str, ...]]:
+    words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+    size = min(GRAM, len(words))
+    return frozenset(tuple(words[at : at + size]) for at in range(len(words) - size + 1)) if size else frozenset()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
+def stock(data: Path, name: str, split: str, limit: int | None, pooled: bool) -> Iterator[Stocked]:
+    """Stores with their queries, one after the other; each is closed when the next is asked for."""
+    memories, queries = defaultdict(list), defaultdict(list)
+    for memory in read_lines(data / f"{name}.memories.jsonl"):
+        memories["all" if pooled else memory["scope"]].append(memory)
+    for one in read_lines(data / f"{name}.queries.jsonl"):
+        if split in ("both", one.get("split", split)) and one["category"] != "adversarial":
+            scope = "all" if pooled else one["scope"]
+            queries[scope].append(Query(one["text"], frozenset(one["relevant"]), one["category"]))
+    asked = sum(map(len, queries.values()))
+    for scope, inside in memories.items():
+        if not (mine := queries[scope]):
+            continue
+        if limit is not None and asked > limit:  # spread evenly
+            wanted = max(1, limit * len(mine) // asked)
+            mine = [mine[at * len(mine) // wanted] for at in range(wanted)]
+        adapter = avm_adapter.Adapter()
+        adapter.ingest(sorted(inside, key=lambda memory: (memory["scope"], memory["seq"])))
+        try:
+            yield Stocked(f"{name}/{scope}", adapter, {m["id"]: grams(m["text"]) for m in inside}, mine)
+        finally:
+            adapter.close()
+
+
+def covered(store: Stocked, relevant: Iterable[str], text: str) -> float:
+    there = grams(text)
+    wanted = list(relevant)
+    return sum(len(store.grams[i] & there) >= COVERED * len(store.grams[i]) for i in wanted) / len(wanted)
+
+
+def measure(store: Stocked, engine: Engine, query: Query, threshold: float | None = None) -> dict[str, float]:
+    who, now = store.memory.who, store.memory.now()
+    least = store.memory.around.search.min_relevance if threshold is None else threshold
+    row = {}
+    for budget in BUDGETS:
+        found = recalls.recall(engine, who, query.text, now=now, tz=UTC, max_tokens=budget, min_relevance=least)
+        row[f"c{budget}"] = covered(store, query.relevant, found.text)
+    best = engine.search(who, query.text, limit=10, now=now)
+    ids = {store.adapter.ids[scored.hit.path.decode()] for scored in best.hits}
+    row["R@10"] = len(query.relevant & ids) / len(query.relevant)
+    return row
+
+
+def mean(rows: Sequence[dict[str, float]]) -> str:
+    return "  ".join(f"{key} {np.mean([row[key] for row in rows]):.4f}" for key in rows[0])
+
+
+def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
+    for name in names:
+        variants = {"all signals": SearchWeights()}
+        if options.ablate:
+            variants |= {
+                f"- {field.name}": replace(SearchWeights(), **{field.name: 0.0}) for field in fields(SearchWeights)
+            }
+            variants["words and cosine alone"] = SearchWeights(1.0, 0.4, *[0.0] * 8)
+        rows: dict[str, list[dict[str, float]]] = defaultdict(list)
+        by_category: dict[str, list[dict[str, float]]] = defaultdict(list)
+        for store in stock(data, name, options.split, options.limit, options.pooled):
+            for label, weights in variants.items():
+                engine = store.engine(weights)
+                for query in store.queries:
+                    row = measure(store, engine, query)
+                    rows[label].append(row)
+                    if label == "all signals":
+                        by_category[query.category].append(row)
+        print(f"## {name}{' (one store)' if options.pooled else ''}, {len(rows['all signals'])} queries")
+        for label, found in rows.items():
+            print(f"{label:24} {mean(found)}")
+        for category, found in sorted(by_category.items()) if len(by_category) > 1 else ():
+            print(f"    {category:20} {mean(found)}  n={len(found)}")
+
+
+# Relevance -------------------------------------------------------------------------------------------------------
+
+
+def strangers(data: Path, names: Sequence[str], store: Stocked, count: int) -> list[str]:
+    """Questions that nothing in ``store`` answers: of other scopes and data sets, spread evenly."""
+    name, scope = store.name.split("/", 1)
+    found = []
+    for other in names:
+        texts = [
+            one["text"]
+            for one in read_lines(data / f"{other}.queries.jsonl")
+            if (other != name or one["scope"] != scope) and other.rpartition("2")[0] != name
+        ]
+        wanted = max(1, count // len(names))
+        found += [texts[at * len(texts) // wanted] for at in range(min(wanted, len(texts)))]
+    return found
+
+
+def abstention(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
+    thresholds = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    print("| data set | threshold | nothing for a stranger's question | nothing though there is an answer | c1000 |")
+    print("|---|---|---|---|---|")
+    for name in names:
+        silent, mute, cost = (defaultdict(list) for _ in range(3))
+        for store in stock(data, name, options.split, options.limit, options.pooled):
+            engine = store.engine(SearchWeights())
+            who, now = store.memory.who, store.memory.now()
+
+            def best(text: str, engine: Engine = engine, who: Any = who, now: int = now) -> float:
+                hits = engine.passages(who, text, limit=50, now=now).hits
+                return max((scored.relevance for scored in hits), default=0.0)
+
+            for text in strangers(data, names, store, len(store.queries)):
+                top = best(text)
+                for least in thresholds:
+                    silent[least].append(top < max(least, 1e-9))
+            for query in store.queries:
+                top = best(query.text)
+                for least in thresholds:
+                    mute[least].append(top < max(least, 1e-9))
+                    cost[least].append(measure(store, engine, query, least)["c1000"])
+        for least in thresholds:
+            shares = (float(np.mean(column[least])) for column in (silent, mute, cost))
+            print(f"| {name} | {least} | " + " | ".join(f"{share:.3f}" for share in shares) + " |")
+
+
+def calibrate(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
+    """Logistic regression of "this passage answers" on the evidence: relevant passages of answerable questions against
+    the best hits of strangers' questions, each question with the same weight."""
+    features, labels, weights = [], [], []
+    for name in names:
+        for store in stock(data, name, options.split, options.limit, options.pooled):
+            engine = store.engine(SearchWeights())
+            who, now = store.memory.who, store.memory.now()
+            asked = [(query.text, query.relevant) for query in store.queries]
+            asked += [(text, None) for text in strangers(data, names, store, len(store.queries))]
+            for text, relevant in asked:
+                hits = engine.passages(who, text, limit=50, now=now).hits
+                chosen = [
+                    scored
+                    for at, scored in enumerate(hits)
+                    if (at < 3 if relevant is None else store.adapter.ids[scored.hit.path.decode()] in relevant)
+                ]
+                for scored in chosen:
+                    features.append([scored.evidence.get(key, math.nan) for key in ("cosine", "coverage", "near")])
+                    labels.append(relevant is not None)
+                    weights.append(1 / len(chosen))
+    x, y, w = np.array(features), np.array(labels, float), np.array(weights)
+    w[y == 1] /= w[y == 1].sum()
+    w[y == 0] /= w[y == 0].sum()
+    for what, use in (("with a vector", ~np.isnan(x[:, 0])), ("words alone", np.ones(len(x), bool))):
+        columns = x[use] if what == "with a vector" else x[use][:, 1:]
+        found = logistic(columns, y[use], w[use])
+        print(what, "bias, then", "cosine, coverage, near:" if columns.shape[1] == 3 else "coverage, near:", found)
+
+
+def logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> list[float]:
+    """Weighted maximum likelihood by Newton's method, a little ridge."""
+    design = np.column_stack((np.ones(len(x)), x))
+    beta = np.zeros(design.shape[1])
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-design @ beta))
+        gradient = design.T @ (w * (y - p)) - 1e-4 * beta
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design + 1e-4 * np.eye(len(beta))
+        beta = beta + np.linalg.solve(hessian, gradient)
+    return [round(float(value), 2) for value in beta]
+
+
+# Latency ---------------------------------------------------------------------------------------------------------
+
+
+def latency(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
+    """All memories of the sets in one store, repeated under other places until there are enough."""
+    texts = [m for name in names for m in read_lines(data / f"{name}.memories.jsonl")]
+    asked = [q["text"] for name in names for q in read_lines(data / f"{name}.queries.jsonl")][:: options.limit or 20]
+    print(f"{platform.machine()}, Python {platform.python_version()}, {len(asked)} queries, ms of processor time")
+    print("| memories | tokens | p50 | p99 | ranking p50 | fetching p50 | packing p50 |")
+    print("|---|---|---|---|---|---|---|")
+    for size in options.sizes:
+        copies = [{**texts[at % len(texts)], "session": f"s{at // 40}", "seq": at} for at in range(size)]
+        adapter = avm_adapter.Adapter()
+        adapter.ingest(copies)
+        try:
+            memory = adapter.memory
+            for text in asked:
+                memory.recall(text, max_tokens=1000)
+            spent: list[float] = []
+            parts: dict[str, list[float]] = defaultdict(list)
+            for text in asked:
+                start = time.process_time()
+                memory.recall(text, max_tokens=1000)
+                spent.append((time.process_time() - start) * 1000)
+                for part, value in stages(memory, text):
+                    parts[part].append(value)
+            row = [np.percentile(spent, 50), np.percentile(spent, 99), *(np.median(parts[p]) for p in parts)]
+            print(f"| {size} | 1000 | " + " | ".join(f"{value:.2f}" for value in row) + " |")
+        finally:
+            adapter.close()
+
+
+def stages(memory: Memory, text: str) -> Iterator[tuple[str, float]]:
+    engine, who, now = memory.around.engine, memory.who, memory.now()
+    index = memory.around.store.search_index(who)
+    start = time.process_time()
+    engine.ranking(index, text, now=now)
+    yield "ranking", (time.process_time() - start) * 1000
+    start = time.process_time()
+    hits = engine.passages(who, text, limit=66, now=now).hits
+    yield "fetching", (time.process_time() - start) * 1000
+    frame = recalls.pack.Frame(1000, 1000, "balanced", None, 0, UTC)
+    start = time.process_time()
+    recalls.pack.pack(hits, frame, engine.counter)
+    yield "packing", (time.process_time() - start) * 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--dataset", nargs="+", help="names; all in the directory unless given")
+    parser.add_argument("--split", default="dev", choices=("dev", "test", "both"))
+    parser.add_argument("--limit", type=int, help="at most so many queries of a data set, spread evenly")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000])
+    for what in ("ablate", "pooled", "abstain", "calibrate", "latency"):
+        parser.add_argument(f"--{what}", action="store_true")
+    options = parser.parse_args()
+    names = options.dataset or sorted(path.name.partition(".")[0] for path in options.data.glob("*.queries.jsonl"))
+    if not names:
+        parser.error(f"{options.data}: no NAME.queries.jsonl there")
+    job = next((f for f in (abstention, calibrate, latency) if vars(options)[SWITCH[f.__name__]]), quality)
+    job(options.data, names, options)
+
+
+SWITCH = {"abstention": "abstain", "calibrate": "calibrate", "latency": "latency"}
+
+if __name__ == "__main__":
+    main()

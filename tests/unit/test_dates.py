@@ -1,0 +1,126 @@
+"""Dates in questions, times in texts, names before them, topics: what people write, and whatever else there is."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avmfs.text import speech
+from avmfs.text.dates import Days, asks_when, named, tells_time
+from avmfs.text.topics import topics
+
+TODAY = date(2026, 3, 7)  # a Saturday
+
+
+def days(start: str, stop: str) -> Days:
+    return Days(date.fromisoformat(start), date.fromisoformat(stop))
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("What did she do on 7 May 2023?", ("2023-05-07", "2023-05-08")),
+        ("on the 7th of May, 2023", ("2023-05-07", "2023-05-08")),
+        ("May 7, 2023", ("2023-05-07", "2023-05-08")),
+        ("December 1,2023", ("2023-12-01", "2023-12-02")),
+        ("log of 2023-05-07T10:00", ("2023-05-07", "2023-05-08")),
+        ("2023/05", ("2023-05-01", "2023-06-01")),
+        ("in May 2023", ("2023-05-01", "2023-06-01")),
+        ("what happened in 2023?", ("2023-01-01", "2024-01-01")),
+        ("between August 11 and August 15 2023", ("2023-08-11", "2023-08-16")),
+        ("the week before August 3, 2023", ("2023-07-27", "2023-08-04")),
+        ("two weeks before August 11, 2023", ("2023-07-28", "2023-08-12")),
+        ("yesterday", ("2026-03-06", "2026-03-07")),
+        ("the day before yesterday", ("2026-03-05", "2026-03-06")),
+        ("two days ago", ("2026-03-05", "2026-03-06")),
+        ("2 weeks ago", ("2026-02-18", "2026-02-25")),
+        ("last week", ("2026-02-23", "2026-03-02")),
+        ("this month", ("2026-03-01", "2026-04-01")),
+        ("last month", ("2026-02-01", "2026-03-01")),
+        ("last Friday", ("2026-03-06", "2026-03-07")),
+        ("on Monday", ("2026-03-02", "2026-03-03")),
+        ("next week", ("2026-03-09", "2026-03-16")),
+        ("last weekend", ("2026-02-28", "2026-03-02")),
+        ("in the past 3 months", ("2025-12-07", "2026-03-08")),
+        ("last May", ("2025-05-01", "2025-06-01")),
+        ("上周谁来了", ("2026-02-23", "2026-03-02")),
+        ("上周五", ("2026-02-27", "2026-02-28")),
+        ("昨天说了什么", ("2026-03-06", "2026-03-07")),
+        ("前天", ("2026-03-05", "2026-03-06")),
+        ("三天前", ("2026-03-04", "2026-03-05")),
+        ("两周前", ("2026-02-18", "2026-02-25")),
+        ("上个月", ("2026-02-01", "2026-03-01")),
+        ("去年五月", ("2025-05-01", "2025-06-01")),
+        ("2023年5月7日", ("2023-05-07", "2023-05-08")),
+        ("2023年十二月二十三日", ("2023-12-23", "2023-12-24")),
+        ("2023年发生了什么", ("2023-01-01", "2024-01-01")),
+    ],
+)
+def test_what_a_question_names(question: str, expected: tuple[str, str]) -> None:
+    assert named(question, TODAY) == (days(*expected),)
+
+
+@pytest.mark.parametrize("question", ["in May", "on May 7", "五月", "5月7日"])
+def test_a_date_without_a_year_is_that_of_any_year_near(question: str) -> None:
+    years = [each.start.year for each in named(question, TODAY)]
+    assert years == list(range(2016, 2028))
+
+
+@pytest.mark.parametrize(
+    "question", ["", "may I come in?", "march on", "2024-02-30", "room 2100b", "the second", "一个月饼", "he won 3-2"]
+)
+def test_what_names_no_day(question: str) -> None:
+    assert named(question, TODAY) == ()
+
+
+@given(st.text(alphabet="0123456789- /日月年前上周last weekdMayago,.:", max_size=80), st.dates())
+def test_no_text_and_no_day_is_too_odd(text: str, today: date) -> None:
+    for each in named(text, today):
+        assert each.start < each.stop or date.max in (each.start, each.stop)
+    asks_when(text), tells_time(text), speech.heading(text), topics(text)
+
+
+def test_a_megabyte_is_read_as_fast_as_a_line() -> None:
+    for text in ("last " * 200_000, "1" * 1_000_000, "May 7 and " * 100_000, "A" * 1_000_000, "Aa " * 300_000):
+        named(text, TODAY), asks_when(text), tells_time(text), speech.heading(text), topics(text)
+
+
+def test_questions_for_a_time_and_texts_that_tell_one() -> None:
+    for question in ("When did she go?", "what year was it", "In which month is it?", "什么时候去的", "他哪一年出生"):
+        assert asks_when(question), question
+    for question in ("What did she do when it rained?", "where is it", "谁去了"):
+        assert not asks_when(question), question
+    for text in ("I went yesterday", "at 10:30", "we met last Friday", "in 1999", "昨天去了", "5月7日"):
+        assert tells_time(text), text
+    for text in ("I like tea", "you may go", "他喜欢茶"):
+        assert not tells_time(text), text
+
+
+@pytest.mark.parametrize(
+    ("text", "speaker"),
+    [
+        ("Caroline: hi", ("carolin",)),
+        ("**Mel**: hi", ("mel",)),
+        ("- Mary Ann Smith: hi", ("mari", "ann", "smith")),
+        ("[2023-05-08 13:56] Caroline: hi", ("carolin",)),
+        ("张三：你好", ("张三",)),
+        ("no one says this", ()),
+        ("http://example.com", ()),
+        ("12:30 lunch", ()),
+    ],
+)
+def test_who_speaks(text: str, speaker: tuple[str, ...]) -> None:
+    assert speech.heading(text).speaker == speaker
+
+
+def test_topics_are_hashtags_names_and_titles() -> None:
+    keys = dict(topics("# NVDA risk\nWe met Jensen Huang in Santa Clara about #Chips, and NVDA fell. The end."))
+    assert keys == {
+        "nvda": "NVDA", "risk": "risk", "chip": "Chips", "jensen huang": "Jensen Huang", "santa clara": "Santa Clara",
+    }  # fmt: skip
+    assert topics("hello world, what a day") == ()
+    assert topics("frozen on Fridays after the October outage") == ()
+    assert "阅读" in dict(topics("《红楼梦》和#阅读"))

@@ -1,0 +1,227 @@
+"""Views that explain an answer, and those that need no keyword. Their forms are in docs/FORMATS.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import Agent, World, opened
+
+from avmfs.errors import Invalid, NotFound
+from avmfs.search.indexer import embed_pending
+from avmfs.views.tree import MOST
+
+SECRET = "/private/secret.md"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        alice, bob = made.agent("alice"), made.agent("bob")
+        alice.put("/shared/market/nvda.md", "# NVDA risk\nRSI at 72, reduce exposure. Nothing else happened.")
+        made.clock.pass_(5)
+        alice.put("/shared/market/amd.md", "AMD follows NVDA with a day of delay. #chips")
+        made.clock.pass_(60 * 30)
+        alice.put("/shared/garden.md", "Tomatoes need water twice a day in July.")
+        bob.put(SECRET, "NVDA exposure of Zarathustra is our secret #secrets")
+        yield made
+
+
+def link(agent: Agent, source: str, target: str) -> None:
+    agent.echo(target + " derived\n", f"{source}:links")
+
+
+# :why
+
+
+def test_why_adds_up_and_names_the_words(world: World) -> None:
+    text = world.agent("alice").cat("/:why?q=RSI exposure tulips&limit=1")
+    score, parts = re.search(r"score (\S+) = (.*)", text).groups()  # type: ignore[union-attr]
+    signed = [float(sign + value) for sign, value in re.findall(r"([+-]?) ?[a-z]+ (\d+\.\d+)", parts)]
+    assert sum(signed) == pytest.approx(float(score), abs=0.05)
+    assert "has rsi, exposur · lacks tulip" in text and "/memory/shared/market/nvda.md" in text
+
+
+def test_why_says_what_stood_just_before(world: World) -> None:
+    text = world.agent("alice").cat("/:why?q=RSI&path=/shared/market/amd.md")
+    assert "said just before: rsi" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/shared/garden.md", "was not looked at: it has none of the question's words and no vector"),
+        ("/shared/x.tmp", "is in no index: its name is on the ignore list"),
+        ("/shared/blank.md", "is in no index: it has no words"),
+        ("/shared/copy.md", "its text is that of a better hit, which names it"),
+        ("/shared/market/nvda.md", "a recall of 4000 tokens has it"),
+    ],
+)
+def test_why_not(world: World, path: str, reason: str) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/x.tmp", "RSI exposure")
+    alice.put("/shared/blank.md", " \n")
+    alice.put("/shared/copy.md", "# NVDA risk\nRSI at 72, reduce exposure. Nothing else happened!")
+    assert reason in alice.cat(f"/:why?q=RSI exposure&path={path}")
+
+
+def test_why_not_outside_of_the_directory_and_below_the_threshold(world: World) -> None:
+    alice = world.agent("alice")
+    assert "does not stand below this directory" in alice.cat("/shared/market/:why?q=water&path=/shared/garden.md")
+    words = " ".join(f"word{n}" for n in range(30))
+    assert re.search(
+        r"relevance 0\.\d\d is below min_relevance=0\.3", alice.cat(f"/:why?q=july {words}&path=/shared/garden.md")
+    )
+
+
+def test_why_of_a_file_that_the_asker_may_not_see_is_as_of_none(world: World) -> None:
+    with pytest.raises(NotFound):
+        world.agent("alice").cat("/:why?q=NVDA&path=/memory/private/bob/secret.md")
+    with pytest.raises(Invalid):
+        world.agent("alice").cat("/:why?q=NVDA&path=/shared/market")
+
+
+# :plan
+
+
+def test_a_plan_keeps_what_it_says(world: World) -> None:
+    alice = world.agent("alice")
+    for number in range(60):
+        alice.put(
+            f"/shared/many/{number}.md", f"NVDA note {number} with a number of words in it, about matter {number}."
+        )
+    rows = alice.cat("/:plan?q=NVDA note matter").splitlines()
+    assert [int(row.split()[0]) for row in rows] == [250, 500, 1000, 2000, 4000]
+    for row in rows:
+        budget, tokens, items = (int(found) for found in re.match(r" *(\d+) +(\d+) tokens +(\d+) item", row).groups())  # type: ignore[union-attr]
+        answer = alice.cat(f"/:recall?q=NVDA note matter&max_tokens={budget}")
+        assert answer.startswith(f"## Relevant Memory ({items} item") and tokens <= budget
+    assert rows[-1].endswith("(no more)") or len({row.split()[3] for row in rows}) == 5
+
+
+# :topics
+
+
+def test_topics_are_those_of_visible_files_only(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    before = alice.cat("/:topics")
+    assert "chips" in before and "secrets" not in before and "Zarathustra" not in before
+    bob.put("/private/more.md", "# NVDA chips\n#chips #chips of Zarathustra")
+    assert alice.cat("/:topics") == before
+    assert "secrets" in bob.cat("/:topics") and "/secret.md" in bob.cat("/:topics?name=Secrets")
+    assert alice.cat("/:topics?name=secrets") == "(no files)\n"
+
+
+def test_topics_follow_the_text_and_the_directory(world: World) -> None:
+    alice = world.agent("alice")
+    assert alice.cat("/shared/garden.md:tags") == "(no tags)\n"
+    alice.put("/shared/market/amd.md", "all quiet")
+    assert "chips" not in alice.cat("/:topics")
+    alice.put("/shared/garden.md", "Now about #Compost, we need more #compost")
+    assert alice.cat("/:topics?name=compost").count("\n") == 1
+    assert "ompost" not in alice.cat("/shared/market/:topics")
+
+
+# :timeline
+
+
+def test_the_timeline_is_by_day_newest_first_and_in_its_window(world: World) -> None:
+    alice = world.agent("alice")
+    text = alice.cat("/shared/:timeline")
+    assert [line for line in text.splitlines() if line.startswith("##")] == ["## 2026-03-08", "## 2026-03-07"]
+    assert text.index("garden.md") < text.index("amd.md") < text.index("nvda.md")
+    assert "nvda.md" not in alice.cat("/shared/:timeline?days=1") and "garden.md" in alice.cat(
+        "/shared/:timeline?days=1"
+    )
+    assert "garden.md" not in alice.cat("/shared/market/:timeline") and "secret" not in alice.cat("/:timeline")
+    assert alice.cat("/shared/:timeline?limit=1").endswith("(2 more: limit=3)\n")
+
+
+def test_a_memory_stands_in_the_timeline_at_its_own_time(world: World) -> None:
+    alice = world.agent("alice").memory
+    alice.remember("an old one", path="/shared/old.md", created=world.clock() - 86_400 * 10**9 * 40)
+    assert "old.md" not in world.agent("alice").cat("/:timeline")
+    assert "## 2026-01-27" in world.agent("alice").cat("/:timeline?days=50")
+
+
+# :tree
+
+
+def test_the_tree_shows_what_the_asker_sees(world: World) -> None:
+    alice = world.agent("alice")
+    assert alice.cat("/shared/:tree") == "/memory/shared\n  market/\n    amd.md\n    nvda.md\n  garden.md\n"
+    assert alice.cat("/shared/:tree?depth=1") == "/memory/shared\n  market/  (2)\n  garden.md\n"
+    assert "bob" not in alice.cat("/:tree?depth=5") and "secret.md" in world.agent("bob").cat("/:tree?depth=5")
+
+
+def test_a_broad_directory_is_counted(world: World) -> None:
+    alice = world.agent("alice")
+    for number in range(MOST + 3):
+        alice.put(f"/shared/broad/{number:03}", "x")
+    assert alice.cat("/shared/broad/:tree").splitlines()[-1] == "  (3 more)"
+
+
+# :related
+
+
+def test_related_has_links_hop_by_hop_then_what_is_alike(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/market/nvda.md", "/shared/garden.md")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    one = alice.cat("/shared/market/nvda.md:related?limit=0").splitlines()
+    assert one == ["/memory/shared/garden.md  (-> derived)"]
+    two = alice.cat("/shared/market/nvda.md:related?depth=2&limit=0").splitlines()
+    assert two == [*one, "/memory/shared/market/amd.md  (2 links)"]
+    alice.put("/shared/twin.md", "RSI at 72: reduce exposure to NVDA now")
+    alike = alice.cat("/shared/market/nvda.md:related")
+    assert re.search(r"\[[01]\.\d\d\] /memory/shared/twin\.md", alike)
+    assert "secret" not in alike and alike.count("garden.md") == 1 and "nvda.md" not in alike
+
+
+# :synthesis
+
+
+def test_a_synthesis_says_nothing_that_no_memory_says_and_cites_it(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/again.md", "Reduce exposure, RSI at 72!")
+    text = alice.cat("/:synthesis?q=NVDA RSI exposure delay")
+    told = re.findall(r"^- (.*) \[(\d+)\]$", text, re.MULTILINE)
+    sources = dict(re.findall(r"^\[(\d+)\] @\S+ (\S+)$", text, re.MULTILINE))
+    assert told and {number for _, number in told} == set(sources)
+    for sentence, number in told:
+        with alice.memory.reading() as reader:
+            node = alice.memory.resolve(reader, sources[number])
+            assert sentence in " ".join(reader.read(node.id, 0, node.size).decode().split())
+    assert sum("72" in sentence for sentence, _ in told) == 1, "said twice, told once"
+    assert "secret" not in text
+    assert alice.cat("/:synthesis?q=zebra") == "(nothing relevant)\n"
+
+
+def test_a_files_synthesis_is_of_it_and_its_links(world: World) -> None:
+    alice = world.agent("alice")
+    link(alice, "/shared/garden.md", "/shared/market/amd.md")
+    embed_pending(world.store, alice.memory.around.engine._embedder, "hashing-64")  # type: ignore[arg-type]
+    text = alice.cat("/shared/garden.md:synthesis?q=water a day of delay")
+    assert "Tomatoes need water" in text and "AMD follows" in text and "RSI" not in text
+
+
+# :savings
+
+
+def test_savings_are_measured_against_the_files(world: World) -> None:
+    alice, count = world.agent("alice"), world.around.engine.counter.count
+    assert json.loads(alice.cat("/:savings"))["recalls"] == 0
+    long = "\n\n".join(f"Paragraph {n} about matter {n}. " + "Filler words stand here. " * 30 for n in range(60))
+    alice.put("/shared/long.md", long + "\n\nThe zebra crossed the road.")
+    given = sum(count(alice.cat("/:recall?q=zebra road&max_tokens=500")) for _ in range(2))
+    alice.cat("/:plan?q=zebra road")
+    alice.cat("/:why?q=zebra&path=/shared/long.md")
+    found = json.loads(alice.cat("/:savings"))
+    whole = 2 * count(long + "\n\nThe zebra crossed the road.")
+    assert found == {"files": 1, "given": given, "recalls": 2, "saved": whole - given, "whole": whole}
+    alice.memory.delete("/shared/long.md")
+    assert json.loads(alice.cat("/:savings"))["recalls"] == 0, "what is gone would not be read"
+    assert json.loads(world.agent("bob").cat("/:savings"))["recalls"] == 0
