@@ -67,7 +67,7 @@ OPS = "benchmarks.ablation_ops"
 
 def measure(run: Run) -> Findings:
     rounds = run.options.rounds or (1 if run.quick else 3)
-    seconds = 0.4 if run.quick else 3.0
+    seconds = run.options.seconds or (0.4 if run.quick else 3.0)
     run.begin(
         stores=f"on {filesystem_of(run.local)}",
         rounds=f"{rounds} of {seconds:g} s, interleaved; figures are medians of rounds",
@@ -98,7 +98,7 @@ def measure(run: Run) -> Findings:
 
 
 def _writers(run: Run, folder: Path, rounds: int, seconds: float, failures: dict[str, str]) -> Table:
-    widths = (1, 4) if run.quick else (1, 16)
+    widths = (1, 2) if run.quick else (1, 16)
     pools: dict[str, list[Client]] = {}
     for variant, parts in WRITERS.items():
         with breaking_off(variant, failures):
@@ -261,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--parts", type=names_among(PARTS), default=WITHOUT_MODEL, metavar="A,B",
         help=f"{', '.join(PARTS)}; all but the last, which takes minutes and the embedding model",
     )  # fmt: skip
+    parser.add_argument("--seconds", type=float, metavar="S", help="3 a round, or 0.4 with --quick")
     return run_script("avmfs ablation", parser, measure, arguments)
 
 
