@@ -49,10 +49,11 @@ class StoreClient:
         self._client = client
 
     def open(self, database: str, parts: list[str]) -> None:
-        """A store of this process' own with MEMORIES memories, its journal as `parts` of ablation_writer say."""
-        from benchmarks.ablation_writer import take_out
+        """A store of this process' own with MEMORIES memories, its journal as `parts` of ablation_writer say. Each
+        write is a transaction with synchronous=FULL."""
+        from benchmarks.ablation_writer import choose_journal
 
-        take_out(parts)
+        choose_journal(parts)
         from avmfs.access import Policy, Principal
         from avmfs.store.sqlite import open_direct
         from avmfs.store.transaction import IndexRules
@@ -118,7 +119,12 @@ class StoreClient:
     def _reader(self, how: str) -> Callable[[int], int]:
         import apsw
 
+        from avmfs.store.peek import Remembered
+        from benchmarks.ablation_cache import NoBodies, NoNodes, remember
+
         store, who, folder, nodes = self._store, self._who, self._folder, self._nodes
+        kept = {"store, no node remembered": NoNodes, "store, no body remembered": NoBodies}.get(how, Remembered)
+        remember(store, kept())
         assert folder is not None
         names = [b"m%04d" % i for i in range(MEMORIES)]
         by_name = "select body.data from node join body on body.node = node.id where parent = ? and name = ?"
@@ -149,7 +155,7 @@ class StoreClient:
                 return lambda i: len(bytes(connection.execute(by_name, (folder, names[i])).get))
             case "store, by SQL":
                 return through_sql
-            case "store, remembered":
+            case "store, no node remembered" | "store, no body remembered" | "store, remembered":
                 return remembered
             case "dict":
                 held = {names[i]: store.peek_read(who, nodes[i], 0, 4096) for i in range(MEMORIES)}
@@ -159,34 +165,24 @@ class StoreClient:
 
     def pattern(self, pattern: str, size: int, n: int, start_ns: int, limit_s: float) -> dict[str, object]:
         """`n` reads in an order of `pattern` while only `size` bodies may be remembered. The timing, and the share of
-        reads that found theirs: here, and in a least-recently-used cache of the same size."""
-        from avmfs.store import peek
-
-        missed = 0
-
-        class Counting(peek.Remembered):
-            def keep_body(self, node: int, data: bytes) -> None:
-                nonlocal missed
-                missed += 1
-                super().keep_body(node, data)
+        reads that found theirs: here, and in a least-recently-used cache of the same size. Nodes are all remembered."""
+        from avmfs.store.peek import Remembered
+        from benchmarks.ablation_cache import Counting, bodies_limited, remember
 
         order = list(accesses(pattern, MEMORIES, WARM + n, random.Random(7)))
         store, who, nodes = self._store, self._who, self._nodes
         whole = len(store.peek_read(who, nodes[0], 0, 4096))
-        before = peek._BODY_BYTES
-        try:
-            peek._BODY_BYTES = size * whole
-            store._kept = Counting(store._kept.header)
+        counting = Counting()
+        with bodies_limited(size * whole):
+            remember(store, counting)
             for i in order[:WARM]:
                 store.peek_read(who, nodes[i], 0, 4096)
-            missed = 0
+            counting.missed = 0
             wait_until(start_ns)
             timing = timed_loop(lambda i: store.peek_read(who, nodes[i], 0, 4096), order[WARM:], limit_s)
-        finally:
-            peek._BODY_BYTES = before
-            store._kept = peek.Remembered(b"")
+        remember(store, Remembered())
         done = len(timing.samples_ns)
-        return {"timing": reply_of(timing), "hits": 1 - missed / done, "lru_hits": lru_hits(order, size, WARM)}
+        return {"timing": reply_of(timing), "hits": 1 - counting.missed / done, "lru_hits": lru_hits(order, size, WARM)}
 
 
 def lru_hits(order: Sequence[int], size: int, warm: int) -> float:

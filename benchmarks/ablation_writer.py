@@ -2,14 +2,23 @@
 
     python -m benchmarks.ablation_writer DATABASE SOCKET KEY PARTS
 
-PARTS are joined by commas: "normal" (synchronous=NORMAL), "journal" (a rollback journal instead of the WAL), "single"
-(one transaction a request instead of group commit), "unindexed" (no words are indexed). This is the one benchmark that
-reaches into the store; what it changes is named in `take_out`.
+The product's writer commits with synchronous=NORMAL, many requests at once, and answers those that are promised
+durability after one fdatasync of the write-ahead log, made in a second thread while the next requests are applied.
+PARTS are joined by commas and name what is taken out of that:
+
+- "promise": nobody waits for the disk and nothing is synced but what a checkpoint syncs, which is SQLite's WAL with
+  synchronous=NORMAL. Commits survive kill -9, not a loss of power.
+- "beside": each commit syncs the log itself before the next one begins, which is synchronous=FULL: no second thread.
+  Requests that promise nothing (creating an empty name, an append before its close) then wait for the disk too.
+- "single": one transaction a request. Syncs are still shared by all that wait, unless "beside" is taken out as well.
+- "journal": a rollback journal instead of the write-ahead log; synchronous=FULL, for there is no log to sync beside.
+- "words": no words are indexed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import signal
@@ -17,14 +26,16 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.ablation_cache import replace
 from benchmarks.figures import BenchmarkError
 from benchmarks.harness import end_child, scratch_directory, start_child, tail
 
-PARTS = ("normal", "journal", "single", "unindexed")
+PARTS = ("promise", "beside", "single", "journal", "words")
 READY_S = 30.0
 
 
@@ -62,23 +73,49 @@ def _serving(log: Path, address: Address, name: str, parts: Sequence[str]) -> It
         end_child(child, patience_s=5)
 
 
+def choose_journal(parts: Sequence[str]) -> None:
+    """Of every store that this process opens afterwards."""
+    from avmfs.store import database
+
+    if "journal" in parts:
+        pragmas = database._PRAGMAS.replace("journal_mode = wal", "journal_mode = delete")
+        if pragmas == database._PRAGMAS:
+            raise BenchmarkError("the store's pragmas are not what this benchmark knows")
+        replace(database, "_PRAGMAS", pragmas)
+
+
+class NoLog:
+    """In the place of LogSync where commits are durable by themselves, or not at all."""
+
+    idle = True
+
+    def __init__(self, database: Path, wake: Callable[[], None]) -> None:
+        pass
+
+    def now(self) -> None:
+        pass
+
+    def done(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
 def take_out(parts: Sequence[str]) -> None:
     """From the modules of this process, before anything of theirs is opened."""
-    from avmfs.store import database, writer
+    from avmfs.store import writer
 
-    pragmas: str = database._PRAGMAS
-    if "journal" in parts:
-        pragmas = pragmas.replace("journal_mode = wal", "journal_mode = delete")
-    if "normal" in parts:
-        pragmas = pragmas.replace("synchronous = full", "synchronous = normal")
-    changed = pragmas != database._PRAGMAS
-    if changed != bool({"journal", "normal"} & set(parts)):
-        raise BenchmarkError("the store's pragmas are not what this benchmark knows")
-    database._PRAGMAS = pragmas
+    unknown = set(parts) - set(PARTS)
+    if unknown:
+        raise BenchmarkError(f"no part of the writer: {', '.join(sorted(unknown))}")
+    choose_journal(parts)
+    if {"promise", "beside", "journal"} & set(parts):
+        replace(writer, "LogSync", NoLog)
+        replace(writer, "_promises", lambda item: False)
+        replace(writer, "SYNC_AT_LEAST_S", math.inf)
     if "single" in parts:
-        if not hasattr(writer, "BATCH"):
-            raise BenchmarkError("the writer has no BATCH any more")
-        writer.BATCH = 1
+        replace(writer, "BATCH", 1)
 
 
 def main(path: str, address: str, key: str, parts: Sequence[str]) -> None:
@@ -91,7 +128,7 @@ def main(path: str, address: str, key: str, parts: Sequence[str]) -> None:
     from avmfs.store.writer import Writer
 
     database.prepare(Path(path))
-    index = IndexRules(("*",)) if "unindexed" in parts else IndexRules()
+    index = IndexRules(("*",)) if "words" in parts else IndexRules()
     applier = Applier(Path(path), Policy(), index, orphans=True, clock=time.time_ns)
     applier.alone(OPERATOR, "settle", {})
     with socket.socket(socket.AF_UNIX) as listener:
@@ -99,6 +136,8 @@ def main(path: str, address: str, key: str, parts: Sequence[str]) -> None:
         listener.bind(waiting)
         listener.listen(64)
         server = Writer(listener, bytes.fromhex(key), applier)
+        if {"beside", "journal"} & set(parts):  # before the first request, and after the writer's own choice
+            server.call(lambda: database.run(applier.db, "pragma synchronous = full"))
         signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
         os.rename(waiting, address)  # it is there once it answers
         server.run()

@@ -3,163 +3,174 @@
     python -m benchmarks.bench_start [--quick] [--local DIR] [--json FILE]
 
 Each program is started anew every time; the variants take turns. A command's time is until it has ended, a server's
-until it has answered its first request. The column "cpu" is what the process itself used: it depends less on what else
+until it has answered its last request. The column "cpu" is what the process itself used: it depends less on what else
 the machine does.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import IO
 
-from benchmarks.figures import (
-    BenchmarkError,
-    machine,
-    percentile,
-    print_header,
-    print_table,
-    rotated,
-    rounded,
-    write_json,
-)
-from benchmarks.harness import filesystem_of, scratch_directory, stop_on_terminate, temporary_daemon
+from benchmarks.clients import breaking_off
+from benchmarks.daemons import agents, temporary_daemon
+from benchmarks.figures import BenchmarkError, Round, Timing, summarize
+from benchmarks.harness import filesystem_of, scratch_directory
+from benchmarks.results import Table, Value
+from benchmarks.rounds import Outcome, take_turns
+from benchmarks.script import Findings, Run, names_among, options, run_script
 
 BASELINE = "python -c pass"
 LIMIT_S = 60.0
+NOTE = "/memory/start.md"
 AVM = "from avmfs.cli.main import main; main()"
 MCP = "from avmfs.mcp.main import main; main()"
 COMMANDS: Mapping[str, Sequence[str]] = {
     BASELINE: ["-c", "pass"],
     "avm --help": ["-c", AVM, "--help"],
-    "avm read": ["-c", AVM, "-a", "bench", "read", "/memory/start.md"],
+    "avm read": ["-c", AVM, "-a", "bench", "read", NOTE],
     "avm recall": ["-c", AVM, "-a", "bench", "recall", "what starts"],
     "import of the MCP SDK": ["-c", "from mcp.server.lowlevel.server import Server"],
 }
-SERVERS: Mapping[str, str] = {"avm-mcp, first answer": "initialize", "avm-mcp, list of tools": "tools/list"}
-ALONE = {f"{name}, no daemon": name for name in ("avm read", "avm-mcp, first answer")}
+SERVERS: Mapping[str, str] = {"avm-mcp: first answer": "initialize", "avm-mcp: list of tools": "tools/list"}
+ALONE = {f"{name} without daemon": name for name in ("avm read", "avm-mcp: first answer")}
+PROGRAMS = (*COMMANDS, *SERVERS, *ALONE)
 
 
-@dataclass(frozen=True)
-class Start:
-    """One start: seconds of wall clock, and of CPU in the process itself."""
+def measure(run: Run) -> Findings:
+    rounds = run.options.rounds or (1 if run.quick else 15)
+    programs: Sequence[str] = [BASELINE, *(name for name in run.options.programs if name != BASELINE)]
+    daemon = run.ending.enter_context(temporary_daemon(run.local, agents("bench")))
+    alone = run.ending.enter_context(scratch_directory(run.local))
+    folders = {f"AVM_{name}_DIR": alone / name for name in ("CONFIG", "DATA", "RUNTIME")}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+    (alone / "CONFIG/config.yaml").write_text("embedding: {enabled: false}\n")
+    without = {**daemon.environment, **{name: str(folder) for name, folder in folders.items()}}
+    run.begin(
+        disk=filesystem_of(run.local),
+        rounds=f"{rounds}, interleaved, and one before them that warms the page cache; a round is one start of each",
+        daemon="runs, embeddings off, its store has one note; 'without daemon': the program opens a store of its own",
+    )
+    for environment in (daemon.environment, without):
+        _write_note(environment)
+    failures: dict[str, str] = {}
+    cpu: dict[str, list[float]] = {name: [] for name in programs}
 
-    wall_s: float
-    cpu_s: float
+    def started(name: str) -> Timing:
+        timing, used = start(ALONE.get(name, name), without if name in ALONE else daemon.environment)
+        cpu[name].append(used)
+        return timing
+
+    for name in programs:
+        with breaking_off(name, failures):
+            started(name)
+        cpu[name].clear()
+
+    def one(cell: str, name: str, loop: int) -> Round:
+        return summarize([started(name)])
+
+    outcome = take_turns(rounds, ["start"], programs, failures, one)
+    return Findings([_table(outcome, programs, cpu)], failures=outcome.failures)
 
 
-def timed(name: str, environment: Mapping[str, str]) -> Start:
-    """Start the program once. Raises BenchmarkError when it fails."""
+def start(name: str, environment: Mapping[str, str]) -> tuple[Timing, float]:
+    """Start a program once: its time as one operation, and the seconds of CPU of the process itself. Raises
+    BenchmarkError when it fails or takes longer than LIMIT_S."""
     method = SERVERS.get(name)
     command = [sys.executable, *(COMMANDS[name] if method is None else ["-c", MCP, "--user", "bench"])]
-    before = time.perf_counter()
-    child = subprocess.Popen(
-        command, env=dict(environment), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    try:
-        if method is None:
-            child.stdin.close()
-            child.stdout.read()
-            _, status, usage = os.wait4(child.pid, 0)
-            wall = time.perf_counter() - before
-        else:
-            for number, (asked, params) in enumerate(_requests(method)):
-                child.stdin.write(
-                    json.dumps({"jsonrpc": "2.0", "id": number, "method": asked, "params": params}).encode()
-                )
-                child.stdin.write(b"\n")
-                child.stdin.flush()
-                answer = json.loads(child.stdout.readline())
-                if "result" not in answer:
-                    raise BenchmarkError(f"{name}: {answer}")
-            wall = time.perf_counter() - before
-            child.stdin.close()
-            child.stdout.read()
-            _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
+    requests = [] if method is None else _requests(method)
+    with tempfile.TemporaryFile() as complaints:
+        before = time.monotonic_ns()
+        with subprocess.Popen(
+            command, env=dict(environment), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints
+        ) as child:  # fmt: skip
+            assert child.stdin is not None and child.stdout is not None
+            guard = threading.Timer(LIMIT_S, child.kill)
+            guard.start()
+            try:
+                for request in requests:
+                    child.stdin.write(request)
+                    child.stdin.flush()
+                    answer = child.stdout.readline()
+                    if b'"result"' not in answer:
+                        raise BenchmarkError(f"{name} answers {answer[:500]!r}{_end(complaints)}")
+                answered = time.monotonic_ns()
+                child.stdin.close()
+                child.stdout.read()
+                _, status, usage = os.wait4(child.pid, 0)
+                ended = answered if requests else time.monotonic_ns()
+                child.returncode = os.waitstatus_to_exitcode(status)
+            except BrokenPipeError:
+                raise BenchmarkError(f"{name} ended too early{_end(complaints)}") from None
+            finally:
+                guard.cancel()
+                if child.returncode is None:
+                    child.kill()
         if child.returncode:
-            raise BenchmarkError(f"{name} ended with {child.returncode}: {child.stderr.read().decode()[-500:]}")
-        return Start(wall, usage.ru_utime + usage.ru_stime)
-    finally:
-        if child.returncode is None:
-            child.kill()
-            child.wait()
-        for pipe in (child.stdin, child.stdout, child.stderr):
-            pipe.close()
+            raise BenchmarkError(f"{name} ended with status {child.returncode}{_end(complaints)}")
+    return Timing([ended - before], before, ended), usage.ru_utime + usage.ru_stime
 
 
-def _requests(method: str) -> list[tuple[str, dict[str, object]]]:
+def _end(complaints: IO[bytes]) -> str:
+    complaints.seek(0)
+    return ": " + complaints.read()[-500:].decode(errors="replace")
+
+
+def _requests(method: str) -> list[bytes]:
+    """Lines; the greeting comes first."""
     greeting: dict[str, object] = {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"},
     }  # fmt: skip
-    return [("initialize", greeting), *([] if method == "initialize" else [(method, {})])]
+    asked = [("initialize", greeting), *([] if method == "initialize" else [(method, {})])]
+    return [
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": name, "params": params}).encode() + b"\n"
+        for number, (name, params) in enumerate(asked)
+    ]
 
 
-def run(rounds: int, with_daemon: Mapping[str, str], without: Mapping[str, str]) -> dict[str, list[Start]]:
-    """Every variant once a round, each round in another order; a first round is not counted."""
-    names = [*COMMANDS, *SERVERS, *ALONE]
-    found: dict[str, list[Start]] = {name: [] for name in names}
-    for number in range(rounds + 1):
-        for name in rotated(names, number):
-            start = timed(ALONE.get(name, name), without if name in ALONE else with_daemon)
-            if number:
-                found[name].append(start)
-    return found
+def _table(outcome: Outcome[str], programs: Sequence[str], cpu: Mapping[str, Sequence[float]]) -> Table:
+    base = outcome.of("start", BASELINE)
+    rows: list[Sequence[Value]] = []
+    for name in programs:
+        found = outcome.of("start", name)
+        if not found:
+            continue
+        times = sorted(one.median_us / 1e3 for one in found.values())
+        ratios = [one.median_us / base[number].median_us for number, one in found.items() if number in base]
+        used = statistics.median(cpu[name])
+        rows.append((
+            name, len(times), statistics.median(times), times[0], times[-1],
+            statistics.median(ratios) if ratios else None, used * 1e3,
+            used / statistics.median(cpu[BASELINE]) if cpu[BASELINE] else None,
+        ))  # fmt: skip
+    columns = ("program", "N", "median ms", "least ms", "most ms", "times python", "cpu ms", "cpu, times python")
+    return Table("from the start of a program to its end or its answer", columns, rows)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="3 rounds")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--local", type=Path, default=Path("/var/tmp"), help="a directory on the disk to use")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    stop_on_terminate()
-    rounds = 3 if given.quick else given.rounds
+def _write_note(environment: Mapping[str, str]) -> None:
+    """What `avm read` reads, by the program itself."""
+    command = [sys.executable, "-c", AVM, "-a", "bench", "write", NOTE, "what starts has begun"]
     try:
-        with temporary_daemon(given.local) as daemon, scratch_directory(given.local) as alone:
-            (daemon.mountpoint / "memory/start.md").write_text("what starts has begun\n")
-            folders = {f"AVM_{name}_DIR": str(alone / name) for name in ("CONFIG", "DATA", "RUNTIME")}
-            without = {**daemon.environment, **folders}
-            (alone / "CONFIG").mkdir()
-            (alone / "CONFIG/config.yaml").write_text("embedding: {enabled: false}\n")
-            _write_start(without)
-            found = run(rounds, daemon.environment, without)
-    except BenchmarkError as e:
-        print(f"bench_start: {e}", file=sys.stderr)
-        return 2
-    print_header("start times", {**machine(), "disk": filesystem_of(given.local), "rounds": str(rounds)})
-    base = statistics.median(each.cpu_s for each in found[BASELINE])
-    rows = []
-    for name, starts in found.items():
-        wall = sorted(each.wall_s * 1e3 for each in starts)
-        cpu = statistics.median(each.cpu_s for each in starts)
-        rows.append(
-            (name, rounded(statistics.median(wall)), rounded(wall[0]), rounded(percentile(wall, 0.99)),
-             rounded(cpu * 1e3), f"{cpu / base:.1f}")
-        )  # fmt: skip
-    print_table(("program", "median ms", "best ms", "p99 ms", "cpu ms", "cpu / python"), rows)
-    if given.json is not None:
-        document = {name: [asdict(each) for each in starts] for name, starts in found.items()}
-        write_json(given.json, {"machine": machine(), "starts": document})
-    return 0
+        subprocess.run(command, env=dict(environment), capture_output=True, timeout=LIMIT_S, cwd="/", check=True)
+    except subprocess.CalledProcessError as error:
+        raise BenchmarkError(f"avm write: {error.stderr.decode(errors='replace')[-500:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"avm write: not done after {LIMIT_S:g} s") from error
 
 
-def _write_start(environment: Mapping[str, str]) -> None:
-    """The file that `avm read` reads, in the store without a daemon."""
-    command = [sys.executable, "-c", AVM, "-a", "bench", "write", "/memory/start.md", "what starts has begun"]
-    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=LIMIT_S, cwd="/")
-    if done.returncode:
-        raise BenchmarkError(f"avm write: {done.stderr}")
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options(__doc__, "bench_start", "one start of each")
+    parser.add_argument("--programs", type=names_among(PROGRAMS), default=PROGRAMS, metavar="A,B")
+    return run_script("start times", parser, measure, arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Each benchmark script runs to its end with the smallest sizes, and leaves nothing behind."""
+"""Each benchmark script runs to its end with the smallest sizes, and leaves nothing behind.
+
+Those in SELDOM run only with AVM_TEST_BENCHMARKS=all: they start several daemons and share their parts with the others.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ pytestmark = pytest.mark.mount
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = {
     "bench_mount": ["--variants", "ext4,avmfs", "--ops", "stat,read,overwrite,append,create,unlink", "--clients", "2"],
-    "bench_store": ["--clients", "2"],
+    "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_coherence": ["--mounts", "2", "--checks", "64", "--variants", "ext4,avmfs"],
     "bench_programs": ["--notes", "60", "--variants", "ext4,avmfs"],
     "bench_beside": ["--ops", "stat"],
     "bench_files": [],
     "bench_idle": ["--mounts", "2"],
-    "bench_ablation": ["--parts", "writer,reads"],
+    "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
+    "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
+SELDOM = {"bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle"}
+ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def _no_hanging() -> None:
     """The scripts have time limits of their own, and the call below has one."""
 
 
-@pytest.mark.parametrize("script", RUNS)
+@pytest.mark.parametrize("script", [script for script in RUNS if ALL or script not in SELDOM])
 def test_a_script_measures_every_variant_and_leaves_no_mount(script: str, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", f"benchmarks.{script}", "--quick", "--local", str(tmp_path), "--json", str(result)]
