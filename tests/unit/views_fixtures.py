@@ -140,7 +140,7 @@ class World:
 
     def dump(self, *tables: str) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of the tables."""
-        with self.store._connection() as (db, _):
+        with self.store.connection() as (db, _):
             return {table: db.execute(f"select * from {table}").fetchall() for table in tables}
 
 
