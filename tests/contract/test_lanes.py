@@ -16,7 +16,7 @@ from avmfs.kept import Kept
 from avmfs.store.lanes import COMMIT, REQUEST
 from avmfs.store.schema import SHARED
 from avmfs.store.submit import WriterClient
-from avmfs.store.writer import proof
+from avmfs.store.peers import proof
 
 pytestmark = pytest.mark.timeout(60)
 
