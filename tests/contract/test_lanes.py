@@ -14,9 +14,9 @@ from avmfs import kept
 from avmfs.errors import Exists
 from avmfs.kept import Kept
 from avmfs.store.lanes import COMMIT, REQUEST
+from avmfs.store.peers import proof
 from avmfs.store.schema import SHARED
 from avmfs.store.submit import WriterClient
-from avmfs.store.peers import proof
 
 pytestmark = pytest.mark.timeout(60)
 
