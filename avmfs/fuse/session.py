@@ -163,18 +163,23 @@ class Session:
             while request is not None:
                 self._run(request)
                 with self._mutex:
-                    request = self._overflow.popleft() if self._overflow else None
-            with self._mutex:
-                if self._followers >= _SPARE:
-                    self._threads -= 1
-                    return
-                self._followers += 1
+                    if self._overflow:
+                        request = self._overflow.popleft()
+                        continue
+                    request = None
+                    if self._followers >= _SPARE:
+                        self._threads -= 1
+                        return
+                    self._followers += 1
 
-    def _somebody_follows(self) -> bool:
-        """Can this thread stop leading?"""
+    def _can_stop_leading(self, request: Request) -> bool:
+        """Is there another thread to lead, so that this one may run the request? If not, whoever is done with one that
+        blocks takes this one next."""
         with self._mutex:
             if self._followers == 0 and self._threads < _MOST:
                 self._add_thread()
+            if self._followers == 0:
+                self._overflow.append(request)
             return self._followers > 0
 
     def _lead(self) -> Request | None:
@@ -207,9 +212,8 @@ class Session:
                 self._send(reply)
             elif reply is None and (request := self._one(op, view, size)) is not None:
                 self._pending[request.unique] = request
-                if self._somebody_follows():
+                if self._can_stop_leading(request):
                     return request
-                self._overflow.append(request)
 
     def _count_resent(self, unique: int, resent: set[int]) -> None:
         """Requests sent again come before all others."""
