@@ -29,6 +29,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_ROOT), str(_ROOT / "daemon"), str(_ROOT / "config")]
 
 from avmfs import AVM  # noqa: E402
+from avmfs.embed import engines  # noqa: E402
 from avmfs.embed.local import LocalEmbedding  # noqa: E402
 from avmfs.embed.protocol import Batch, Embedder  # noqa: E402
 from avmfs.memory import Memory  # noqa: E402
@@ -83,7 +84,7 @@ class Adapter:
         self._avm: AVM | None = None
         self.ids: dict[str, str] = {}  # path: id
         if os.environ.get("AVM_BENCH_VECTORS"):
-            local.LocalEmbedding = KeptVectors  # type: ignore[misc]
+            engines.LocalEmbedding = KeptVectors  # type: ignore[attr-defined]  # where a door looks for it
 
     def ingest(self, memories: list[dict[str, Any]]) -> None:
         self.close()

@@ -1,197 +1,235 @@
 """What embedding costs those who write, and how soon what was written is found by meaning.
 
-    python -m benchmarks.bench_embedding [--engine torch] [--rounds 5] [--notes 200] [--quick] [--json FILE]
+    python -m benchmarks.bench_embedding [--engine torch] [--notes 200] [--burst 1000] [--quick] [--json FILE]
 
-Three parts, each a ratio within this run:
+Three parts, each a ratio within this run but the last:
 
-- embedding alone: the daemon's service, asked through its pipe as the keeper asks, beside a bare
-  SentenceTransformer.encode of the same texts (torch only), chunk by chunk in turns;
 - writes through the door with embeddings on beside off: two daemons, of which one at a time is written to, and
   which have nothing left to embed when the other's turn comes;
-- the time from the last acknowledged write until nothing waits for a vector, for 1 note and for --burst.
+- the time from the last acknowledged write until nothing waits for a vector, for 1 note and for --burst;
+- embedding alone: the daemon's service, asked through its pipe as the keeper asks, beside a bare
+  SentenceTransformer.encode of the same texts (of another engine: its own embed_batch), chunk by chunk in turns.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
-import numpy as np
+import apsw
 from avmfs_config import EmbeddingSettings
+from avmfs_config.settings import Engine as EngineName
 from avmfs_daemon.embedding import YIELDING, EmbeddingService, PipeEmbedder
 
 from avmfs import AVM
 from avmfs.embed import engines
 from avmfs.embed.local import LocalEmbedding
-from benchmarks.figures import BenchmarkError, machine, print_header, print_table, write_json
-from benchmarks.harness import stop_on_terminate, temporary_daemon
+from avmfs.embed.protocol import EmbeddingUnavailable
+from avmfs.errors import AvmError
+from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
+from benchmarks.figures import BenchmarkError, Round, percentile, summarize, timed_loop
+from benchmarks.harness import filesystem_of
+from benchmarks.results import Table, Target, Value
+from benchmarks.rounds import Outcome, take_turns
+from benchmarks.script import Findings, Run, options, positive, run_script
+from benchmarks.texts import notes
 
 CHUNK = 128
-WORDS = (
-    "the market fell after earnings and nobody on the trading desk wanted to add to chips until the review of risk "
-    "limits which the team moved to Friday because the build was broken and the dentist had no other appointment"
-)
+LIMIT_S = 300.0
+EMBEDDED_WITHIN_S = 600.0
+Embed = Callable[[Sequence[str]], object]
 
 
-def texts(count: int, seed: int) -> list[str]:
-    """Notes of 15 to 70 words."""
-    random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORDS.split(), int(random.integers(15, 70)))) + f" {seed} {n}" for n in range(count)]
+def measure(run: Run) -> Findings:
+    chosen = run.options
+    rounds: int = chosen.rounds or (1 if run.quick else 5)
+    count: int = chosen.notes or (30 if run.quick else 200)
+    burst: int = chosen.burst or (50 if run.quick else 1000)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Before there are threads of a model here: daemons are started by fork and exec.
+    embedding = {"embedding": {"engine": chosen.engine, "allow_download": False}}
+    settings = {"off": WORDS_ONLY, "on": embedding}
+    daemons = {
+        name: run.ending.enter_context(temporary_daemon(run.local, agents("bench"), how))
+        for name, how in settings.items()
+    }
+    run.begin(
+        engine=chosen.engine,
+        stores=f"on {filesystem_of(run.local)}",
+        rounds=f"{rounds}, interleaved, after one that warms up; figures are medians of rounds",
+        writes=f"{count} notes of 15 to 70 words a round, one client",
+        embedding_alone=f"{CHUNK} texts at once, {2 * rounds} times; both yield to others (nice {YIELDING})",
+    )
+    failures: dict[str, str] = {}
+    with contextlib.ExitStack() as doors, _named_errors():
+        avms = {
+            name: doors.enter_context(AVM(agent="bench", environ=dict(daemon.environment)))
+            for name, daemon in daemons.items()
+        }
+        written = _writes(daemons, avms, rounds, count, failures)
+        bursts = {1: [_embedded_after(avms["on"], 1, seed) for seed in range(2 if run.quick else 20)]}
+        bursts[burst] = [_embedded_after(avms["on"], burst, 99)]
+    with _service(chosen.engine, chosen.cache) as ways, _named_errors():
+        alone = _alone(ways, 2 * rounds, failures)
+    tables = [
+        _rates("writes with embeddings", "off", written, 1),
+        _bursts(bursts),
+        _rates("alone", "bare", alone, CHUNK),
+    ]
+    share = alone.ratio_median("alone", "service", "bare") if chosen.engine == "torch" else None
+    targets = [
+        Target("writes a second with embeddings on, of off", written.ratio_median("writes", "on", "off"), ">=", 0.8),
+        Target("embedding alone, of bare SentenceTransformer.encode", share, ">=", 0.8),
+    ]
+    return Findings(tables, targets, failures)
 
 
-def embedding_alone(engine: str, cache: Path, rounds: int) -> tuple[float, float]:
-    """Texts per second: of the service, and of the bare library."""
-    loaded = engines.make(EmbeddingSettings(engine=engine), cache)  # type: ignore[arg-type]
-    service = EmbeddingService()
-    service.load(lambda: loaded)
-    ours, theirs = multiprocessing.Pipe()
-    service.serve(ours, "bench")
-    client = PipeEmbedder(theirs, 300.0)
-    while service.status()["state"] == "loading":
-        time.sleep(0.05)
-    bare: Callable[[list[str]], object] = loaded.embed_batch
-    if isinstance(loaded, LocalEmbedding):
-        transformer = loaded._loaded()
-
-        def bare(some: list[str]) -> object:
-            return transformer.encode(some, batch_size=32, normalize_embeddings=True, show_progress_bar=False)
-
-    took = {"service": 0.0, "bare": 0.0}
-    for round_ in range(-1, 2 * rounds):
-        some = texts(CHUNK, round_ + 1)
-        order = [("service", lambda some: client.embed_batch(some)), ("bare", bare)]
-        for name, embed in order if round_ % 2 else reversed(order):
-            began = time.perf_counter()
-            yielding(embed, some) if name == "bare" else embed(some)
-            if round_ >= 0:  # the first warms up
-                took[name] += time.perf_counter() - began
-    count = 2 * rounds * CHUNK
-    return count / took["service"], count / took["bare"]
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except (AvmError, EmbeddingUnavailable) as error:
+        raise BenchmarkError(str(error)) from error
 
 
-def yielding(work: Callable[[list[str]], object], some: list[str]) -> None:
-    """At the priority that the service has: on a busy machine it would else be priorities that are compared."""
-
-    def run() -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
-        work(some)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+# ---- writes ----
 
 
-def waiting(environment: Mapping[str, str]) -> int:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs_daemon", "status", "--json"], env=dict(environment), capture_output=True,
-        text=True, timeout=30,
-    )  # fmt: skip
-    if done.returncode:
-        raise BenchmarkError(f"status: {done.stderr.strip()}")
-    status = json.loads(done.stdout)
-    if status["embedding"]["state"] == "loading":
-        return 1
-    if status["embedding"]["state"] not in ("ready", "off"):
-        raise BenchmarkError(f"the daemon has no model: {status['embedding'].get('reason')}")
-    store = status["store"]
-    return int(store["waiting_lexical"] + (store["waiting_semantic"] if status["embedding"]["state"] == "ready" else 0))
+def _writes(
+    daemons: Mapping[str, Daemon], avms: Mapping[str, AVM], rounds: int, count: int, failures: dict[str, str]
+) -> Outcome[str]:
+    def one(cell: str, name: str, loop: int) -> Round:
+        files = [(f"/memory/round{loop}/{number}.md", text) for number, text in enumerate(notes(count, loop + 1))]
+        timing = timed_loop(lambda file: avms[name].write(*file), files, LIMIT_S)
+        _drain(daemons[name])
+        return summarize([timing])
+
+    for name in daemons:
+        _drain(daemons[name])
+        one("warm", name, -1)
+    return take_turns(rounds, ["writes"], list(daemons), failures, one)
 
 
-def drained(environment: Mapping[str, str], limit_s: float = 600) -> None:
-    until = time.monotonic() + limit_s
-    while waiting(environment):
-        if time.monotonic() > until:
-            raise BenchmarkError("the queue does not empty")
+def _drain(daemon: Daemon) -> None:
+    """Until nothing waits to be found. Raises BenchmarkError when the daemon has no model."""
+    give_up = time.monotonic() + EMBEDDED_WITHIN_S
+    while time.monotonic() < give_up:
+        status = daemon.status()
+        embedding, store = status.get("embedding", {}), status.get("store", {})
+        state = embedding.get("state")
+        if state not in (None, "loading", "ready", "off"):
+            raise BenchmarkError(f"the daemon has no model: {embedding.get('reason')}")
+        # What waits for vectors goes on waiting where there will be none.
+        queues = ("waiting_lexical", "waiting_semantic") if state == "ready" else ("waiting_lexical",)
+        if state in ("ready", "off") and not any(store.get(queue, 1) for queue in queues):
+            return
         time.sleep(0.1)
+    raise BenchmarkError(f"not all is embedded after {EMBEDDED_WITHIN_S:g} s")
 
 
-def write(avm: AVM, some: Sequence[str], folder: str) -> float:
-    """Notes per second."""
-    began = time.perf_counter()
-    for number, text in enumerate(some):
-        avm.write(f"/memory/{folder}/{number}.md", text)
-    return len(some) / (time.perf_counter() - began)
-
-
-def searchable_after(avm: AVM, database: Path, count: int, seed: int) -> float:
+def _embedded_after(avm: AVM, count: int, seed: int) -> float:
     """Seconds from the last acknowledged write until nothing waits for a vector."""
-    import apsw
-
-    write(avm, texts(count, 10_000 + seed), f"burst{seed}")
+    for number, text in enumerate(notes(count, 10_000 + seed)):
+        avm.write(f"/memory/burst{seed}-{count}/{number}.md", text)
     began = time.perf_counter()
-    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    db = apsw.Connection(str(avm.database), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         while db.execute("select (select count(*) from semantic_queue) + (select count(*) from lexical_queue)").get:
+            if time.perf_counter() - began > EMBEDDED_WITHIN_S:
+                raise BenchmarkError(f"{count} notes are not embedded after {EMBEDDED_WITHIN_S:g} s")
             time.sleep(0.002)
     finally:
         db.close()
     return time.perf_counter() - began
 
 
-def opened(environment: Mapping[str, str]) -> AVM:
-    return AVM(agent="bench", environ=dict(environment))
+# ---- embedding alone ----
+
+
+@contextlib.contextmanager
+def _service(engine: EngineName, cache: Path) -> Iterator[Mapping[str, Embed]]:
+    """Two ways to have texts embedded by one loaded model: the daemon's service, and without it."""
+    loaded = engines.make(EmbeddingSettings(engine=engine, allow_download=False), cache)
+    service = EmbeddingService()
+    service.load(lambda: loaded)
+    ours, theirs = multiprocessing.Pipe()
+    service.serve(ours, "bench")
+    client = PipeEmbedder(theirs, LIMIT_S)
+    while service.status()["state"] == "loading":
+        time.sleep(0.05)
+    if service.status()["state"] != "ready":
+        raise BenchmarkError(f"no model here: {service.status().get('reason')}")
+    bare: Embed = loaded.embed_batch
+    if isinstance(loaded, LocalEmbedding):
+        transformer = loaded._loaded()
+
+        def encode(some: Sequence[str]) -> object:
+            return transformer.encode(list(some), batch_size=32, normalize_embeddings=True, show_progress_bar=False)
+
+        bare = encode
+    # One thread for all calls, as in the service: torch starts helpers of its own for each thread that calls it.
+    with ThreadPoolExecutor(1, initializer=_yield) as thread:
+        yield {"service": client.embed_batch, "bare": lambda some: thread.submit(bare, some).result()}
+
+
+def _alone(ways: Mapping[str, Embed], rounds: int, failures: dict[str, str]) -> Outcome[str]:
+    def one(cell: str, name: str, loop: int) -> Round:
+        return summarize([timed_loop(ways[name], [notes(CHUNK, loop + 1)], LIMIT_S)])
+
+    for name in ways:
+        one("warm", name, -1)
+    return take_turns(rounds, ["alone"], list(ways), failures, one)
+
+
+def _yield() -> None:
+    """At the priority that the service has: on a busy machine it would else be priorities that are compared."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
+
+
+# ---- what was found ----
+
+
+def _rates(what: str, baseline: str, outcome: Outcome[str], items: int) -> Table:
+    """Of the one cell of an outcome; an operation is of so many `items`."""
+    rows: list[Sequence[Value]] = []
+    for cell, name in sorted(outcome.rounds, key=lambda each: each[1] != baseline):
+        figure = outcome.figure(cell, name)
+        share = outcome.ratio(cell, name, baseline)
+        if figure is not None:
+            spread = (share.median, share.least, share.most) if share is not None else (None, None, None)
+            row = (name, figure.n, figure.per_second * items, figure.median_us / 1e3, figure.p99_us / 1e3, *spread)
+            rows.append(row)
+    columns = ("variant", "N", "texts/s", "median ms", "p99 ms", f"x {baseline}", "least", "most")
+    return Table(what, columns, rows)
+
+
+def _bursts(bursts: Mapping[int, Sequence[float]]) -> Table:
+    rows = [
+        (f"{count:,}", len(took), statistics.median(took), percentile(sorted(took), 0.99))
+        for count, took in bursts.items()
+    ]
+    return Table("from the last answered write until all have vectors", ("notes", "N", "median s", "p99 s"), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    stop_on_terminate()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engine", default="torch")
-    parser.add_argument("--cache", type=Path, default=Path("/var/tmp/avmfs-models"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--notes", type=int, default=200)
-    parser.add_argument("--burst", type=int, default=1000)
-    parser.add_argument("--local", type=Path, default=Path("/var/tmp"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args(arguments)
-    if asked.quick:
-        asked.rounds, asked.notes, asked.burst = 1, 30, 50
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    rates: dict[str, list[float]] = {"on": [], "off": []}
-    try:
-        # Before there are threads of a model here: daemons are started by fork and exec.
-        with (
-            temporary_daemon(asked.local, embedding={"engine": asked.engine, "allow_download": False}) as on,
-            temporary_daemon(asked.local) as off,
-        ):
-            drained(on.environment)
-            with opened(on.environment) as avm_on, opened(off.environment) as avm_off:
-                both = {"on": (on, avm_on), "off": (off, avm_off)}
-                for round_ in range(asked.rounds + 1):
-                    for name in ("on", "off") if round_ % 2 else ("off", "on"):
-                        daemon, avm = both[name]
-                        rate = write(avm, texts(asked.notes, round_), f"round{round_}")
-                        drained(daemon.environment)
-                        if round_:
-                            rates[name].append(rate)
-                one = [searchable_after(avm_on, avm_on.database, 1, seed) for seed in range(5)]
-                many = searchable_after(avm_on, avm_on.database, asked.burst, 99)
-        service, bare = embedding_alone(asked.engine, asked.cache, asked.rounds)
-    except (BenchmarkError, OSError) as problem:
-        print(f"bench_embedding: {problem}", file=sys.stderr)
-        return 2
-    facts = {**machine(), "engine": asked.engine, "N": f"{asked.rounds} rounds of {asked.notes} notes"}
-    print_header("what embedding costs", facts)
-    figures = {
-        "writes_on_per_s": statistics.median(rates["on"]), "writes_off_per_s": statistics.median(rates["off"]),
-        "writes_ratio": statistics.median(a / b for a, b in zip(rates["on"], rates["off"], strict=True)),
-        "service_per_s": service, "bare_per_s": bare, "embedding_ratio": service / bare,
-        "one_note_searchable_s": statistics.median(one), "burst": asked.burst, "burst_searchable_s": many,
-    }  # fmt: skip
-    print_table(["figure", "value"], [[name, f"{value:.3f}"] for name, value in figures.items()])
-    if asked.json is not None:
-        write_json(asked.json, {"facts": facts, "figures": figures})
-    return 0
+    parser = options(__doc__, "bench_embedding", "one round of 30 notes")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="torch", help="(%(default)s)")
+    parser.add_argument("--notes", type=positive, metavar="N", help="a round: 200")
+    parser.add_argument("--burst", type=positive, metavar="N", help="written at once: 1000")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
+    )
+    return run_script("what embedding costs", parser, measure, arguments)
 
 
 if __name__ == "__main__":

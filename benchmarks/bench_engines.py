@@ -1,152 +1,139 @@
 """Embedding engines side by side: what a query costs, how near their vectors are to torch's, what they retrieve.
 
-    python -m benchmarks.bench_engines --data DIR [--sets xquad_en,cran,xquad_zh2en] [--engines torch,onnx,...]
+    python -m benchmarks.bench_engines [--data DIR] [--sets xquad_en,cran] [--engines torch,onnx] [--quick]
 
-DIR holds SET.memories.jsonl and SET.queries.jsonl in the evaluator's format. Retrieval is by vectors alone, at most
---memories and --queries of a set: R@10 is the share of a question's relevant memories among its ten nearest. The
-baseline is torch; variants take turns query by query.
+DIR holds SET.memories.jsonl and SET.queries.jsonl in the evaluator's format. Retrieval is by vectors alone: R@10 is the
+share of a question's relevant memories among its ten nearest. Without DIR there is no retrieval, and the texts are
+docstrings of the installed Python packages. The baseline is torch. An engine that is not installed breaks off.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 from avmfs_config import EmbeddingSettings
-from numpy.typing import NDArray
+from avmfs_config.settings import Engine as EngineName
 
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
-from benchmarks.figures import machine, percentile, print_header, print_table, write_json
+from benchmarks.clients import breaking_off
+from benchmarks.figures import BenchmarkError, Round, summarize, timed_loop
+from benchmarks.results import Table, Value
+from benchmarks.rounds import Outcome, take_turns
+from benchmarks.script import Findings, Run, names_among, options, positive, run_script
+from benchmarks.texts import Matrix, Questions, read_set, recall_of_ten, sentences
 
 BASELINE = "torch"
-Matrix = NDArray[np.float32]
+SAME_WEIGHTS = ("torch", "onnx", "onnx-int8")
+"""Those whose vectors are meant to be the baseline's."""
+ENGINES: Sequence[str] = get_args(EngineName)
+BATCH = 32
+LIMIT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Of one engine; cosine is to the baseline's vectors, None for a model of another dimension."""
+def measure(run: Run) -> Findings:
+    chosen = run.options
+    rounds: int = chosen.rounds or (1 if run.quick else 5)
+    count: int = chosen.queries or (20 if run.quick else 100)
+    memories: int = chosen.memories or (2 * BATCH if run.quick else 240)
+    wanted = chosen.engines or ((BASELINE, "static") if run.quick else ENGINES)
+    names = [name for name in ENGINES if name == BASELINE or name in wanted]
+    sets: list[Questions] = []
+    if chosen.data is not None:
+        sets = [read_set(chosen.data, name, memories, count) for name in chosen.sets.split(",")]
+        texts, asked = list(sets[0].memories), list(sets[0].questions)
+    else:
+        found = sentences(None, memories + count)
+        texts, asked = found[:memories], found[memories:]
+    run.begin(
+        queries=f"{len(asked)}, each a batch of its own",
+        batches=f"{len(texts)} texts in batches of {BATCH}",
+        rounds=f"{rounds}, interleaved, each with all texts; figures are medians of rounds",
+        retrieval="by vectors alone" if sets else "not measured: no --data",
+    )
+    failures: dict[str, str] = {}
+    loaded: dict[str, tuple[engines.Engine, float]] = {}
+    for name in names:
+        with breaking_off(name, failures):
+            loaded[name] = _loaded(name, chosen.cache)
+    work: Mapping[str, Sequence[Sequence[str]]] = {
+        "query": [[text] for text in asked],
+        "batch": [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)],
+    }
 
-    engine: str
-    model: str
-    dimension: int
-    load_s: float
-    query_ms: float
-    query_p99_ms: float
-    ratio: float
-    per_second: float
-    cosine: float | None
-    recall: Mapping[str, float]
+    def one(cell: str, name: str, loop: int) -> Round:
+        engine, urgent = loaded[name][0], cell == "query"
+        return summarize([timed_loop(lambda some: engine.embed_batch(some, urgent=urgent), work[cell], LIMIT_S)])
+
+    outcome = take_turns(rounds, list(work), names, failures, one)
+    tables = [_cost(outcome, loaded, len(texts) / len(work["batch"]))]
+    if fitting := [name for name in names if name not in failures]:
+        tables.append(_quality({name: loaded[name][0] for name in fitting}, texts, sets))
+    return Findings(tables, failures=outcome.failures)
 
 
-@dataclass(frozen=True)
-class Set:
-    name: str
-    ids: list[str]
-    memories: list[str]
-    questions: list[str]
-    relevant: list[set[str]]
+def _loaded(name: str, cache: Path) -> tuple[engines.Engine, float]:
+    """An engine that has answered once, and the seconds that took."""
+    began = time.perf_counter()
+    settings = EmbeddingSettings(engine=cast(EngineName, name), allow_download=False)
+    engine = engines.make(settings, cache)
+    try:
+        engine.embed_batch(["ready"])
+    except EmbeddingUnavailable as problem:
+        raise BenchmarkError(problem.reason) from problem
+    return engine, time.perf_counter() - began
 
 
-def read_set(folder: Path, name: str, memories: int, queries: int) -> Set:
-    """The memories that the first questions need, filled up with others."""
-
-    def lines(kind: str) -> list[dict[str, object]]:
-        return [json.loads(line) for line in (folder / f"{name}.{kind}.jsonl").read_text("utf-8").splitlines()]
-
-    asked = lines("queries")[:queries]
-    needed = {str(each) for query in asked for each in query["relevant"]}  # type: ignore[attr-defined]
-    stored = lines("memories")
-    stored.sort(key=lambda memory: memory["id"] not in needed)
-    stored = stored[: max(memories, len(needed))]
-    return Set(
-        name, [str(memory["id"]) for memory in stored], [str(memory["text"]) for memory in stored],
-        [str(query["text"]) for query in asked],
-        [{str(each) for each in query["relevant"]} for query in asked],  # type: ignore[attr-defined]
+def _cost(outcome: Outcome[str], loaded: Mapping[str, tuple[engines.Engine, float]], batch: float) -> Table:
+    rows: list[Sequence[Value]] = []
+    for name, (_, load_s) in loaded.items():
+        query, batches = outcome.figure("query", name), outcome.figure("batch", name)
+        if query is not None and batches is not None:
+            rows.append((
+                name, load_s, query.n, query.median_us / 1e3, query.p99_us / 1e3,
+                outcome.ratio_median("query", name, BASELINE), batches.per_second * batch,
+                outcome.ratio_median("batch", name, BASELINE),
+            ))  # fmt: skip
+    columns = (
+        "engine", "load s", "N", "query ms", "p99 ms", f"x {BASELINE}", "texts/s in batches", f"texts/s, x {BASELINE}"
     )  # fmt: skip
+    return Table("what a vector costs", columns, rows)
 
 
-def recall(questions: Matrix, memories: Matrix, one: Set) -> float:
-    order = np.argsort(-(questions @ memories.T), axis=1, kind="stable")[:, :10]
-    found = [
-        len(relevant & {one.ids[at] for at in row}) / len(relevant)
-        for row, relevant in zip(order, one.relevant, strict=True)
-    ]
-    return float(np.mean(found))
+def _quality(engines_: Mapping[str, engines.Engine], texts: Sequence[str], sets: Sequence[Questions]) -> Table:
+    rows: list[Sequence[Value]] = []
+    baseline: Matrix | None = None
+    for name, engine in engines_.items():
+        vectors = engine.embed_batch(texts).vectors
+        baseline = vectors if name == BASELINE else baseline
+        cosine: float | None = None
+        if baseline is not None and name in SAME_WEIGHTS:
+            cosine = float(np.einsum("ij,ij->i", vectors, baseline).mean())
+        recalls = [
+            recall_of_ten(engine.embed_batch(one.questions).vectors, engine.embed_batch(one.memories).vectors, one)
+            for one in sets
+        ]
+        rows.append((name, engine.model_id, vectors.shape[1], cosine, *recalls))
+    columns = ("engine", "model", "dimensions", f"cosine to {BASELINE}", *(f"R@10 {one.name}" for one in sets))
+    return Table("what a vector is worth", columns, rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", default="xquad_en,cran,xquad_zh,xquad_zh2en")
-    parser.add_argument("--engines", default="torch,onnx,onnx-int8,static,universal")
-    parser.add_argument("--memories", type=int, default=240)
-    parser.add_argument("--queries", type=int, default=100)
-    parser.add_argument("--cache", type=Path, default=Path("/var/tmp/avmfs-models"))
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args(arguments)
-    sets = [read_set(asked.data, name, asked.memories, asked.queries) for name in asked.sets.split(",")]
-    names = asked.engines.split(",")
-    loaded, load_s = {}, {}
-    for name in names:
-        began = time.perf_counter()
-        engine = engines.make(EmbeddingSettings(engine=name), asked.cache)
-        try:
-            engine.embed_batch(["ready"])
-        except EmbeddingUnavailable as problem:
-            print(f"bench_engines: {name}: {problem.reason}", file=sys.stderr)
-            return 2
-        loaded[name], load_s[name] = engine, time.perf_counter() - began
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for question in sets[0].questions:
-        for name in names:
-            began = time.perf_counter()
-            loaded[name].embed_batch([question], urgent=True)
-            times[name].append((time.perf_counter() - began) * 1e3)
-    results: list[Figures] = []
-    baseline: Matrix | None = None
-    for name in names:
-        began, count = time.perf_counter(), 0
-        recalls: dict[str, float] = {}
-        first: Matrix | None = None
-        for one in sets:
-            memories = loaded[name].embed_batch(one.memories).vectors
-            questions = loaded[name].embed_batch(one.questions).vectors
-            count += len(memories) + len(questions)
-            first = memories if first is None else first
-            recalls[one.name] = recall(questions, memories, one)
-        took = time.perf_counter() - began
-        assert first is not None
-        baseline = first if name == BASELINE else baseline
-        comparable = baseline is not None and baseline.shape == first.shape and name.startswith(("torch", "onnx"))
-        cosine = float(np.einsum("ij,ij->i", first, baseline).mean()) if comparable and baseline is not None else None
-        median = statistics.median(times[name])
-        results.append(
-            Figures(
-                name, loaded[name].model_id, first.shape[1], load_s[name], median,
-                percentile(sorted(times[name]), 0.99), statistics.median(times[names[0]]) / median, count / took,
-                cosine, recalls,
-            )
-        )  # fmt: skip
-    facts = {**machine(), "N": f"{asked.queries} questions a set", "baseline": names[0]}
-    print_header("embedding engines", facts)
-    print_table(
-        ["engine", "dim", "load s", "query ms", "p99 ms", f"x {names[0]}", "texts/s", "cosine",
-         *[f"R@10 {one.name}" for one in sets]],
-        [[r.engine, str(r.dimension), f"{r.load_s:.1f}", f"{r.query_ms:.2f}", f"{r.query_p99_ms:.2f}",
-          f"{r.ratio:.2f}", f"{r.per_second:.0f}", "-" if r.cosine is None else f"{r.cosine:.4f}",
-          *[f"{r.recall[one.name]:.3f}" for one in sets]] for r in results],
-    )  # fmt: skip
-    if asked.json is not None:
-        write_json(asked.json, {"facts": facts, "engines": [asdict(result) for result in results]})
-    return 0
+    parser = options(__doc__, "bench_engines", "torch and static, one round of 20 queries")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="of the sets")
+    parser.add_argument("--sets", default="xquad_en,cran,xquad_zh,xquad_zh2en", metavar="A,B", help="(%(default)s)")
+    parser.add_argument("--engines", type=names_among(ENGINES), metavar="A,B", help=",".join(ENGINES))
+    parser.add_argument("--memories", type=positive, metavar="N", help="of a set: 240")
+    parser.add_argument("--queries", type=positive, metavar="N", help="of a set: 100")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
+    )
+    return run_script("embedding engines", parser, measure, arguments)
 
 
 if __name__ == "__main__":

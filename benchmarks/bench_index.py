@@ -1,258 +1,244 @@
 """The index process under a store of many vectors: what each process holds, and what a question costs.
 
-    python -m benchmarks.bench_index [--sizes 0,10000,100000] [--questions 200] [--json FILE]
+    python -m benchmarks.bench_index [--sizes 0,10000,100000] [--questions 200] [--quick] [--json FILE]
 
-Each size is a daemon of its own, on a store with that many random vectors of --dimension numbers, with the static
-engine, so that what is measured is not a model. Proportional memory (PSS) is read from the kernel after the questions;
-it is the mount's growth over the smallest size that counts: it holds no vectors. `nearest` is one question to the
-index process over its socket; `search` is AVM.semantic of a question that was asked before, through the door.
+Each size is a daemon of its own, on a store with that many random vectors, with the static engine, so that what is
+measured is not a model. Proportional memory (PSS) is read from the kernel after the questions; it is the mount's growth
+over a store without vectors that counts: it holds none. `nearest` is one question to an index process over its socket,
+`search` AVM.semantic through the door, and through the mount the view; `in process` is a recall of 1,000 tokens without
+a daemon. All but `nearest` are of questions that were asked before, so their vectors are remembered.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import secrets
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import apsw
 import numpy as np
 
 from avmfs import AVM
-from avmfs.access import Policy, Principal
+from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.embed.static import StaticEmbedding
-from avmfs.errors import Busy
+from avmfs.errors import AvmError, Busy
 from avmfs.store.index_client import IndexClient
-from avmfs.store.index_server import IndexServer
-from avmfs.store.peers import proof
-from avmfs.store.sqlite import SqliteStore, open_direct
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY
-from benchmarks.figures import BenchmarkError, machine, percentile, print_header, print_table, write_json
-from benchmarks.harness import scratch_directory, stop_on_terminate, temporary_daemon
+from benchmarks import processes
+from benchmarks.clients import breaking_off, started_clients
+from benchmarks.daemons import Daemon, agents, temporary_daemon
+from benchmarks.figures import BenchmarkError, Figure, Round, Timing, over_rounds, summarize, timed_loop
+from benchmarks.harness import filesystem_of, scratch_directory
+from benchmarks.results import Table, Target, Value
+from benchmarks.script import Findings, Run, options, positive, run_script
+from benchmarks.vector_store import BENCH, index_process, plant
 
-BENCH = Principal("bench")
-DOCUMENTS = 200
-QUESTIONS = [f"what is known about {word}?" for word in ["coffee", "market", "dentist", "garden", "budget", "lisbon"]]
+STATIC = {"embedding": {"engine": "static", "allow_download": False}}
+QUESTIONS = [f"what is known about {word}" for word in ("coffee", "market", "dentist", "garden", "budget", "lisbon")]
+DEPTH = 400
+LIMIT_S = 60.0
+READY_WITHIN_S = 120.0
+MANY, MODERATE = 100_000, 10_000
+MB = 1024 * 1024 / 1e6
+WAYS = ("nearest", "search, door", "search, mount", "recall, in process")
 
 
 @dataclass(frozen=True)
-class Size:
-    """Bytes of PSS; milliseconds."""
+class Looked:
+    """What one size showed in one round: MiB by role, and times by way of asking."""
 
-    vectors: int
-    mount_pss: int
-    door_pss: int
-    index_pss: int
-    nearest_ms: float
-    nearest_p99_ms: float
-    search_ms: float
-    search_p99_ms: float
+    memory: Mapping[str, float]
+    times: Mapping[str, Round]
 
 
-def plant(path: Path, model: str, dimension: int, count: int) -> None:
-    """A store with ``count`` vectors, of passages that are rows made here: of DOCUMENTS small files, in turn."""
-    store = open_direct(path, Policy(), IndexRules())
-    store.submit(BENCH, "enroll")
-    for number in range(DOCUMENTS):
-        store.submit(BENCH, "write_path", path=[b"memory", b"%d" % number], data=b"coffee %d " % number * 50)
-    while store.queue_lengths()[0]:
-        store.submit(OPERATOR, "drain_lexical", limit=64)
-    store.submit(OPERATOR, "follow_model", model=model, dimension=dimension)
-    db = apsw.Connection(str(path))
-    documents = db.execute("select document, scope from passage order by id").fetchall()
-    first = db.execute("select min(id) from passage").get
-    with db:
-        db.executemany(
-            "insert into passage(document, part, scope, len, start, stop) values(?, ?, ?, 1, 0, 6)",
-            ((*documents[n % DOCUMENTS][:1], n, documents[n % DOCUMENTS][1]) for n in range(DOCUMENTS, count)),
-        )
-    db.close()
-    random = np.random.default_rng(0)
-    for at in range(0, count, 5000):
-        rows = random.standard_normal((min(5000, count - at), dimension)).astype(np.float32)
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        vectors = [[first + at + n, row.tobytes()] for n, row in enumerate(rows)]
-        store.submit(OPERATOR, "put_vectors", model=model, vectors=vectors)
-    store.close()
+def measure(run: Run) -> Findings:
+    sizes: Sequence[int] = run.options.sizes or ([0, 1000] if run.quick else [0, MODERATE, MANY])
+    questions: int = run.options.questions or (12 if run.quick else 200)
+    rounds: int = run.options.rounds or 1
+    dimension: int = run.options.dimension
+    run.begin(
+        stores=f"on {filesystem_of(run.local)}; random vectors of 200 small files; with 0, of a passage each",
+        questions=f"{questions} of each kind; {len(QUESTIONS)} of them in turn, asked before",
+        nearest=f"{DEPTH} of {dimension} dimensions",
+        rounds=f"{rounds}, each with every size in turn; figures are medians of rounds",
+    )
+    failures: dict[str, str] = {}
+    found: dict[int, list[Looked]] = {size: [] for size in sizes}
+    for _ in range(rounds):
+        for size in sizes:
+            with breaking_off(f"{size:,} vectors", failures), _named_errors():
+                found[size].append(_look(run.local, size, dimension, questions))
+    looked = {size: each for size, each in found.items() if each}
+    return Findings([_memory(looked), _times(looked)], _targets(looked), failures)
 
 
 @contextlib.contextmanager
-def server(path: Path, folder: Path) -> Iterator[IndexClient]:
-    """An index process on the store, and a client of it."""
-    key, address = secrets.token_bytes(32), folder / "index.sock"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_index", "--serve", str(path), str(address), key.hex()],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # as the daemon starts its children
-    )
+def _named_errors() -> Iterator[None]:
+    """What the product refuses ends this size only."""
     try:
-        yield IndexClient(address, ANYBODY, proof(key, ANYBODY), 30.0)
-    finally:
-        process.terminate()
-        process.wait(10)
+        yield
+    except (AvmError, EmbeddingUnavailable) as error:
+        raise BenchmarkError(str(error)) from error
 
 
-def serve(path: str, address: str, key: str) -> None:
-    import socket
-
-    store = SqliteStore(Path(path), open_direct(Path(path), Policy(), IndexRules())._submitter)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(16)
-    model = store.vector_model()
-    IndexServer(
-        listener, bytes.fromhex(key), store.connection, lambda: model and (model.model, model.dimension),
-        lambda passages: None, lambda figures: None,
-    ).run()  # fmt: skip
-
-
-def pss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return 1024 * int(line.split()[1])
-    raise BenchmarkError(f"no Pss of process {pid}")
-
-
-def children(supervisor: int) -> dict[str, int]:
-    """Pids of the daemon's processes by the name each shows."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            name, pid = entry.read_text().strip(), int(entry.parent.name)
-            if name.startswith("avm ") and _descends(pid, supervisor):
-                found[name.removeprefix("avm ")] = pid
-    return found
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
-
-
-def measure(local: Path, count: int, dimension: int, questions: int) -> Size:
-    nearest: list[float] = []
+def _look(local: Path, count: int, dimension: int, questions: int) -> Looked:
+    times: dict[str, Round] = {}
+    model = StaticEmbedding()
+    with scratch_directory(local) as folder:
+        plant(folder / "avm.db", model.model_id, model.dimension, count)
+        times["recall, in process"] = _in_process(folder, questions)
     if count:
-        with scratch_directory(local) as folder:
+        # A socket's path is limited to about a hundred bytes, and `local` may be long.
+        with scratch_directory(local) as folder, scratch_directory(Path(tempfile.gettempdir())) as short:
             plant(folder / "avm.db", "random", dimension, count)
-            random = np.random.default_rng(1)
-            with server(folder / "avm.db", folder) as client:
-                for number in range(questions + 1):
-                    vector = random.standard_normal(dimension).astype(np.float32)
-                    vector /= np.linalg.norm(vector)
-                    began = time.perf_counter()
-                    while True:
-                        try:
-                            client.nearest(BENCH, "random", vector, 400, np.zeros(0, np.int64), None)
-                            break
-                        except Busy:  # it is loading
-                            if number:
-                                raise
-                            time.sleep(0.1)
-                    if number:
-                        nearest.append((time.perf_counter() - began) * 1e3)
-    with temporary_daemon(local, embedding={"engine": "static"}) as daemon:
-        environment = dict(daemon.environment)
-        model = StaticEmbedding().model_id
-        with AVM(agent="bench", environ=environment) as avm:
-            status = _status(environment)
-            database = avm.database
-        if count:
-            _command(environment, "stop")
-            plant(database, model, 256, count)
-            _command(environment, "start", "--daemon")
-        status = _ready(environment, count)
-        with AVM(agent="bench", environ=environment) as avm:
-            searched: list[float] = []
-            for number in range(questions + len(QUESTIONS)):
-                began = time.perf_counter()
-                avm.semantic(QUESTIONS[number % len(QUESTIONS)])
-                if number >= len(QUESTIONS):
-                    searched.append((time.perf_counter() - began) * 1e3)
-            _through_mount(daemon.mountpoint)
-        sizes = {name: pss(pid) for name, pid in children(status["pid"]).items()}  # type: ignore[arg-type]
-        if count:
-            _command(environment, "stop")
-    return Size(
-        count, sizes["bench"], sizes["door"], sizes["index"],
-        statistics.median(nearest) if nearest else 0.0, percentile(sorted(nearest), 0.99) if nearest else 0.0,
-        statistics.median(searched), percentile(sorted(searched), 0.99),
-    )  # fmt: skip
+            with index_process(folder / "avm.db", short) as client:
+                times["nearest"] = summarize([_nearest(client, dimension, questions)])
+
+    def stock(database: Path) -> None:
+        plant(database, model.model_id, model.dimension, count)
+
+    with temporary_daemon(local, agents("bench"), STATIC, stock=stock) as daemon:
+        _until_loaded(daemon, count)
+        asked = _asked(questions)
+        with AVM(agent="bench", environ=dict(daemon.environment)) as avm:
+            times["search, door"] = summarize([timed_loop(avm.semantic, asked, LIMIT_S)])
+        with started_clients("benchmarks.index_ops", 1, os.environ) as (client_process,):
+            arguments = {"mountpoint": str(daemon.mountpoints["bench"]), "limit_s": LIMIT_S}
+            client_process.call("search", 2 * LIMIT_S, questions=QUESTIONS, **arguments)  # ask before
+            reply = client_process.call("search", 2 * LIMIT_S, questions=asked, **arguments)
+            times["search, mount"] = summarize([Timing(*reply)])
+        held = {role: sum(processes.memory(pid).proportional for pid in pids) for role, pids in daemon.roles().items()}
+    return Looked(held, times)
 
 
-def _through_mount(mountpoint: Path) -> None:
-    """The mount's own process searches, too: in a process of its own here, which may hang."""
-    for question in QUESTIONS:
-        subprocess.run(["cat", f"{mountpoint}/:search?q={question.rstrip('?')}"], capture_output=True, timeout=60)
+def _asked(questions: int) -> list[str]:
+    return [QUESTIONS[number % len(QUESTIONS)] for number in range(questions)]
 
 
-def _command(environment: dict[str, str], *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "avmfs_daemon", *words], env=environment, capture_output=True, text=True, timeout=120
-    )
-    if done.returncode:
-        raise BenchmarkError(f"{' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout
+def _in_process(folder: Path, questions: int) -> Round:
+    """Recall on a store that this process has opened itself."""
+    config = folder / "config.yaml"
+    config.write_text(json.dumps(STATIC))
+    environment = {**os.environ, **{f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}}
+    with AVM(db=folder / "avm.db", config=config, agent="bench", environ=environment) as avm:
+        memory = avm.agent_memory()
+        for question in QUESTIONS:
+            memory.recall(question, max_tokens=1000)
+        return summarize(
+            [timed_loop(lambda question: memory.recall(question, max_tokens=1000), _asked(questions), LIMIT_S)]
+        )
 
 
-def _status(environment: dict[str, str]) -> dict[str, object]:
-    found: dict[str, object] = json.loads(_command(environment, "status", "--json"))
-    return found
+def _nearest(client: IndexClient, dimension: int, questions: int) -> Timing:
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((questions + 1, dimension)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    nobody = np.zeros(0, np.int64)
+    give_up = time.monotonic() + READY_WITHIN_S
+    while True:
+        try:
+            client.nearest(BENCH, "random", vectors[0], DEPTH, nobody, None)
+            break
+        except Busy:  # it is loading
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+    return timed_loop(lambda vector: client.nearest(BENCH, "random", vector, DEPTH, nobody, None), vectors[1:], LIMIT_S)
 
 
-def _ready(environment: dict[str, str], count: int) -> dict[str, object]:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        status = _status(environment)
-        index, embedding = status["index"], status["embedding"]
-        assert isinstance(index, dict) and isinstance(embedding, dict)
-        if embedding["state"] == "ready" and index.get("vectors", 0) >= count:
-            return status
+def _until_loaded(daemon: Daemon, count: int) -> None:
+    """Until the daemon's model and its index are there, and every question has been asked once."""
+    give_up = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up:
+        status = daemon.status()
+        embedding = status.get("embedding", {})
+        if embedding.get("state") == "failed":
+            raise BenchmarkError(f"the daemon has no model: {embedding.get('reason')}")
+        if embedding.get("state") == "ready" and status.get("index", {}).get("vectors", 0) >= count:
+            with AVM(agent="bench", environ=dict(daemon.environment)) as avm:
+                for question in QUESTIONS:
+                    avm.semantic(question)
+            return
         time.sleep(0.2)
-    raise BenchmarkError("the index did not load in time")
+    raise BenchmarkError(f"the index is not loaded after {READY_WITHIN_S:g} s")
+
+
+# ---- what was found ----
+
+
+def _held(looked: Sequence[Looked], role: str) -> float:
+    return statistics.median(one.memory[role] for one in looked)
+
+
+def _growth(found: Mapping[int, Sequence[Looked]], size: int) -> float | None:
+    """Of the mount's child, in MiB, over a store without vectors."""
+    return _held(found[size], "mount") - _held(found[0], "mount") if 0 in found and size in found else None
+
+
+def _figure(looked: Sequence[Looked], way: str) -> Figure | None:
+    rounds = [one.times[way] for one in looked if way in one.times]
+    return over_rounds(rounds) if rounds else None
+
+
+def _memory(found: Mapping[int, Sequence[Looked]]) -> Table:
+    rows: list[Sequence[Value]] = []
+    for size, looked in found.items():
+        held = [_held(looked, role) for role in ("mount", "door", "index")]
+        rows.append((f"{size:,}", held[0], _growth(found, size), *held[1:]))
+    columns = ("vectors", "mount MiB", "more than without", "door MiB", "index MiB")
+    return Table("proportional memory", columns, rows)
+
+
+def _times(found: Mapping[int, Sequence[Looked]]) -> Table:
+    rows: list[Sequence[Value]] = []
+    for size, looked in found.items():
+        rows += [()] if rows else []
+        for way in WAYS:
+            if (figure := _figure(looked, way)) is not None:
+                base = _figure(found[0], way) if 0 in found else None
+                rows.append((
+                    f"{size:,}", way, figure.n, figure.median_us / 1e3, figure.p99_us / 1e3,
+                    figure.median_us / base.median_us if base is not None else None,
+                ))  # fmt: skip
+    return Table("one question", ("vectors", "way", "N", "median ms", "p99 ms", "times without vectors"), rows)
+
+
+def _targets(found: Mapping[int, Sequence[Looked]]) -> list[Target]:
+    growth = _growth(found, MANY)
+    targets = [
+        Target(
+            f"a mount's memory with {MANY:,} vectors, MB more than without",
+            None if growth is None else growth * MB,
+            "<=",
+            30,
+        )
+    ]
+    for size, bound in ((MODERATE, 2.0), (MANY, 10.0)):
+        figure = _figure(found.get(size, ()), "recall, in process")
+        what = f"recall in process, {size:,} vectors, asked before, median ms"
+        targets.append(Target(what, None if figure is None else figure.median_us / 1e3, "<=", bound))
+    return targets
+
+
+def _sizes(text: str) -> list[int]:
+    """An argparse type: '0,1000' as [0, 1000]."""
+    sizes = [int(number) for number in text.split(",")]
+    if min(sizes) < 0:
+        raise ValueError(text)
+    return sizes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    stop_on_terminate()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", default="0,10000,100000")
-    parser.add_argument("--dimension", type=int, default=384)
-    parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--local", type=Path, default=Path("/var/tmp"))
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args(arguments)
-    if asked.serve:
-        serve(*asked.serve)
-        return 0
-    try:
-        sizes = [measure(asked.local, int(s), asked.dimension, asked.questions) for s in asked.sizes.split(",")]
-    except (BenchmarkError, OSError) as problem:
-        print(f"bench_index: {problem}", file=sys.stderr)
-        return 2
-    facts = {**machine(), "N": f"{asked.questions} questions", "nearest": f"400 of {asked.dimension} dimensions"}
-    print_header("one process that scans vectors", facts)
-    mib = 1024 * 1024
-    print_table(
-        ["vectors", "mount MiB", "growth", "door MiB", "index MiB", "nearest ms", "p99", "search ms", "p99"],
-        [[str(s.vectors), f"{s.mount_pss / mib:.1f}", f"{(s.mount_pss - sizes[0].mount_pss) / mib:+.1f}",
-          f"{s.door_pss / mib:.1f}", f"{s.index_pss / mib:.1f}", f"{s.nearest_ms:.2f}", f"{s.nearest_p99_ms:.2f}",
-          f"{s.search_ms:.2f}", f"{s.search_p99_ms:.2f}"] for s in sizes],
-    )  # fmt: skip
-    if asked.json is not None:
-        write_json(asked.json, {"facts": facts, "sizes": [asdict(size) for size in sizes]})
-    return 0
+    parser = options(__doc__, "bench_index", "1,000 vectors, 12 questions")
+    parser.add_argument("--sizes", type=_sizes, metavar="N,N", help=f"0,{MODERATE},{MANY}")
+    parser.add_argument("--dimension", type=positive, default=384, metavar="N", help="of `nearest` (%(default)s)")
+    parser.add_argument("--questions", type=positive, metavar="N", help="200")
+    return run_script("one process that scans vectors", parser, measure, arguments)
 
 
 if __name__ == "__main__":

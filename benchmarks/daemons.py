@@ -67,10 +67,12 @@ def agents(*names: str, coherence: str = "close-to-open") -> list[dict[str, Any]
 def temporary_daemon(
     under: Path, entries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any] = WORDS_ONLY,
     environment: Mapping[str, str] | None = None, on_start: Callable[[Sequence[Path]], None] | None = None,
+    stock: Callable[[Path], None] | None = None,
 ) -> Iterator[Daemon]:  # fmt: skip
     """Start a daemon with an empty store in a new directory under `under`; stop it at the end. `entries` are
     mounts.yaml's but for the mountpoint, `settings` config.yaml, `environment` what is added to ours;
-    `on_start` is called with the mountpoints just before the process is started.
+    `on_start` is called with the mountpoints just before the process is started, and `stock` before that with the
+    path at which the daemon will look for its database.
 
     Raises BenchmarkError, with the end of the daemon's log, when the mounts are not ready in time.
     """
@@ -93,6 +95,8 @@ def temporary_daemon(
         (folders["AVM_CONFIG_DIR"] / "mounts.yaml").write_text(json.dumps({"mounts": listed}))
         (folders["AVM_CONFIG_DIR"] / "config.yaml").write_text(json.dumps(dict(settings)))
 
+        if stock is not None:
+            stock(folders["AVM_DATA_DIR"] / "avm.db")
         if on_start is not None:
             on_start(list(mountpoints.values()))
         started = time.monotonic()

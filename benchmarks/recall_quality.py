@@ -38,11 +38,12 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import avm_adapter
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import avm_adapter  # isort: skip  (it says where the product lies)
 from avmfs_config import SearchWeights
 
 from avmfs.memory import Memory
+from avmfs.search import pack
 from avmfs.search import recall as recalls
 from avmfs.search.engine import Engine
 
@@ -212,7 +213,7 @@ def calibrate(data: Path, names: Sequence[str], options: argparse.Namespace) -> 
         for store in stock(data, name, options.split, options.limit, options.pooled):
             engine = store.engine(SearchWeights())
             who, now = store.memory.who, store.memory.now()
-            asked = [(query.text, query.relevant) for query in store.queries]
+            asked: list[tuple[str, frozenset[str] | None]] = [(query.text, query.relevant) for query in store.queries]
             asked += [(text, None) for text in strangers(data, names, store, len(store.queries))]
             for text, relevant in asked:
                 hits = engine.passages(who, text, limit=50, now=now).hits
@@ -287,9 +288,9 @@ def stages(memory: Memory, text: str) -> Iterator[tuple[str, float]]:
     start = time.process_time()
     hits = engine.passages(who, text, limit=66, now=now).hits
     yield "fetching", (time.process_time() - start) * 1000
-    frame = recalls.pack.Frame(1000, 1000, "balanced", None, 0, UTC)
+    frame = pack.Frame(1000, 1000, "balanced", None, 0, UTC)
     start = time.process_time()
-    recalls.pack.pack(hits, frame, engine.counter)
+    pack.pack(hits, frame, engine.counter)
     yield "packing", (time.process_time() - start) * 1000
 
 

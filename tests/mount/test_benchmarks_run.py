@@ -27,9 +27,16 @@ RUNS = {
     "bench_files": [],
     "bench_idle": ["--mounts", "2"],
     "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
+    "bench_vectors": ["--sizes", "200", "--queries", "5"],
+    "bench_index": ["--sizes", "0,300", "--questions", "6"],
+    "bench_engines": ["--queries", "4", "--memories", "32"],
+    "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
-SELDOM = {"bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle"}
+SELDOM = {
+    "bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle",
+    "bench_vectors", "bench_index", "bench_engines", "bench_embedding",
+}  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
 

@@ -1,0 +1,19 @@
+"""Searching through a mount: what bench_index asks of a client process, for it may hang in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.clients import Command, reply_of
+from benchmarks.figures import timed_loop
+
+
+def commands() -> Mapping[str, Command]:
+    return {"search": search}
+
+
+def search(mountpoint: str, questions: list[str], limit_s: float) -> list[object]:
+    """Read `:search` for each question; one is one operation."""
+    paths = [Path(mountpoint, f":search?q={question}") for question in questions]
+    return reply_of(timed_loop(lambda path: path.read_bytes(), paths, limit_s))
