@@ -11,6 +11,7 @@ evaluator that takes an adapter file. Environment:
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -83,6 +84,7 @@ class Adapter:
         self._folder: Path | None = None
         self._avm: AVM | None = None
         self.ids: dict[str, str] = {}  # path: id
+        atexit.register(self.close)  # not every evaluator closes its last store
         if os.environ.get("AVM_BENCH_VECTORS"):
             engines.LocalEmbedding = KeptVectors  # type: ignore[attr-defined]  # where a door looks for it
 

@@ -6,7 +6,7 @@ Each size is a daemon of its own, on a store with that many random vectors, with
 measured is not a model. Proportional memory (PSS) is read from the kernel after the questions; it is the mount's growth
 over a store without vectors that counts: it holds none. `nearest` is one question to an index process over its socket,
 `search` AVM.semantic through the door, and through the mount the view; `in process` is a recall of 1,000 tokens without
-a daemon. All but `nearest` are of questions that were asked before, so their vectors are remembered.
+a daemon, on one thread. All but `nearest` are of questions that were asked before, so their vectors are remembered.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: as the daemon starts its children
 
 import numpy as np
 
