@@ -7,6 +7,7 @@ nothing of an invisible row goes into what it returns. Thread-safe.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from avmfs.store.table import ROW, Table, arrange
 from avmfs.text import segment
 
 _NEVER: Final = 2**63 - 1
+_PIECE: Final = 2048  # rows that are converted at once
 _MANY: Final = 4096  # changed documents above which everything is read anew
 _COLUMNS: Final = """select passage.id, passage.document, passage.part, passage.scope, node.parent,
  coalesce(passage.at, node.mtime), coalesce(version.seq, 0), passage.len, coalesce(passage.voice, ''),
@@ -83,8 +85,12 @@ class Catalogue:
         self._read = newest
 
     def _taken(self, rows: Any) -> NDArray[np.void]:
-        taken = [(*row[:8], self._voice(row[8] or " ".join(segment.terms(row[9]))), row[10], row[11]) for row in rows]
-        return np.array(taken, ROW)
+        """In pieces: a hundred thousand rows as Python values would stay in the process' memory."""
+        pieces = [np.zeros(0, ROW)]
+        while some := list(itertools.islice(rows, _PIECE)):
+            values = [(*row[:8], self._voice(row[8] or " ".join(segment.terms(row[9]))), *row[10:12]) for row in some]
+            pieces.append(np.array(values, ROW))
+        return np.concatenate(pieces)
 
     def _voice(self, voice: str) -> int:
         known = self._voices.get(voice)

@@ -192,7 +192,7 @@ def test_many_recalls_at_once_are_all_answered(notes: tuple[Path, Path]) -> None
     """The earlier AVM's mounts deadlocked on the pipe to the model."""
     for number in range(5):
         (notes[0] / f"fresh{number}.md").write_text(f"fresh note {number}\n")
-    question = ":recall?q=are semiconductor stocks overvalued, asks number"
+    question = ":recall?min_relevance=0&q=are semiconductor stocks overvalued, asks number"
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(cat, [notes[number % 2] / f"{question} {number}" for number in range(24)]))
     assert all("Silicon vendors" in answer and "unavailable" not in answer for answer in answers)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 ON_FILES = [each.name for each in views.all_views() if "file" in each.on]
 ON_DIRECTORIES = [each.name for each in views.all_views() if "directory" in each.on]
 ON_ROOT = [each.name for each in views.all_views() if {"directory", "root"} & each.on]
-NEEDED = {"search": "?q=alpha", "recall": "?q=alpha"}
+NEEDED = dict.fromkeys(("search", "recall", "plan", "why", "synthesis"), "?q=alpha")
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from views_fixtures import World, opened
 
+from avmfs import kept
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.pages import Pages
 from avmfs.fuse.replies import Replies
+from avmfs.fuse.resume import Continuity
 from avmfs.store import seen
 from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Real
@@ -37,7 +39,8 @@ def _size(entry: bytes) -> int:
 
 def _tree(world: World, agent: str = "alice") -> tuple[Tree, Replies, Real]:
     tree = Tree(world.agent(agent).memory, uid=os.getuid(), gid=os.getgid())
-    numbers = Numbers(tree)
+    world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat anything to
+    numbers = Numbers(tree, Continuity(tree, kept.make()))
     where, _ = tree.lookup(tree.node(1), b"memory")
     assert isinstance(where, Real)
     return tree, Replies(tree, numbers, SeenNames(seen.create())), where

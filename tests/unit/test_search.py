@@ -192,7 +192,7 @@ def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:
 def test_what_all_cosines_have_in_common_says_nothing() -> None:
     few, many = relevance_of([0.6, *[0.1] * 500], [0.0] * 501), relevance_of([0.6, *[0.5] * 500], [0.0] * 501)
     assert few[0] > 0.7
-    assert many[0] < 0.1
+    assert many[0] < 0.2
 
 
 def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not() -> None:
