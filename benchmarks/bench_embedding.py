@@ -33,8 +33,6 @@ from avmfs_daemon.embedding import YIELDING, EmbeddingService, PipeEmbedder
 from avmfs import AVM
 from avmfs.embed import engines
 from avmfs.embed.local import LocalEmbedding
-from avmfs.embed.protocol import EmbeddingUnavailable
-from avmfs.errors import AvmError
 from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, percentile, summarize, timed_loop
 from benchmarks.harness import filesystem_of
@@ -42,6 +40,7 @@ from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import Outcome, take_turns
 from benchmarks.script import Findings, Run, options, positive, run_script
 from benchmarks.texts import notes
+from benchmarks.vector_store import named_errors
 
 CHUNK = 128
 LIMIT_S = 300.0
@@ -70,7 +69,7 @@ def measure(run: Run) -> Findings:
         embedding_alone=f"{CHUNK} texts at once, {2 * rounds} times; both yield to others (nice {YIELDING})",
     )
     failures: dict[str, str] = {}
-    with contextlib.ExitStack() as doors, _named_errors():
+    with contextlib.ExitStack() as doors, named_errors():
         avms = {
             name: doors.enter_context(AVM(agent="bench", environ=dict(daemon.environment)))
             for name, daemon in daemons.items()
@@ -78,7 +77,7 @@ def measure(run: Run) -> Findings:
         written = _writes(daemons, avms, rounds, count, failures)
         bursts = {1: [_embedded_after(avms["on"], 1, seed) for seed in range(2 if run.quick else 20)]}
         bursts[burst] = [_embedded_after(avms["on"], burst, 99)]
-    with _service(chosen.engine, chosen.cache) as ways, _named_errors():
+    with _service(chosen.engine, chosen.cache) as ways, named_errors():
         alone = _alone(ways, 2 * rounds, failures)
     tables = [
         _rates("writes with embeddings", "off", written, 1),
@@ -91,14 +90,6 @@ def measure(run: Run) -> Findings:
         Target("embedding alone, of bare SentenceTransformer.encode", share, ">=", 0.8),
     ]
     return Findings(tables, targets, failures)
-
-
-@contextlib.contextmanager
-def _named_errors() -> Iterator[None]:
-    try:
-        yield
-    except (AvmError, EmbeddingUnavailable) as error:
-        raise BenchmarkError(str(error)) from error
 
 
 # ---- writes ----

@@ -11,14 +11,13 @@ a daemon, on one thread. All but `nearest` are of questions that were asked befo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +26,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: as the daemon starts i
 import numpy as np
 
 from avmfs import AVM
-from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.embed.static import StaticEmbedding
-from avmfs.errors import AvmError, Busy
+from avmfs.errors import Busy
 from avmfs.store.index_client import IndexClient
 from benchmarks import processes
 from benchmarks.clients import breaking_off, started_clients
@@ -38,7 +36,7 @@ from benchmarks.figures import BenchmarkError, Figure, Round, Timing, over_round
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Target, Value
 from benchmarks.script import Findings, Run, options, positive, run_script
-from benchmarks.vector_store import BENCH, index_process, plant
+from benchmarks.vector_store import BENCH, index_process, named_errors, plant
 
 STATIC = {"embedding": {"engine": "static", "allow_download": False}}
 QUESTIONS = [f"what is known about {word}" for word in ("coffee", "market", "dentist", "garden", "budget", "lisbon")]
@@ -73,19 +71,10 @@ def measure(run: Run) -> Findings:
     found: dict[int, list[Looked]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
-            with breaking_off(f"{size:,} vectors", failures), _named_errors():
+            with breaking_off(f"{size:,} vectors", failures), named_errors():
                 found[size].append(_look(run.local, size, dimension, questions))
     looked = {size: each for size, each in found.items() if each}
     return Findings([_memory(looked), _times(looked)], _targets(looked), failures)
-
-
-@contextlib.contextmanager
-def _named_errors() -> Iterator[None]:
-    """What the product refuses ends this size only."""
-    try:
-        yield
-    except (AvmError, EmbeddingUnavailable) as error:
-        raise BenchmarkError(str(error)) from error
 
 
 def _look(local: Path, count: int, dimension: int, questions: int) -> Looked:

@@ -21,6 +21,8 @@ import apsw
 import numpy as np
 
 from avmfs.access import Policy, Principal
+from avmfs.embed.protocol import EmbeddingUnavailable
+from avmfs.errors import AvmError
 from avmfs.store.index_client import IndexClient
 from avmfs.store.index_server import IndexServer
 from avmfs.store.peers import proof
@@ -106,3 +108,12 @@ def serve(database: Path, address: str, key: bytes) -> None:
 
 if __name__ == "__main__":
     serve(Path(sys.argv[1]), sys.argv[2], bytes.fromhex(sys.argv[3]))
+
+
+@contextlib.contextmanager
+def named_errors() -> Iterator[None]:
+    """What the product refuses ends what is being measured, not the script."""
+    try:
+        yield
+    except (AvmError, EmbeddingUnavailable) as error:
+        raise BenchmarkError(str(error)) from error

@@ -36,6 +36,7 @@ class Catalogue:
         self._lock = threading.Lock()
         self._rows: NDArray[np.void] = np.zeros(0, ROW)
         self._read = (-1, -1)  # newest of passage_log, newest of log
+        self._names: dict[str, str] = {}
         self._voices: dict[str, int] = {"": 0}
         self._voices_of: dict[str, frozenset[int]] = {}
         self._views: dict[str, tuple[Table, int]] = {}
@@ -88,9 +89,16 @@ class Catalogue:
         """In pieces: a hundred thousand rows as Python values would stay in the process' memory."""
         pieces = [np.zeros(0, ROW)]
         while some := list(itertools.islice(rows, _PIECE)):
-            values = [(*row[:8], self._voice(row[8] or " ".join(segment.terms(row[9]))), *row[10:12]) for row in some]
+            values = [(*row[:8], self._voice(row[8] or self._name(row[9])), *row[10:12]) for row in some]
             pieces.append(np.array(values, ROW))
         return np.concatenate(pieces)
+
+    def _name(self, author: str) -> str:
+        """An author as a voice. There are few of them, and many rows."""
+        known = self._names.get(author)
+        if known is None:
+            known = self._names[author] = " ".join(segment.terms(author))
+        return known
 
     def _voice(self, voice: str) -> int:
         known = self._voices.get(voice)

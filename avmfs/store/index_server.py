@@ -17,7 +17,6 @@ question whose time is over before its turn is refused, and so is one more than 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import selectors
 import socket
@@ -31,7 +30,7 @@ import numpy as np
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
-from avmfs.store.peers import proof
+from avmfs.store.peers import shown_agent
 from avmfs.store.scanning import Behind, FollowedTable, Opener
 from avmfs.store.vectors import Nearest
 from avmfs.store.writer import ANYBODY
@@ -200,12 +199,8 @@ class IndexServer:
                 self._clients.discard(client)
 
     def _greeted(self, item: Any) -> str:
-        agent = item.get("agent") if isinstance(item, dict) else None
-        shown = item.get("proof") if isinstance(item, dict) else None
-        if (
-            not isinstance(agent, str) or not isinstance(shown, bytes) or item.get("v") != wire.PROTOCOL
-            or not hmac.compare_digest(shown, proof(self._key, agent))
-        ):  # fmt: skip
+        agent = shown_agent(self._key, item)
+        if agent is None:
             raise BadQuestion("it could not show whom it speaks for")
         return agent
 

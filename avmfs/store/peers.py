@@ -31,6 +31,15 @@ def proof(key: bytes, agent: str) -> bytes:
     return hmac.new(key, agent.encode(), hashlib.sha256).digest()
 
 
+def shown_agent(key: bytes, greeting: Any) -> str | None:
+    """For whom the peer that sent this greeting has shown that it speaks, None for nobody."""
+    agent = greeting.get("agent") if isinstance(greeting, dict) else None
+    shown = greeting.get("proof") if isinstance(greeting, dict) else None
+    if not isinstance(agent, str) or not isinstance(shown, bytes) or greeting.get("v") != wire.PROTOCOL:
+        return None
+    return agent if hmac.compare_digest(shown, proof(key, agent)) else None
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     sock: socket.socket
@@ -215,12 +224,8 @@ class Peers:
                 self._asked(peer, item)
 
     def _greet(self, peer: Peer, item: Any) -> None:
-        agent = item.get("agent") if isinstance(item, dict) else None
-        shown = item.get("proof") if isinstance(item, dict) else None
-        if (
-            not isinstance(agent, str) or not isinstance(shown, bytes) or item.get("v") != wire.PROTOCOL
-            or not hmac.compare_digest(shown, proof(self._key, agent))
-        ):  # fmt: skip
+        agent = shown_agent(self._key, item)
+        if agent is None:
             log.warning("writer: a peer could not show whom it speaks for")
             self._drop(peer)
             return
