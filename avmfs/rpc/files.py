@@ -1,0 +1,139 @@
+"""Methods of the door about files and directories: read, write, list, move, remove.
+
+They go through the same tree as a mount, so that a view is read and written here as there. Called through the registry.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Invalid, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Kind
+from avmfs.rpc.methods import method
+from avmfs.vfs import address
+from avmfs.vfs.address import Alias
+from avmfs.vfs.tree import Tree
+
+PIECE = 8 * 1024 * 1024
+
+
+@method
+def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
+    """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of ``limit`` bytes (at most 8 MiB),
+    a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart."""
+    if offset < 0:
+        raise Invalid(f"offset {offset}: expected 0 or more")
+    if not 1 <= limit <= PIECE:
+        raise Invalid(f"limit {limit}: expected 1 to {PIECE}")
+    if not banner:
+        quiet = replace(memory, quiet=True)
+        try:
+            return read(quiet, path, offset, limit)  # type: ignore[no-any-return]
+        finally:
+            memory.error = quiet.error
+    tree = _tree(memory)
+    handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
+    try:
+        data = handle.read(offset, limit if not handle.direct else PIECE)
+        if handle.direct:
+            pieces = [data]
+            while piece := handle.read(offset + sum(map(len, pieces)), PIECE):
+                pieces.append(piece)
+            return {"data": b"".join(pieces), "more": False}
+        return {"data": data, "more": len(data) == limit}
+    finally:
+        handle.release()
+
+
+@method
+def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict[str, Any]:
+    """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}."""
+    where = _canonical(memory, path)
+    with memory.reading() as reader:
+        try:
+            real = isinstance(address.locate(memory, reader, where), address.Real)
+        except NotFound:
+            real = True
+    if real:
+        memory.enroll()
+        written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode)
+        return {"path": paths.text(where), "version": written["version"]}
+    tree = _tree(memory)
+    handle = tree.open(tree.locate(where), os.O_WRONLY)
+    try:
+        handle.write(0, data)
+        handle.flush()
+    finally:
+        handle.release()
+    return {"path": paths.text(where), "version": None}
+
+
+@method
+def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
+    """The entries of a directory, or the file itself: [{"name", "kind", "size", "mtime", "mode"}] by name."""
+    tree = _tree(memory)
+    where = _canonical(memory, path)
+    found = tree.locate(where)
+    attributes = tree.attributes(found)
+    if not stat.S_ISDIR(attributes.mode):
+        return [_entry(paths.split(where)[-1], attributes)]
+    return [_entry(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
+
+
+@method
+def remove(memory: Memory, path: str, recursive: bool = False) -> dict[str, Any]:
+    return {"removed": memory.delete(path, recursive=recursive)}
+
+
+@method
+def move(memory: Memory, source: str, target: str) -> dict[str, Any]:
+    moved = memory.move(source, target)
+    return {"moved": [[paths.text(old), paths.text(new)] for old, new in moved]}
+
+
+@method
+def make_directory(memory: Memory, path: str) -> dict[str, Any]:
+    memory.make_directories(memory.real_parts(paths.raw(path)))
+    return {}
+
+
+def _tree(memory: Memory) -> Tree:
+    return Tree(memory, uid=os.getuid(), gid=os.getgid())
+
+
+def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:
+    """The path with aliases spelled out and directories' symlinks followed; the last name may be a view."""
+    parts = memory.real_parts(paths.raw(path))
+    if not parts or parts[0] in (paths.TELL, address.ASK):
+        return paths.join(parts)
+    with memory.reading() as reader:
+        directory = b"/" if len(parts) == 1 else _directory(memory, reader, parts[:-1])
+        where = directory.rstrip(b"/") + b"/" + parts[-1]
+        try:
+            found = address.locate(memory, reader, where)
+        except NotFound:
+            return where
+        symlink = isinstance(found, address.Real) and found.node.kind is Kind.SYMLINK
+        if follow and (symlink or isinstance(found, Alias)):
+            return reader.path(memory.resolve(reader, where).id)
+        return where
+
+
+def _directory(memory: Memory, reader: Any, parts: tuple[bytes, ...]) -> bytes:
+    try:
+        return bytes(reader.path(memory.resolve(reader, paths.join(parts)).id))
+    except NotFound:
+        return paths.join(parts)
+
+
+def _entry(name: bytes, found: Any) -> dict[str, Any]:
+    kind = "directory" if stat.S_ISDIR(found.mode) else "symlink" if stat.S_ISLNK(found.mode) else "file"
+    return {
+        "name": paths.text(name), "kind": kind, "size": found.size, "mtime": found.mtime,
+        "mode": stat.filemode(found.mode),
+    }  # fmt: skip

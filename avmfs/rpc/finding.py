@@ -1,0 +1,96 @@
+"""Methods of the door about finding and remembering: search, recall, remember, warmup. Called through the registry."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Busy, Invalid, StoreFailed
+from avmfs.memory import Memory
+from avmfs.node import Kind
+from avmfs.rpc.methods import method
+from avmfs.search.engine import Answer
+from avmfs.search.pack import format_search, summary
+from avmfs.text import segment
+
+WARMUP_S = 100.0  # below the client's own time limit
+
+
+@method
+def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid") -> dict[str, Any]:
+    """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
+    if mode not in ("hybrid", "lexical", "semantic"):
+        raise Invalid(f"search mode {mode!r}")
+    if not 1 <= limit <= 1000:
+        raise Invalid(f"limit {limit}: expected 1 to 1000")
+    answer = memory.search(q, limit=limit, under=_under(memory, under), mode=mode)  # type: ignore[arg-type]
+    return {"text": format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+
+
+@method
+def recall(
+    memory: Memory, q: str, max_tokens: int | None = None, min_relevance: float | None = None,
+    strategy: str = "balanced", under: str = "/", cite: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
+    if min_relevance is not None and not 0 <= min_relevance <= 1:  # also refuses nan
+        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
+    found = memory.recall(
+        q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=_under(memory, under), cite=cite
+    )
+    return {
+        "text": found.text, "tokens": found.tokens, "degraded": found.degraded, "seq": found.seq,
+        "items": len(found.hits),
+    }  # fmt: skip
+
+
+@method
+def remember(
+    memory: Memory, content: str, title: str | None = None, path: str | None = None, tags: list[str] | None = None,
+    importance: float | None = None, namespace: str | None = None, created: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """{"path"} of the new memory."""
+    where = memory.remember(
+        content, title=title, path=path, tags=tags or (), importance=importance, namespace=namespace, created=created
+    )
+    return {"path": where}
+
+
+@method
+def warmup(memory: Memory) -> dict[str, Any]:
+    """Wait until the model is there and has embedded a word. {"model", "dimension"}. Raises StoreFailed with the
+    reason when there is none, Busy when it takes longer than WARMUP_S."""
+    host = memory.around.host
+    state = host("status", {})["embedding"] if host is not None else {}
+    deadline = time.monotonic() + WARMUP_S
+    while host is not None and state.get("state") == "loading":
+        if time.monotonic() > deadline:
+            raise Busy(f"the model is not loaded after {WARMUP_S:g} s")
+        time.sleep(0.1)
+        state = host("status", {})["embedding"]
+    answer = memory.around.engine.search(memory.who, "warmup", limit=1, mode="semantic")
+    if answer.degraded is not None:
+        raise StoreFailed(f"semantic search unavailable: {answer.degraded}")
+    return {"model": state.get("model"), "dimension": state.get("dimension")}
+
+
+def _under(memory: Memory, under: str) -> tuple[bytes, ...]:
+    if under == "/":
+        return ()
+    with memory.reading() as reader:
+        node = memory.resolve(reader, under)
+        if node.kind is not Kind.DIRECTORY:
+            raise Invalid("not a directory", under)
+        return paths.split(reader.path(node.id))
+
+
+def _hits(answer: Answer) -> Any:
+    terms = segment.query_terms(answer.query)
+    return [
+        {
+            "path": paths.text(scored.hit.path), "handle": f"@{scored.hit.handle}", "relevance": scored.relevance,
+            "score": scored.score, "summary": summary(scored.hit.text, terms),
+        }
+        for scored in answer.hits
+    ]  # fmt: skip
