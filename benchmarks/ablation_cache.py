@@ -26,7 +26,7 @@ class NoBodies(peek.Remembered):
 class NoNodes(NoBodies):
     """Only what an agent may see: each step of a path is a SELECT, and so are the bytes."""
 
-    def add(self, moment: int, node: Node) -> None:
+    def add(self, moment: int, *nodes: Node) -> None:
         pass
 
     def add_absent(self, moment: int, parent: int, name: bytes) -> None:

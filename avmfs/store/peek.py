@@ -104,10 +104,12 @@ class Remembered:
 
     # Adding, of what was read since ``moment`` -----------------------------------------------------------
 
-    def add(self, moment: int, node: Node) -> None:
+    def add(self, moment: int, *nodes: Node) -> None:
         with self.lock:
-            if self._takes(moment) and (node.parent is not None or node.id == ROOT):
-                self._keep(node)
+            if self._takes(moment):
+                for node in nodes:
+                    if node.parent is not None or node.id == ROOT:
+                        self._keep(node)
 
     def add_absent(self, moment: int, parent: int, name: bytes) -> None:
         with self.lock:

@@ -133,11 +133,9 @@ class SqliteStore:
         while True:
             with Lone(self._connections) as db:
                 rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
-            for row in rows:
-                node = node_of(row)
-                kept.add(moment, node)  # who lists asks for each of them next
-                if node.scope in visible and (node.expires is None or node.expires > now):
-                    found.append(node)
+            nodes = [node_of(row) for row in rows]
+            kept.add(moment, *nodes)  # who lists asks for each of them next
+            found += [node for node in nodes if node.scope in visible and (node.expires is None or node.expires > now)]
             # Pages that others' rows fill are passed over.
             if len(rows) < limit:
                 return found, False

@@ -27,6 +27,8 @@ _DIRECTORIES = 50_000  # remembered places of directories
 _PRINCIPALS = 4096
 _FEW_VERSIONS = 16
 
+_KINDS = {int(kind): kind for kind in Kind}
+
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 
 
@@ -34,7 +36,7 @@ def node_of(row: tuple[Any, ...]) -> Node:
     """A Node from a row of the columns NODE."""
     id_, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires = row
     return Node(
-        id_, parent, bytes(name), Kind(kind), mode, uid, gid, size,
+        id_, parent, name, _KINDS[kind], mode, uid, gid, size,
         mtime if atime is None else atime, mtime, ctime, scope, document, expires,
     )  # fmt: skip
 

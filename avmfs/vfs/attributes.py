@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from avmfs import paths
 from avmfs.memory import Memory
@@ -19,9 +20,8 @@ from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Rea
 TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """stat(2): times in ns, ``blocks`` of 512 bytes."""
+class Attributes(NamedTuple):
+    """stat(2): times in ns, ``blocks`` of 512 bytes. A tuple because one is made for every stat()."""
 
     ino: int
     mode: int

@@ -6,7 +6,6 @@ that a takeover does not wait for it.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from avmfs import paths, views
@@ -17,16 +16,14 @@ from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, Vi
 from avmfs.vfs.nodes import MailHandle, QuestionHandle, ViewHandle, VirtualHandle
 from avmfs.views import AtEnd, Context, Rendered
 
-_NODE = tuple(field.name for field in fields(Node))
-
 
 def plain_node(node: Node) -> list[Any]:
-    return [int(node.kind) if name == "kind" else getattr(node, name) for name in _NODE]
+    return [int(value) if isinstance(value, Kind) else value for value in node]
 
 
 def node_from(values: list[Any]) -> Node:
-    known = dict(zip(_NODE, values, strict=True))
-    return Node(**{**known, "kind": Kind(known["kind"])})
+    node = Node(*values)
+    return node._replace(kind=Kind(node.kind))
 
 
 def plain_address(found: Address) -> list[Any]:

@@ -7,7 +7,6 @@ exact errno. Slow views simply take their time: whoever calls must not be the on
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
 import stat
@@ -103,7 +102,7 @@ class Tree:
         except (Stale, NotFound):
             if not isinstance(found, Real):
                 raise
-            return self._attributer.of_node(dataclasses.replace(found.node, parent=None))
+            return self._attributer.of_node(found.node._replace(parent=None))
 
     def names(self, found: Address) -> list[listings.Entry]:
         """All entries but . and .., in order of name; views are never among them."""
@@ -362,7 +361,7 @@ class Tree:
     def _remember_removed(self, node: Node | None) -> None:
         if node is not None and node.kind is not Kind.FILE:
             with self._mutex:
-                self._removed[node.id] = dataclasses.replace(node, parent=None)
+                self._removed[node.id] = node._replace(parent=None)
                 while len(self._removed) > REMOVED_KEPT:
                     self._removed.pop(next(iter(self._removed)))
 
