@@ -69,12 +69,17 @@ _BEFORE: Final = re.compile(
 )
 _BETWEEN: Final = re.compile(r"\s*(?:and|to|until|through|till|-|–|—|到|至)\s*\Z", re.IGNORECASE)
 
-_TELLS: Final = re.compile(
-    rf"\b(?:{_YEAR}|yesterday|today|tonight|tomorrow|last|next|ago|since|week(?:end)?s?|months?|years?|days?|hours?|"
-    rf"morning|evening|noon|recently|{'|'.join(_DAYS)}|{'|'.join(m for m in _MONTHS if m not in ('may', 'march'))})\b|"
-    r"\b\d{1,2}(?::\d\d|\s?[ap]m\b)|\b(?:[Ii]n|[Oo]n) (?:May|March)\b|\b(?:May|March) \d|"
-    r"[昨今明前后]天|[上下这本]个?[周月]|[去今明前]年|\d+[年月日号]|[一二三四五六七八九十]+月|星期|小时",
-    re.IGNORECASE,
+# Every note is asked whether it names a time: a set of words answers ten times as fast as one pattern.
+_TIME_WORDS: Final = frozenset({
+    "yesterday", "today", "tonight", "tomorrow", "last", "next", "ago", "since", "week", "weeks", "weekend", "weekends",
+    "month", "months", "year", "years", "day", "days", "hour", "hours", "morning", "evening", "noon", "recently",
+    *_DAYS, *_MONTHS,
+} - {"may", "march"})  # fmt: skip
+_WORDS: Final = re.compile(r"\w+")
+_FIGURES: Final = re.compile(rf"\b(?:{_YEAR}\b|\d{{1,2}}(?::\d\d|\s?[ap]m\b))")
+_MONTHS_OR_VERBS: Final = re.compile(r"\b(?:[io]n (?:may|march)\b|(?:may|march) \d)")
+_HAN_TIMES: Final = re.compile(
+    r"[昨今明前后]天|[上下这本]个?[周月]|[去今明前]年|\d+[年月日号]|[一二三四五六七八九十]+月|星期|小时"
 )
 _WHEN: Final = re.compile(
     r"^\W*(?:(?:and|so|but)\s+)?(?:when\b|since when\b|(?:in|on|at|by)?\s*(?:which|what)\s+(?:exact\s+)?"
@@ -129,7 +134,13 @@ def asks_when(question: str) -> bool:
 
 def tells_time(text: str) -> bool:
     """Is a time named in it, by date or by word?"""
-    return _TELLS.search(text[:READ]) is not None
+    text = text[:READ].lower()
+    words = set(_WORDS.findall(text))
+    if not _TIME_WORDS.isdisjoint(words) or _FIGURES.search(text):
+        return True
+    if not words.isdisjoint(("may", "march")) and _MONTHS_OR_VERBS.search(text):
+        return True
+    return not text.isascii() and _HAN_TIMES.search(text) is not None
 
 
 YEARS: Final = 10

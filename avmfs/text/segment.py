@@ -91,6 +91,10 @@ def terms(text: str) -> list[str]:
     non-alphanumerics, English Snowball stems, overlapping pairs in scripts without spaces (a lone character
     as itself). Each is 1 to TERM_MAX characters. Takes any str and never raises; linear in its length.
     """
+    folded = _folded(text)
+    if folded.isascii():  # most text: all stems in one call
+        words = [word[:TERM_MAX] for word in _WORD.findall(folded)]
+        return [stem[:TERM_MAX] or word for stem, word in zip(_stemmer().stemWords(words), words, strict=True)]
     return [term for _, term in _words(text)]
 
 

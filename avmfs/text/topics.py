@@ -39,14 +39,19 @@ def topics(text: str) -> tuple[tuple[str, str], ...]:
     text = text[:READ]
     weight: Counter[str] = Counter()
     shown: dict[str, Counter[str]] = {}
+    mentions: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
     for name, times in _candidates(text):
+        mentions[name] += 1
+        weights[name] += times
+    for name, times in weights.items():
         key = " ".join(segment.terms(name))
         if not key or len(name) > NAME_MAX or key.isdigit() or _CALENDAR.fullmatch(name):
             continue
         if segment.only_function_words(name):
             continue
         weight[key] += times
-        shown.setdefault(key, Counter())[name] += 1
+        shown.setdefault(key, Counter())[name] += mentions[name]
     best = sorted(weight, key=lambda key: (-weight[key], key))[:MOST]
     return tuple((key, min(shown[key], key=lambda name: (-shown[key][name], name))) for key in best)
 
