@@ -3,7 +3,7 @@
 Owns a memory that is right by construction: it is bound to the header of the WAL index, 48 bytes that SQLite itself
 changes with every commit of any process (wal.c, WalIndexHdr) and that every connection has mapped. As long as they
 are the same, nothing in the database has changed. When they differ, the log tells what has: the nodes it names are
-read anew, and so is every directory when a name came or went. Where that may not be all (a directory that moved takes
+read anew, and so are the directories where a name came or went. Where that may not be all (a directory that moved takes
 what is below it along, rules change scopes, too much happened), everything is forgotten.
 
 What the log does not tell must not be remembered: unlinked files, whose bytes change without a row.
@@ -48,7 +48,8 @@ _LOG: Final = f"select op, node from log where seq > ? order by seq limit {_ROWS
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
-_NAMES: Final = frozenset(("create", "remove", "rename", "mkdir", "rmdir"))
+_DIRECTORY_NAMES: Final = frozenset(("mkdir", "rmdir"))
+_NAMES: Final = _DIRECTORY_NAMES | {"create", "remove", "rename"}
 _NOTHING: Final = frozenset(("tell",))
 
 
@@ -156,23 +157,24 @@ class Remembered:
 
     def _reread(self, db: apsw.Connection, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
-        ops: dict[int, set[str]] = {}
+        ops: dict[int, list[str]] = {}
         for op, node in rows:
             if op not in _NOTHING:
-                ops.setdefault(node, set()).add(op)
+                ops.setdefault(node, []).append(op)
         found: dict[int, Node | None] = {}
         for number, done in ops.items():
-            if not done <= _ONE_NODE | _NAMES:
+            if not set(done) <= _ONE_NODE | _NAMES:
                 return None
             row = db.execute(_NODE_BY_ID, (number,)).fetchone()
             node = found[number] = None if row is None else node_of(row)
-            moved = done & {"create", "remove", "rename"}
+            moved = not {"create", "remove", "rename"}.isdisjoint(done)
             if moved and (node is None or node.kind is Kind.DIRECTORY):
                 return None  # with all that is below it
         nodes, names = set(ops), set()
-        if any(done & _NAMES for done in ops.values()):
-            nodes |= self._directories
-            self.subdirectories.clear()
+        for number, done in ops.items():
+            nodes |= self._touched(number, done, found[number])
+            if not _DIRECTORY_NAMES.isdisjoint(done):
+                self.subdirectories.clear()
         for number in nodes:
             gone = self._drop(number)
             if gone is not None and number in found and gone.parent is not None:
@@ -187,6 +189,19 @@ class Remembered:
                 nodes.add(before)
             self._keep(node)
         return Changes(frozenset(nodes), frozenset(names))
+
+    def _touched(self, number: int, done: list[str], node: Node | None) -> set[int]:
+        """The directories in which this node's name came or went: their times have changed. All, where that is not
+        known."""
+        steps = [op for op in done if op in _NAMES]
+        if not steps:
+            return set()
+        before = self.nodes.get(number)
+        places = {each.parent for each in (before, node) if each is not None and each.parent is not None}
+        from_nowhere = steps[0] in ("create", "mkdir")
+        if len(steps) > 1 or not (from_nowhere or (before is not None and before.parent is not None)):
+            return self._directories | places
+        return places
 
     def _forget(self) -> None:
         for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies, self._directories):
