@@ -74,6 +74,10 @@ class BareRows:
 
     def create(self, path: str, data: bytes) -> None:
         """Two commits: see the module."""
+        self.create_name(path)
+        self.create_body(path, data)
+
+    def create_name(self, path: str) -> None:
         parent, name = _split(path)
         self._sync("normal")
         with self._transaction():
@@ -81,12 +85,15 @@ class BareRows:
                 "insert into node(parent, name, size, version, changed) values(?, ?, 0, 0, ?)",
                 (parent, name, time.time_ns()),
             )
-            node = self._db.last_insert_rowid()
-            self._note("create", node, path)
+            self._note("create", self._db.last_insert_rowid(), path)
         self._sync("full")
+
+    def create_body(self, path: str, data: bytes) -> None:
         with self._transaction():
-            self._replace(node, data, None)
-            self._note("write", node, path)
+            found = self.look(path)
+            assert found is not None, path
+            self._replace(found[0], data, None)
+            self._note("write", found[0], path)
 
     def overwrite(self, path: str, data: bytes) -> None:
         with self._transaction():

@@ -22,6 +22,7 @@ from benchmarks.clients import Client, breaking_off, run_together, started_clien
 from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
+from benchmarks.leanfs import mounted_leanfs
 from benchmarks.minifs import MOUNT_OPTIONS, mounted_minifs
 from benchmarks.pyfs import mounted_pyfs
 from benchmarks.results import Table, Target, Value
@@ -36,10 +37,11 @@ VARIANTS = {
     "C+SQLite": "minifs, and then the least SQLite statements for it, durable (bare_rows.py)",
     "mfusepy": "pyfs.py: in memory, libfuse's threads, timeouts 0",
     "mfusepy -s": "the same without threads",
+    "Python": "leanfs.py: the least that Python with one writer process can do, everything cached",
     "avmfs strict": "a mount with coherence: strict, where the kernel keeps nothing",
     "avmfs": "a mount as configured by default",
 }
-OPTIONAL = ("C2", "mfusepy -s")
+OPTIONAL = ("C2", "mfusepy -s", "Python")
 MEMORY_DISK = Path("/dev/shm")
 N = {
     "stat": 20_000, "miss": 20_000, "read": 4000, "overwrite": 400, "append": 400, "create": 300, "rename": 300,
@@ -117,6 +119,8 @@ def _open(run: Run, variants: Sequence[str]) -> dict[str, Place]:
                 base = run.ending.enter_context(mounted_minifs())
             case "mfusepy" | "mfusepy -s":
                 base = run.ending.enter_context(mounted_pyfs(threads=variant == "mfusepy"))
+            case "Python":
+                base = run.ending.enter_context(mounted_leanfs(run.local))
             case _:
                 continue
         places[variant] = Place(base, sorted(set(processes.descendants(os.getpid())) - before))
