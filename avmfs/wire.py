@@ -15,7 +15,9 @@ import msgpack
 
 PROTOCOL = 1  # in every greeting; a peer of another version is refused
 LIMIT = 64 * 1024 * 1024
+PIECE = 64 * 1024  # received at once: more would be mapped and unmapped anew each time
 _LENGTH = struct.Struct(">I")
+_TIMEVAL = struct.Struct("@ll")
 
 
 class FrameError(ValueError):
@@ -56,6 +58,33 @@ def receive(sock: socket.socket, limit: int = LIMIT) -> Any:
     return unpack(_exactly(sock, length))
 
 
+def receive_answer(sock: socket.socket, limit: int = LIMIT) -> Any:
+    """Like receive(), from a peer that sends nothing but an answer to each request: most come in one piece. Raises
+    FrameError for more than one."""
+    data = sock.recv(PIECE)
+    if not data:
+        raise EOFError("the peer closed the connection")
+    if len(data) < _LENGTH.size:
+        data += _exactly(sock, _LENGTH.size - len(data))
+    (length,) = _LENGTH.unpack_from(data)
+    if length > limit:
+        raise FrameError(f"a frame of {length} bytes, {limit} are allowed")
+    missing = _LENGTH.size + length - len(data)
+    if missing < 0:
+        raise FrameError("more than one answer")
+    if missing:
+        data += _exactly(sock, missing)
+    return unpack(memoryview(data)[_LENGTH.size :])
+
+
+def limit_waiting(sock: socket.socket, seconds: float) -> None:
+    """Let the kernel end what waits on a blocking socket for longer (BlockingIOError): settimeout() would ask it
+    before each call whether it would have to wait."""
+    whole, rest = divmod(max(seconds, 0.001), 1)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(rest * 1e6)))
+
+
 class Assembler:
     """Collects frames from what a non-blocking socket delivers."""
 
@@ -86,7 +115,7 @@ def _no_extension(code: int, data: bytes) -> Any:
 def _exactly(sock: socket.socket, length: int) -> bytes:
     piece = bytearray()
     while len(piece) < length:
-        more = sock.recv(min(length - len(piece), 1 << 20))
+        more = sock.recv(min(length - len(piece), PIECE))
         if not more:
             raise EOFError("the peer closed the connection")
         piece += more

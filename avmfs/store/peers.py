@@ -191,12 +191,12 @@ class Peers:
     def _read(self, peer: Peer) -> None:
         try:
             if peer.agent is None:
-                data, descriptors, _, _ = socket.recv_fds(peer.sock, 1 << 20, 2)
+                data, descriptors, _, _ = socket.recv_fds(peer.sock, wire.PIECE, 2)
                 if descriptors:
                     peer.forget_descriptors()
                     peer.descriptors = list(descriptors)
             else:
-                data = peer.sock.recv(1 << 20)
+                data = peer.sock.recv(wire.PIECE)
             frames = peer.frames.feed(data)
         except BlockingIOError:
             return

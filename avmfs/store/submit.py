@@ -49,6 +49,7 @@ class Lane:
         self._patience = patience_s
         self._number = number
         self._sock: socket.socket | None = None
+        self._waits = 0.0  # seconds that the kernel lets us wait on it
 
     def call(self, request: list[Any], number: int | None = None) -> Any:
         """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``. ``number``
@@ -63,7 +64,7 @@ class Lane:
             try:
                 sock = self._connected(deadline)
                 sock.sendall(message)
-                number, error, result = wire.receive(sock)
+                number, error, result = wire.receive_answer(sock)
                 if number != self._number:
                     raise wire.FrameError("an answer to another request")
                 break
@@ -78,12 +79,16 @@ class Lane:
         return result
 
     def _connected(self, deadline: float) -> socket.socket:
+        left = max(0.1, deadline - time.monotonic())
         if self._sock is None:
             self._sock = socket.socket(socket.AF_UNIX)
-            self._sock.settimeout(max(0.1, deadline - time.monotonic()))
+            wire.limit_waiting(self._sock, left)
+            self._waits = left
             self._sock.connect(os.fspath(self._address))
             wire.send(self._sock, self._greeting)
-        self._sock.settimeout(max(0.1, deadline - time.monotonic()))
+        elif self._waits < left - 0.5:  # it was made when there was less time
+            wire.limit_waiting(self._sock, left)
+            self._waits = left
         return self._sock
 
     def close(self) -> None:

@@ -101,3 +101,37 @@ def test_receive_knows_the_end_the_limit_and_the_clock() -> None:
         theirs.close()
         with pytest.raises(EOFError):
             wire.receive(ours)
+
+
+def test_an_answer_is_whole_however_it_comes_and_alone() -> None:
+    """In one piece, byte by byte, larger than a piece; two at once are refused."""
+    for value in ([1, None, {"size": 3}], ["x" * (3 * wire.PIECE)]):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            whole = wire.frame(value)
+            sender = threading.Thread(target=_dribble, args=(theirs, whole, 1 if len(whole) < 100 else 5000))
+            sender.start()
+            assert wire.receive_answer(ours) == value
+            sender.join(10)
+            theirs.sendall(wire.frame(value)[: wire.PIECE])
+            if len(whole) < 100:
+                assert wire.receive_answer(ours) == value
+                theirs.sendall(whole + whole)
+                with pytest.raises(wire.FrameError):
+                    wire.receive_answer(ours)
+
+
+def test_the_kernel_ends_what_waits_too_long() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.limit_waiting(ours, 0.05)
+        with pytest.raises(BlockingIOError):
+            wire.receive_answer(ours)
+        theirs.close()
+        with pytest.raises(EOFError):
+            wire.receive_answer(ours)
+
+
+def _dribble(sock: socket.socket, data: bytes, piece: int) -> None:
+    for at in range(0, len(data), piece):
+        sock.sendall(data[at : at + piece])
