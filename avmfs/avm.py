@@ -16,7 +16,6 @@ from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
-from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
@@ -39,9 +38,9 @@ class AVM:
     ) -> None:  # fmt: skip
         environ = os.environ if environ is None else environ
         where = located(environ, db, config)
-        self.agent = who_am_i(agent, environ)
         self.database = where.database
-        self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings)
+        self._door = open_door(where, who_asks(agent, environ), environ=environ, embeddings=embeddings)
+        self.agent = self._door.agent
 
     def __enter__(self) -> AVM:
         return self
@@ -175,22 +174,34 @@ def who_am_i(agent: str | None, environ: Mapping[str, str]) -> str:
         raise Invalid(str(e)) from None
 
 
+def who_asks(agent: str | None, environ: Mapping[str, str]) -> str | None:
+    """As who_am_i; None where only an API key (AVM_API_KEY) says it."""
+    if agent is None and not environ.get("AVM_AGENT") and environ.get("AVM_API_KEY"):
+        return None
+    return who_am_i(agent, environ)
+
+
 def open_door(
-    where: Paths, agent: str, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
+    where: Paths, agent: str | None, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
 ) -> Door:
-    """The door of the daemon that holds this store, or one into the store itself."""
+    """The door of the daemon that holds this store, or one into the store itself. With AVM_API_KEY in the environment
+    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits."""
+    key = environ.get("AVM_API_KEY", "")
     try:
         holder = StoreLock(where.database).holder()
     except PermissionError:  # another user's store: its daemon decides, and only that can give anything
         holder = {"socket": where.runtime_dir / "avm.sock"}
     if holder is not None:
-        return RemoteDoor(Path(holder["socket"]), agent, operator=operator)
+        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 
     from avmfs.rpc.local import LocalDoor
 
-    return LocalDoor(where.database, load_settings(where.config_file, environ), Principal(agent, operator), embeddings)
+    return LocalDoor(
+        where.database, load_settings(where.config_file, environ), agent, operator=operator, embeddings=embeddings,
+        key=key,
+    )  # fmt: skip
 
 
 def read_all(door: Door, path: str) -> bytes:

@@ -49,7 +49,7 @@ _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
 _NAMES: Final = frozenset(("create", "remove", "rename", "mkdir", "rmdir"))
-_NOTHING: Final = frozenset(("tell",))
+_NOTHING: Final = frozenset(("tell", "sudo"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ import avmfs_config
 import pytest
 import yaml
 from avmfs_config import (
+    AgentSettings,
     ConfigError,
     EmbeddingSettings,
     Limits,
     Mount,
     Paths,
     Provider,
+    QuotaSettings,
     Rule,
     SearchSettings,
     SearchWeights,
@@ -32,6 +34,7 @@ from avmfs_config import (
     find_paths,
     load_mounts,
     load_settings,
+    people,
     readers,
 )
 
@@ -583,6 +586,8 @@ RECORDS: dict[type[Any], dict[str, Any]] = {
     EmbeddingSettings: dict(readers.embedding_readers({})),
     SearchSettings: dict(readers.SEARCH),
     Limits: dict(readers.LIMITS),
+    AgentSettings: dict(people.AGENT),
+    QuotaSettings: dict(people.QUOTA),
     Settings: dict(readers.settings_readers({})),
 }
 FIELDS = [(record, item) for record in RECORDS for item in dataclasses.fields(record)]
@@ -607,7 +612,7 @@ def test_schema_and_readers_have_exactly_the_fields(record: type[Any]) -> None:
 @pytest.mark.parametrize(("record", "item"), FIELDS)
 def test_schema_gives_the_default_and_the_choices(record: type[Any], item: Any) -> None:
     schema = SCHEMA["$defs"][record.__name__]["properties"][item.name]
-    if item.default is not dataclasses.MISSING and (record, item.name) != (Rule, "agents"):
+    if item.default is not dataclasses.MISSING and (record, item.name) not in ((Rule, "agents"), (Rule, "groups")):
         default = list(item.default) if isinstance(item.default, tuple) else item.default
         assert schema["default"] == default
     choices = get_args(get_type_hints(record)[item.name])

@@ -105,6 +105,8 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
         inline = _inline(tx, node, lineage.extents(tx, node.id))
         after = _lay(tx, node, inline, edits)
         _stamp(tx, node, after, mtime)
+        if after.size > node.size:  # or it would be room that nobody is charged for
+            tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     document, last = node.document, lineage.newest(tx, node)
