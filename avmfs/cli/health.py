@@ -40,7 +40,7 @@ def doctor_(ctx: click.Context) -> None:
     """Look at the installation, both configuration files, FUSE, the daemon, the model and the store; exit 1 when
     something is wrong. Changes nothing."""
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
-    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or "doctor"
+    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "doctor")
     found = [*_installation(), *_configuration(where), *_fuse(), *_model(where), *_store(where, agent)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
@@ -118,7 +118,7 @@ def _model(where: Paths) -> Iterator[Finding]:
         yield Finding("model", "note" if wanted.allow_download else "problem", f"no weights here: {e}", todo)
 
 
-def _store(where: Paths, agent: str) -> Iterator[Finding]:
+def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
     holder = StoreLock(where.database).holder()
     if holder is None:
         yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
@@ -138,6 +138,25 @@ def _store(where: Paths, agent: str) -> Iterator[Finding]:
         return
     says = f"{where.database}: answers; {waiting['words']} files wait for words, {waiting['vectors']} for vectors"
     yield Finding("store", "ok", says)
+    yield from _quotas(where)
+
+
+def _quotas(where: Paths) -> Iterator[Finding]:
+    """What the counters of quotas say against a recount: nothing, in a sound store."""
+    environ = {name: value for name, value in os.environ.items() if name != "AVM_API_KEY"}
+    try:
+        door = open_door(where, "operator", environ=environ, operator=True)
+        try:
+            wrong = door.call("check_usage")
+        finally:
+            door.close()
+    except AvmError as e:
+        yield Finding("quotas", "note", f"not looked at: {e}")
+        return
+    for line in wrong:
+        yield Finding("quotas", "problem", line, "remove all quotas from config.yaml, reload, put them back, reload")
+    if not wrong:
+        yield Finding("quotas", "ok", "what agents are charged for is what they have")
 
 
 @click.command("completion", cls=Command)

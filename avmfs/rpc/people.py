@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from avmfs import paths
-from avmfs.access import ACTIONS, ANYBODY, CAPABILITIES, Access
+from avmfs.access import ANYBODY, CAPABILITIES, Access
 from avmfs.agents import mail
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
@@ -21,7 +21,13 @@ from avmfs.store import keys
 from avmfs.store.keys import KeyRow
 from avmfs.store.protocol import Reader
 
-_NEEDS = {"read": Access.READ, "search": Access.READ, "list": Access.READ, "write": Access.WRITE, "delete": Access.WRITE}
+_NEEDS = {
+    "read": Access.READ,
+    "search": Access.READ,
+    "list": Access.READ,
+    "write": Access.WRITE,
+    "delete": Access.WRITE,
+}
 
 
 @method
@@ -91,7 +97,7 @@ def list_keys(memory: Memory) -> list[dict[str, Any]]:
     """The asker's API keys, for the operator everybody's, the newest first: [{"id", "agent", "label", "paths",
     "actions", "made", "maker", "expires", "revoked", "state"}]; "state" is valid, expired or revoked."""
     with memory.reading() as reader:
-        return [_key(row, memory.now()) for row in reader.people.keys()]
+        return [_key(row, memory.now()) for row in reader.people.api_keys()]
 
 
 @method

@@ -28,7 +28,7 @@ class PeopleReader(Protocol):
         """Counters that a recount contradicts. Raises Denied for who is no operator."""
         ...
 
-    def keys(self) -> list[KeyRow]:
+    def api_keys(self) -> list[KeyRow]:
         """The asker's API keys, the operator's view: everybody's. The newest first."""
         ...
 

@@ -35,7 +35,7 @@ class PeopleReader:
             raise Denied("only an operator may do this")
         return charging.wrong(self._db)
 
-    def keys(self) -> list[KeyRow]:
+    def api_keys(self) -> list[KeyRow]:
         found = keys.rows(self._db, None if self._who.operator else self._who.name)
         return [row for row in found if self._who.key is None or row.id == self._who.key.id]
 
