@@ -192,6 +192,12 @@ class SqliteReader:
         return found
 
     def mark(self, subject: int) -> Mark | None:
+        if self.who.key is not None and not self._all(
+            f"select 1 from node where id = :subject and {_SEEN} union all select 1 from document"
+            f" join node on node.id = document.node where document.id = :subject and {_SEEN}",
+            subject=subject,
+        ):
+            return None  # of what its agent has read elsewhere
         row = self._db.execute(
             "select version, seq from mark where agent = ? and subject = ?", (self.who.name, subject)
         ).fetchone()
