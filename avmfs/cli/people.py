@@ -48,18 +48,18 @@ def keys_() -> None:
     type=click.Choice(["read", "write", "search", "tell", "inbox"]),
     help="What it allows. Repeat it for more. [default: read and search]",
 )
-@click.option("--for", "agent", metavar="NAME", help="Whose key (operator only). [default: yours]")
+@click.option("--for", "whose", metavar="NAME", help="Whose key (operator only). [default: yours]")
 @click.option("--expires", metavar="DURATION", help="Such as 12h or 30d. [default: never]")
 @click.option("--label", default="", help="What it is for.")
 @click.pass_context
 def create_(
-    ctx: click.Context, paths: tuple[str, ...], actions: tuple[str, ...], agent: str | None, expires: str | None,
+    ctx: click.Context, paths: tuple[str, ...], actions: tuple[str, ...], whose: str | None, expires: str | None,
     label: str,
 ) -> None:  # fmt: skip
     """Make a key and print it. It is shown this once: only its hash is kept."""
     with door(ctx) as memory:
         made = memory.call(
-            "create_key", paths=[*paths] or None, actions=[*actions] or None, agent=agent, label=label, expires=expires
+            "create_key", paths=[*paths] or None, actions=[*actions] or None, agent=whose, label=label, expires=expires
         )
         show(ctx, made, f"{made['key']}\n")
         if not ctx.obj.as_json:

@@ -207,6 +207,23 @@ def test_what_the_operator_does_can_be_told_apart(ruled: Callable[..., PolicyWor
         assert reader.newest_seq() == seen, "nobody sees that somebody else was the operator"
 
 
+def test_a_mode_without_a_write_bit_stops_who_writes_by_path(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    node = world.write(ALICE, "/memory/d/a.md", b"x")["node"]
+    directory = world.node(ALICE, "/memory/d").id
+    world.do(ALICE, "set_attributes", node=node, mode=0o444)
+    for who in (ALICE, BOB):
+        with pytest.raises(Denied, match="mode of the file"):
+            world.write(who, "/memory/d/a.md", b"y", mode="append")
+    world.do(ALICE, "append", node=node, handle=None, data=b"z")  # who has it open may go on
+    world.do(ALICE, "set_attributes", node=directory, mode=0o555)
+    with pytest.raises(Denied, match="mode of its directory"):
+        world.do(ALICE, "remember", path=[b"memory", b"d", b"m.md"], data=b"m")
+    world.write(OPERATOR_ALICE, "/memory/d/a.md", b"y")
+    world.do(BOB, "set_attributes", node=node, mode=0o600)
+    world.write(BOB, "/memory/d/a.md", b"not limited to its maker: rules and :shared say who is")
+
+
 # --- API keys
 
 
