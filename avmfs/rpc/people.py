@@ -54,11 +54,13 @@ def check_permission(memory: Memory, user: str, path: str, action: str) -> bool:
         raise Invalid(f"action {action!r}: expected one of {', '.join(_NEEDS)}")
     name = _checked(user)
     with memory.reading() as reader:
-        parts = paths.split(paths.raw(path))
-        if parts[:1] == (paths.PRIVATE,):
-            parts = (paths.MEMORY, paths.PRIVATE, paths.raw(name), *parts[1:])
-        elif parts[:1] == (paths.SHARED,):
-            parts = (paths.MEMORY, *parts)
+        parts = paths.split(_spelled(name, path))
+        if parts and paths.parse_handle(parts[0]) is not None:
+            parts = paths.split(reader.path(memory.resolve(reader, path).id))
+        if action == "delete" and reader.people.access(name, parts[:-1]) < Access.WRITE:
+            return False
+        if _NEEDS[action] is Access.WRITE and parts[:1] != (paths.MEMORY,):
+            return False  # nothing can be made at the root
         return reader.people.access(name, parts) >= _NEEDS[action]
 
 
@@ -109,7 +111,7 @@ def revoke_key(memory: Memory, id: str) -> dict[str, Any]:
 
 @method
 def check_usage(memory: Memory) -> list[str]:
-    """Counters of quotas that a recount contradicts, one line each. Operator only."""
+    """Counters of quotas that a recount contradicts, one line each; whose and how is told to the operator."""
     with memory.reading() as reader:
         return reader.people.miscounted()
 

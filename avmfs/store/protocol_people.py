@@ -25,7 +25,7 @@ class PeopleReader(Protocol):
         ...
 
     def miscounted(self) -> list[str]:
-        """Counters that a recount contradicts. Raises Denied for who is no operator."""
+        """Counters that a recount contradicts, a line each; whose and how is for the operator alone."""
         ...
 
     def api_keys(self) -> list[KeyRow]:

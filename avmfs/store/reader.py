@@ -261,6 +261,7 @@ class SqliteReader:
         )
         bound = {"under": under, **({"tag": tag} if tag is not None else {})}
         if query:  # case-folding is Python's: look at all of them here
+            self._require_contents()
             rows = self._all(f"{below} select {_NODE}, {_HEAD} {chosen} order by node.name, node.id", **bound)
             rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
@@ -279,7 +280,8 @@ class SqliteReader:
         ).fetchone()
         handle, head = row
         # SQLite's substr of an empty blob is null.
-        line = _first_line(bytes(head or b"")) if node.kind is Kind.FILE else ""
+        told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
+        line = _first_line(bytes(head or b"")) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
@@ -335,6 +337,11 @@ class SqliteReader:
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)
+
+    def _require_contents(self) -> None:
+        """An API key may be for writing alone. Raises Denied."""
+        if not self.who.may("read"):
+            self.who.require("search")
 
     def _require_document(self, document: int | None) -> None:
         """Raise NotFound unless the asker may see the document's node."""

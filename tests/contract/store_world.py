@@ -279,6 +279,8 @@ _LEFT_OVER = {
     "orphan with a document": "select id from node where parent is null and document is not null",
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
+    "node that nobody is charged for":
+        "select id from node where owner is null and parent is not null and parent <> 4 and id >= 16",
     "version of no document": "select document from version where document not in (select id from document)",
     "a gap in the versions up to head":
         "select id from document where (select count(*) from version where document = id)"
