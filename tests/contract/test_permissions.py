@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -556,6 +558,38 @@ def test_an_agent_is_told_what_it_takes_up_and_not_what_others_do(ruled: Callabl
     assert len(lines(ALICE)) == 1 and "carol" not in lines(ALICE)[0]
     db.execute("delete from usage where agent = 'carol'")
     db.close()
+
+
+_BUSY = """
+import sys, time
+from pathlib import Path
+from avmfs.access import Person, Policy, Principal, Quota
+from avmfs.store.sqlite import open_direct
+from avmfs.store.transaction import IndexRules
+store = open_direct(Path(sys.argv[1]), Policy(people={"*": Person(quota=Quota(nodes=10**6))}), IndexRules())
+who = Principal("alice")
+for number in range(10**6):
+    path = [b"memory", b"%d" % (number % 7)]
+    store.submit(who, "write_path", path=path, data=b"x" * (number * 7919 % 90_000))
+    if number % 5 == 4:
+        store.submit(who, "rename", parent=2, name=path[1], new_parent=2, new_name=b"moved")
+        store.submit(who, "unlink", parent=2, name=b"moved")
+    print(number, flush=True)
+"""
+
+
+def test_the_counters_are_right_after_kill_9_at_any_moment(tmp_path: Path) -> None:
+    path, policy = tmp_path / "avm.db", Policy(people={ANYBODY: Person(quota=Quota(nodes=10**6))})
+    for after in (3, 17, 40):
+        process = subprocess.Popen([sys.executable, "-c", _BUSY, str(path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        while int(process.stdout.readline() or -1) < after:
+            assert process.poll() is None
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+        assert rows(path, "select nodes > 0 from usage where agent = 'alice'") == [(1,)]
+        assert faults(path, policy) == []
 
 
 # --- migration
