@@ -1,10 +1,10 @@
 """Who may see and change what: the one policy for every door.
 
 Owns scopes (interned visibility classes) and the rules that produce them. A node's scope is folded
-at write time from its place, its ``:shared`` set and the rules by pattern; afterwards a question
-"may X read this node" is a look at its scope alone, so the store can ask it inside every query
-(DESIGN 3.4). Called by the store in its write transactions and by readers through ``visible``.
-Knows no SQL. Groups, capabilities, API keys and quotas will join here.
+at write time from its place, its ``:shared`` set, what agents are capable of, the rules by pattern, and the areas that
+API keys are limited to; afterwards a question "may X read this node" is a look at its scope alone, so the store can ask
+it inside every query (DESIGN 3.4). Called by the store in its write transactions and by readers through ``visible``.
+Knows no SQL. docs/SECURITY.md is the guide.
 
 Two rules compose by taking the lesser access: a pattern can narrow a private space or a ``:shared``
 set, never widen it.
@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from enum import IntEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from avmfs import paths
 from avmfs.errors import Denied, NotFound
+
+if TYPE_CHECKING:  # a command that asks a daemon should not pay for it
+    from avmfs_config import Settings
 
 
 class Access(IntEnum):
@@ -35,51 +40,129 @@ class Access(IntEnum):
 _WORD = {"none": Access.NONE, "ro": Access.READ, "rw": Access.WRITE}
 _SHOWN = {access: word for word, access in _WORD.items()}
 
+CAPABILITIES: Final = ("search_all", "write", "sudo")
+ACTIONS: Final = ("read", "write", "search", "tell", "inbox")  # of an API key; none makes an operator
+ANYBODY: Final = "*"  # in the section ``agents``: every agent that has no entry of its own
+
+Area = tuple[int, tuple[bytes, ...]]  # its number, and the path of what it covers with all below
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What an API key leaves of the rights of its agent. ``areas`` None: the whole tree."""
+
+    id: str
+    areas: tuple[int, ...] | None
+    actions: tuple[str, ...]
+
+    def access(self, scope: Scope) -> Access:
+        """The most that this key allows in a scope. The way to an area can be walked, and no more."""
+        here = self.areas is None or not scope.inside.isdisjoint(self.areas)
+        if "write" in self.actions and here:
+            return Access.WRITE
+        seen = here or not scope.leads.isdisjoint(self.areas or ())
+        return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. The operator sees and may change everything; a caller must ask to be one."""
+    """Who asks. The operator sees and may change everything; a caller must ask to be one. ``key``: the API key that
+    was shown, which can only narrow."""
 
     name: str
     operator: bool = False
+    key: Key | None = None
+
+    @property
+    def rights(self) -> bool | str:
+        """As whom a name asks, as a plain value: the id of its key, or whether it is the operator. Who receives this
+        looks the key up by itself (keys.principal)."""
+        return self.operator if self.key is None else self.key.id
+
+    def may(self, action: str) -> bool:
+        """Does the key that was shown, if any, allow this action?"""
+        return self.key is None or action in self.key.actions
+
+    def require(self, action: str) -> None:
+        """Raises Denied."""
+        if not self.may(action):
+            raise Denied(f"this API key does not allow {action!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that an agent may have; None: no limit. ``bytes`` counts sizes, holes too; ``history_bytes`` what older
+    versions take, each of a large file whole; ``unread`` messages in its inbox."""
+
+    nodes: int | None = None
+    bytes: int | None = None
+    history_bytes: int | None = None
+    unread: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """What the configuration says of an agent."""
+
+    groups: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ("write",)
+    quota: Quota = field(default_factory=Quota)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A visibility class: what everyone may, and which agents may otherwise.
+    """A visibility class: what everyone may, and which agents may otherwise. ``inside``: the areas of API keys that it
+    lies in; ``leads``: those that it is on the way to.
 
-    ``spec`` is its canonical text, ``*=rw;eve=none``, by which the store interns it.
+    ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it.
     """
 
     everyone: Access
     agents: tuple[tuple[str, Access], ...] = ()
+    inside: frozenset[int] = frozenset()
+    leads: frozenset[int] = frozenset()
 
     @property
     def spec(self) -> str:
-        return ";".join([f"*={_SHOWN[self.everyone]}", *(f"{name}={_SHOWN[may]}" for name, may in self.agents)])
+        return ";".join([
+            f"*={_SHOWN[self.everyone]}", *(f"{name}={_SHOWN[may]}" for name, may in self.agents),
+            *(f"@{area}" for area in sorted(self.inside)), *(f"^{area}" for area in sorted(self.leads)),
+        ])  # fmt: skip
 
     @staticmethod
     def parse(spec: str) -> Scope:
-        head, *rest = (item.split("=") for item in spec.split(";"))
-        return Scope(_WORD[head[1]], tuple((name, _WORD[word]) for name, word in rest))
+        head, *rest = spec.split(";")
+        agents = (item.split("=") for item in rest if item[0] not in "@^")
+        return Scope(
+            _WORD[head[2:]], tuple((name, _WORD[word]) for name, word in agents),
+            frozenset(int(item[1:]) for item in rest if item[0] == "@"),
+            frozenset(int(item[1:]) for item in rest if item[0] == "^"),
+        )  # fmt: skip
 
     def access(self, who: Principal) -> Access:
-        if who.operator:
-            return Access.WRITE
+        may = Access.WRITE if who.operator else self.of(who.name)
+        return may if who.key is None else min(may, who.key.access(self))
+
+    def of(self, agent: str) -> Access:
+        """What an agent may, as itself and without a key."""
         for name, may in self.agents:
-            if name == who.name:
+            if name == agent:
                 return may
         return self.everyone
+
+
+NOBODY: Final = Scope(Access.NONE)  # of what only an operator may see
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``pattern`` is a glob over the absolute path in which ``*`` also crosses ``/``; one that ends in ``/*``
-    covers the directory itself too. ``agents`` None means all."""
+    covers the directory itself too. It is about ``agents`` and the members of ``groups``; both None: about all."""
 
     pattern: str
     access: Access
     agents: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -89,23 +172,94 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 class Policy:
-    """The rules in force. The first rule whose pattern and agents match decides; else the default."""
+    """The rules in force. The first rule whose pattern and agents match decides; else the default. ``people`` are the
+    agents that the configuration knows something of; ``*`` among them stands for all others."""
 
-    def __init__(self, rules: Iterable[Rule] = (), default: Access = Access.WRITE) -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = (), default: Access = Access.WRITE, people: Mapping[str, Person] | None = None
+    ) -> None:
         self.rules = tuple(rules)
         self.default = default
+        self.people = dict(sorted((people or {}).items()))
+        self._anybody = self.people.get(ANYBODY, Person())
+        self.quotas = any(person.quota != Quota() for person in self.people.values())
+        usual = self._sight(self._anybody)
+        self._apart = {name for name, each in self.people.items() if name != ANYBODY and self._sight(each) != usual}
+        self._members: dict[str, set[str]] = {}
+        for name, person in self.people.items():
+            for group in person.groups:
+                self._members.setdefault(group, set()).add(name)
 
     @staticmethod
     def from_words(rules: Iterable[tuple[str, str, tuple[str, ...] | None]], default: str) -> Policy:
         """Build from configuration words: (pattern, "rw" | "ro" | "none", agents or None)."""
         return Policy((Rule(pattern, _WORD[word], agents) for pattern, word, agents in rules), _WORD[default])
 
+    @staticmethod
+    def from_settings(settings: Settings) -> Policy:
+        people = {
+            name: Person(each.groups, each.capabilities, Quota(
+                each.quota.nodes, each.quota.bytes, each.quota.history_bytes, each.quota.unread
+            ))
+            for name, each in settings.agents.items()
+        }  # fmt: skip
+        rules = (Rule(each.pattern, _WORD[each.access], each.agents, each.groups) for each in settings.permissions)
+        return Policy(rules, _WORD[settings.default_access], people)
+
+    @property
+    def plain(self) -> str:
+        """All of it as text, for other processes and for the store: see from_plain."""
+        return json.dumps(
+            {
+                "rules": [[rule.pattern, _SHOWN[rule.access], rule.agents, rule.groups] for rule in self.rules],
+                "default": _SHOWN[self.default],
+                "people": {
+                    name: [each.groups, each.capabilities, astuple(each.quota)] for name, each in self.people.items()
+                },
+            },
+            sort_keys=True,
+        )
+
+    @staticmethod
+    def from_plain(text: str) -> Policy:
+        data = json.loads(text)
+        return Policy(
+            (Rule(pattern, _WORD[word], _tuple(agents), _tuple(groups))
+             for pattern, word, agents, groups in data["rules"]),
+            _WORD[data["default"]],
+            {name: Person(tuple(groups), tuple(capabilities), Quota(*quota))
+             for name, (groups, capabilities, quota) in data["people"].items()},
+        )  # fmt: skip
+
+    def joined(self, people: Mapping[str, Person]) -> Policy:
+        """With more agents; what this policy says of one already stands."""
+        return Policy(self.rules, self.default, {**people, **self.people}) if people else self
+
     @property
     def digest(self) -> str:
         """Changes whenever a stored scope could: the store re-scopes when it differs."""
-        return hashlib.sha256(repr((self.rules, self.default)).encode()).hexdigest()
+        sights = {name: (each.groups, self._sight(each)) for name, each in self.people.items()}
+        return hashlib.sha256(repr((self.rules, self.default, sights)).encode()).hexdigest()
 
-    def scope(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> Scope:
+    def person(self, name: str) -> Person:
+        return self.people.get(name, self._anybody)
+
+    def groups(self) -> frozenset[str]:
+        return frozenset(self._members)
+
+    def unread(self, agent: str, limit: int) -> int:
+        """How many unread messages may wait for an agent where ``limit`` may for any."""
+        own = self.person(agent).quota.unread
+        return limit if own is None else min(limit, own)
+
+    def require(self, who: Principal, capability: str) -> None:
+        """Raises Denied."""
+        if not who.operator and capability not in self.person(who.name).capabilities:
+            raise Denied(f"{who.name} lacks the capability {capability!r}")
+
+    def scope(
+        self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, areas: Iterable[Area] = ()
+    ) -> Scope:
         """The scope of the node at ``parts``; ``shared`` limits it to those agents in shared space."""
         owner = paths.agent_space(parts)
         if owner is not None:
@@ -116,17 +270,49 @@ class Policy:
             base = Scope(Access.WRITE)
         where = paths.text(paths.join(parts))
         matching = [rule for rule in self.rules if _glob(rule.pattern).match(where)]
-        named = {name for name, _ in base.agents}
-        named.update(name for rule in matching for name in rule.agents or ())
-        everyone = min(base.everyone, self._ruled(matching, None))
-        folded = {name: min(base.access(Principal(name)), self._ruled(matching, name)) for name in sorted(named)}
-        return Scope(everyone, tuple((name, may) for name, may in folded.items() if may != everyone))
+        named = {name for name, _ in base.agents} | self._apart
+        for rule in matching:
+            named.update(rule.agents or ())
+            named.update(name for group in rule.groups or () for name in self._members.get(group, ()))
+        named.discard(ANYBODY)
+        everyone = min(self._able(self._anybody, base.everyone), self._ruled(matching, None))
+        folded = {
+            name: min(self._able(self.person(name), base.of(name)), self._ruled(matching, name))
+            for name in sorted(named)
+        }
+        return Scope(
+            everyone, tuple((name, may) for name, may in folded.items() if may != everyone),
+            frozenset(number for number, top in areas if parts[: len(top)] == top),
+            frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
+        )  # fmt: skip
+
+    @staticmethod
+    def _able(person: Person, may: Access) -> Access:
+        """What capabilities make of the access that place and ``:shared`` give."""
+        if "search_all" in person.capabilities:
+            may = max(may, Access.READ)
+        return may if "write" in person.capabilities else min(may, Access.READ)
+
+    @staticmethod
+    def _sight(person: Person) -> tuple[bool, bool]:
+        """The capabilities that scopes depend on."""
+        return "search_all" in person.capabilities, "write" in person.capabilities
 
     def _ruled(self, matching: list[Rule], agent: str | None) -> Access:
+        """An agent of which nothing is known to differ is everyone: see ``named``."""
+        groups = self.person(agent).groups if agent is not None else self._anybody.groups
         for rule in matching:
-            if rule.agents is None or (agent is not None and agent in rule.agents):
+            if rule.agents is None and rule.groups is None:
+                return rule.access
+            if agent is not None and agent in (rule.agents or ()):
+                return rule.access
+            if not set(groups).isdisjoint(rule.groups or ()):
                 return rule.access
         return self.default
+
+
+def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 class Visible:

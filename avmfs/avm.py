@@ -11,12 +11,12 @@ import builtins
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
-from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
@@ -37,11 +37,11 @@ class AVM:
         self, db: str | os.PathLike[str] | None = None, config: str | os.PathLike[str] | None = None,
         agent: str | None = None, *, embeddings: bool = True, environ: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        environ = os.environ if environ is None else environ
-        where = located(environ, db, config)
-        self.agent = who_am_i(agent, environ)
+        self._environ = environ = os.environ if environ is None else environ
+        self._where = where = located(environ, db, config)
         self.database = where.database
-        self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings)
+        self._door = open_door(where, who_asks(agent, environ), environ=environ, embeddings=embeddings)
+        self.agent = self._door.agent
 
     def __enter__(self) -> AVM:
         return self
@@ -105,6 +105,62 @@ class AVM:
     def inbox(self, *, unread_only: bool = False, mark_read: bool = False) -> builtins.list[dict[str, Any]]:
         return builtins.list(self._door.call("inbox", unread_only=unread_only, mark_read=mark_read)["messages"])
 
+    # Permissions -----------------------------------------------------------------------------------------------
+
+    def init_permissions(self, permissions: Mapping[str, Any]) -> int:
+        """Register agents, in place of those registered before; returns how many. Asks to be the operator for it.
+
+        ``{"users": {NAME: {"groups": [...], "capabilities": ["search_all", "write", "sudo"]}}}``; docs/SECURITY.md
+        says what a capability is. What config.yaml says of an agent stands above it.
+        """
+        unknown = sorted(permissions.keys() - {"users"})
+        if unknown or not isinstance(permissions.get("users"), Mapping):
+            raise Invalid(f"permissions: expected users, a mapping{f', not {unknown[0]!r}' if unknown else ''}")
+        users = {name: dict(said) if isinstance(said, Mapping) else said for name, said in permissions["users"].items()}
+        return int(self._as_operator("init_permissions", users=users)["users"])
+
+    def get_user(self, name: str | None = None) -> User:
+        """What an agent may do (None: this one)."""
+        found = self._door.call("user", name=self.agent if name is None else name)
+        return User(found["name"], tuple(found["groups"]), tuple(found["capabilities"]))
+
+    def check_permission(self, user: User | str, path: str, action: str) -> bool:
+        """May this agent do that there? ``action``: "read", "search", "list", "write" or "delete". Of what this AVM's
+        agent cannot see, the answer follows from place and rules alone, whether there is anything or not."""
+        name = user if isinstance(user, str) else user.name
+        return bool(self._door.call("check_permission", user=name, path=path, action=action))
+
+    def create_api_key(
+        self, user: User | str | None = None, paths: Sequence[str] = ("/",),
+        actions: Sequence[str] = ("read", "search"), *, expires: str | None = None, label: str = "",
+    ) -> str:  # fmt: skip
+        """A new API key, shown this once; only its hash is kept. For a program that shows it in AVM_API_KEY.
+
+        ``paths``: such as ``/memory/a/*``, that with all below it; ``actions``: "read", "write", "search", "tell",
+        "inbox"; ``expires``: such as "30d". For another agent than this one it asks to be the operator.
+        """
+        name = self.agent if user is None else user if isinstance(user, str) else user.name
+        call = self._door.call if name == self.agent else self._as_operator
+        made = call(
+            "create_key", agent=name, paths=[*paths], actions=[*actions], expires=expires, label=label
+        )  # fmt: skip
+        return str(made["key"])
+
+    def api_keys(self) -> builtins.list[dict[str, Any]]:
+        """This agent's API keys, without their secrets: id, label, paths, actions, expires, state ..."""
+        return builtins.list(self._door.call("list_keys"))
+
+    def revoke_api_key(self, id: str) -> None:
+        """From now on nobody gets in with this key: its id, or the key itself."""
+        self._door.call("revoke_key", id=id.split("_")[1] if id.startswith("avm_") else id)
+
+    def _as_operator(self, method: str, **arguments: Any) -> Any:
+        door = open_door(self._where, self.agent, environ=self._environ, operator=True, embeddings=False)
+        try:
+            return door.call(method, **arguments)
+        finally:
+            door.close()
+
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
         before = time.perf_counter()
@@ -118,6 +174,15 @@ class AVM:
 
     def _search(self, q: str, limit: int, under: str, mode: str) -> builtins.list[dict[str, Any]]:
         return builtins.list(self._door.call("search", q=q, limit=limit, under=under, mode=mode)["hits"])
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """What an agent may do: see AVM.get_user."""
+
+    name: str
+    groups: tuple[str, ...]
+    capabilities: tuple[str, ...]
 
 
 class AgentMemory:
@@ -175,22 +240,34 @@ def who_am_i(agent: str | None, environ: Mapping[str, str]) -> str:
         raise Invalid(str(e)) from None
 
 
+def who_asks(agent: str | None, environ: Mapping[str, str]) -> str | None:
+    """As who_am_i; None where only an API key (AVM_API_KEY) says it."""
+    if agent is None and not environ.get("AVM_AGENT") and environ.get("AVM_API_KEY"):
+        return None
+    return who_am_i(agent, environ)
+
+
 def open_door(
-    where: Paths, agent: str, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
+    where: Paths, agent: str | None, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
 ) -> Door:
-    """The door of the daemon that holds this store, or one into the store itself."""
+    """The door of the daemon that holds this store, or one into the store itself. With AVM_API_KEY in the environment
+    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits."""
+    key = environ.get("AVM_API_KEY", "")
     try:
         holder = StoreLock(where.database).holder()
     except PermissionError:  # another user's store: its daemon decides, and only that can give anything
         holder = {"socket": where.runtime_dir / "avm.sock"}
     if holder is not None:
-        return RemoteDoor(Path(holder["socket"]), agent, operator=operator)
+        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 
     from avmfs.rpc.local import LocalDoor
 
-    return LocalDoor(where.database, load_settings(where.config_file, environ), Principal(agent, operator), embeddings)
+    return LocalDoor(
+        where.database, load_settings(where.config_file, environ), agent, operator=operator, embeddings=embeddings,
+        key=key,
+    )  # fmt: skip
 
 
 def read_all(door: Door, path: str) -> bytes:

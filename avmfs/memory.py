@@ -310,8 +310,9 @@ class Memory:
         return int(reply["count"])
 
     def banner(self) -> str:
-        """What prose views put on top while urgent mail is unread; empty otherwise, and for who is ``quiet``."""
-        if self.quiet:
+        """What prose views put on top while urgent mail is unread; empty otherwise, for who is ``quiet``, and for an
+        API key that does not open the inbox."""
+        if self.quiet or not self.who.may("inbox"):
             return ""
         return mail.banner(self.inbox(unread_only=True, priority="urgent"), self.zone)
 

@@ -40,7 +40,7 @@ def doctor_(ctx: click.Context) -> None:
     """Look at the installation, both configuration files, FUSE, the daemon, the model and the store; exit 1 when
     something is wrong. Changes nothing."""
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
-    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or "doctor"
+    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "doctor")
     found = [*_installation(), *_configuration(where), *_fuse(), *_model(where), *_store(where, agent)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
@@ -118,7 +118,7 @@ def _model(where: Paths) -> Iterator[Finding]:
         yield Finding("model", "note" if wanted.allow_download else "problem", f"no weights here: {e}", todo)
 
 
-def _store(where: Paths, agent: str) -> Iterator[Finding]:
+def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
     holder = StoreLock(where.database).holder()
     if holder is None:
         yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
@@ -131,6 +131,7 @@ def _store(where: Paths, agent: str) -> Iterator[Finding]:
         door = open_door(where, agent, environ=os.environ)
         try:
             waiting = json.loads(read_all(door, "/:stats"))["waiting"]
+            miscounted = door.call("check_usage")
         finally:
             door.close()
     except (AvmError, ConfigError) as e:
@@ -138,6 +139,10 @@ def _store(where: Paths, agent: str) -> Iterator[Finding]:
         return
     says = f"{where.database}: answers; {waiting['words']} files wait for words, {waiting['vectors']} for vectors"
     yield Finding("store", "ok", says)
+    yield from (
+        Finding("quotas", "problem", line, "take all quotas out of config.yaml, reload, put them back, reload")
+        for line in miscounted
+    )
 
 
 @click.command("completion", cls=Command)

@@ -38,6 +38,8 @@ COMMANDS = {
     "inbox": ("mail", "Show messages, unread first."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
     "warmup": ("setup", "Load the embedding model and say which."),
+    "agents": ("people", "Every agent, with what it may do."),
+    "keys": ("people", "Make, list and revoke API keys."),
     "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
     "completion": ("health", "Print the completion script of a shell."),
 }
@@ -71,6 +73,21 @@ _OPTIONS = (
 
 class Command(click.Command):
     """A sub-command that also takes the global options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_OPTIONS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        shared = ctx.ensure_object(Globals)
+        shared.merge({name: ctx.params.pop(name, None) for name in Globals.__dataclass_fields__})
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A sub-command with its own ones, which also takes the global options."""
+
+    command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

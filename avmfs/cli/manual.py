@@ -41,11 +41,14 @@ def commands(name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
         for each in top.list_commands(context):
             found = top.get_command(context, each)
             assert found is not None
-            yield (
-                f"{name} {each}",
-                found,
-                click.Context(found, info_name=each, parent=context, **found.context_settings),
-            )
+            its_own = click.Context(found, info_name=each, parent=context, **found.context_settings)
+            yield f"{name} {each}", found, its_own
+            for below, command in found.commands.items() if isinstance(found, click.Group) else ():
+                yield (
+                    f"{name} {each} {below}",
+                    command,
+                    click.Context(command, info_name=below, parent=its_own, **command.context_settings),
+                )
 
 
 def cli_page() -> str:

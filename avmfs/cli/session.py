@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from avmfs.avm import located, open_door, who_am_i
+from avmfs.avm import located, open_door, who_asks
 from avmfs.cli.main import Globals
 from avmfs.rpc.client import Door
 
@@ -24,7 +24,8 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
     """
     given: Globals = ctx.obj
     where = located(os.environ, given.db, given.config)
-    agent = who_am_i(given.agent or ("operator" if given.operator else None), os.environ)
+    nameless = given.operator and not os.environ.get("AVM_AGENT")
+    agent = who_asks(given.agent or ("operator" if nameless else None), os.environ)
     opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings)
     try:
         yield opened

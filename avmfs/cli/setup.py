@@ -48,7 +48,7 @@ def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool) -
 @click.pass_context
 def warmup_(ctx: click.Context) -> None:
     """Load the embedding model if need be; print its name, dimension and the milliseconds it took."""
-    ctx.obj.agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or "warmup"
+    ctx.obj.agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "warmup")
     before = time.perf_counter()
     with door(ctx, embeddings=True) as memory:
         found = memory.call("warmup")

@@ -24,6 +24,7 @@ CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 class Door(Protocol):
     """Somewhere methods can be called: a daemon, or this process itself."""
 
+    agent: str  # who it speaks for
     urgent: str  # banner of unread urgent mail, as of the last call
 
     def call(self, method: str, **arguments: Any) -> Any: ...
@@ -31,9 +32,11 @@ class Door(Protocol):
 
 
 class RemoteDoor:
-    """A daemon's door, as one agent. Threads may share it; calls are one after the other."""
+    """A daemon's door, as one agent, or whose ``key`` this is. Threads may share it; calls are one after the other."""
 
-    def __init__(self, address: Path, agent: str, *, operator: bool = False, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, address: Path, agent: str | None, *, operator: bool = False, timeout_s: float = 120.0, key: str = ""
+    ) -> None:  # fmt: skip
         self.urgent = ""
         self._mutex = threading.Lock()
         self._number = 0
@@ -42,7 +45,8 @@ class RemoteDoor:
         try:
             _connect(self._sock, os.fspath(address))
             with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
-                wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator})
+                greeting = {"v": wire.PROTOCOL, "agent": agent, "operator": operator}
+                wire.send(self._sock, {**greeting, "key": key} if key else greeting)
             reply = wire.receive(self._sock)
         except (OSError, EOFError) as e:
             self._sock.close()
@@ -50,6 +54,7 @@ class RemoteDoor:
         if "error" in reply:
             self._sock.close()
             raise from_wire(*reply["error"])
+        self.agent = str(reply["ok"]["agent"])
 
     def call(self, method: str, **arguments: Any) -> Any:
         """The method's result. Raises what it raised; Busy when the daemon went away."""

@@ -153,6 +153,8 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
 
 def _unread(memory: Memory) -> int:
     """A number that is another one whenever something else is unread."""
+    if not memory.who.may("inbox"):
+        return 0
     numbers = [message.id for message in memory.inbox(unread_only=True)]
     return (max(numbers, default=0) << 20) + len(numbers)
 

@@ -18,7 +18,7 @@ from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory, Surroundings
-from avmfs.rpc import methods
+from avmfs.rpc import methods, standing
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.store.sqlite import open_direct
@@ -32,10 +32,12 @@ _NEED_VECTORS = frozenset({"search", "recall", "warmup"})
 class LocalDoor:
     """See rpc.client.Door. ``embeddings`` False never loads the model: searches use words alone and say so."""
 
-    def __init__(self, database: Path, settings: Settings, who: Principal, embeddings: bool) -> None:
+    def __init__(
+        self, database: Path, settings: Settings, agent: str | None, *, operator: bool = False, embeddings: bool = True,
+        key: str = "",
+    ) -> None:  # fmt: skip
         self.urgent = ""
-        rules = ((rule.pattern, rule.access, rule.agents) for rule in settings.permissions)
-        policy = Policy.from_words(rules, settings.default_access)
+        policy = Policy.from_settings(settings)
         index = IndexRules(
             settings.search.ignore, settings.search.max_index_bytes, settings.limits.versions,
             settings.limits.history_bytes,
@@ -50,9 +52,18 @@ class LocalDoor:
         around = Surroundings(
             self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
         )
-        self._memory = Memory(around, who)
+        try:
+            self._memory = Memory(around, _identified(around, agent, operator, key))
+            if operator:
+                self._memory.submit("elevate")
+        except BaseException:
+            self._store.close()
+            raise
+        self.agent = self._memory.who.name
 
     def call(self, method: str, **arguments: Any) -> Any:
+        if self._memory.who.key is not None:
+            standing.require_valid(self._memory)
         if method in _NEED_VECTORS and self._embedder is not None:
             with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
                 embed_pending(self._store, self._embedder, self._embedder.model_id)
@@ -68,3 +79,12 @@ class LocalDoor:
         embedder = self._embedder
         known = {} if embedder is None else {"model": embedder.model_id, "dimension": embedder.dimension}
         return {"embedding": known}
+
+
+def _identified(around: Surroundings, agent: str | None, operator: bool, key: str) -> Principal:
+    if key:
+        return standing.by_key(Memory(around, standing.NOBODY), key, agent, operator)
+    who = Principal(agent or "", operator)
+    if operator:
+        standing.require_sudo(Memory(around, who), trusted=True)
+    return who

@@ -19,7 +19,13 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 
 _METHODS: dict[str, Callable[..., Any]] = {}
-_MODULES = ("files", "finding", "mail", "documents")  # which import this one: they are loaded with the first call
+_MODULES = (
+    "files",
+    "finding",
+    "mail",
+    "documents",
+    "people",
+)  # which import this one: they are loaded with the first call
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +80,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (None, NoneType):
         return value is None
+    if get_origin(hint) is dict:  # of a caller's own making: the store looks closer
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value)
     if get_origin(hint) is not None:
         (inner,) = get_args(hint)
         return isinstance(value, get_origin(hint)) and all(_fits(each, inner) for each in value)

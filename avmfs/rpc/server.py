@@ -2,12 +2,12 @@
 
 Owns accepting, identity, limits. A client's Unix uid comes from the kernel (SO_PEERCRED): the daemon's own uid
 and root may be any agent, or the operator when they ask; another uid only the agents that ``uids`` in
-config.yaml gives it. Frames are capped, clients are counted per uid, silent ones are dropped, so that
-nobody can exhaust the door for the others.
+config.yaml gives it; and whoever shows an API key is its agent, within its limits (``standing``). Frames are
+capped, clients are counted per uid, silent ones are dropped, so that nobody can exhaust the door for the others.
 
-Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator"} -> {"ok": {...}} or {"error": [errno,
-reason, path]}. Request: {"id", "method", "arguments"} -> {"id", "error", "result", "urgent"}; ``urgent`` is the
-banner of unread urgent mail, shown apart from every result.
+Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator"}, and "key" where one is shown (then "agent" may
+be None) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id", "method", "arguments"} -> {"id",
+"error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown apart from every result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.memory import Memory
-from avmfs.rpc import methods
+from avmfs.rpc import methods, standing
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,8 @@ class _Door:
             wire.send(client, {"error": _error(e)})
             return
         memory = self._open_for(who)
+        if who.operator:
+            memory.submit("elevate")
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
@@ -118,16 +120,22 @@ class _Door:
     def _identify(self, greeting: Any, uid: int) -> Principal:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
             raise Invalid("this client speaks another version of the protocol")
-        agent, operator = greeting.get("agent"), greeting.get("operator", False)
-        if not isinstance(agent, str) or not isinstance(operator, bool):
+        agent, operator, key = greeting.get("agent"), greeting.get("operator", False), greeting.get("key")
+        if isinstance(key, str) and isinstance(agent, str | None) and isinstance(operator, bool):
+            return standing.by_key(self._open_for(standing.NOBODY), key, agent, operator)
+        if key is not None or not isinstance(agent, str) or not isinstance(operator, bool):
             raise Invalid("a client says who it is")
         try:
             check_agent_id(agent)
         except ValueError as e:
             raise Invalid(str(e)) from None
-        if uid not in (os.geteuid(), 0) and (operator or agent not in self._settings.uids.get(uid, ())):
+        own = uid in (os.geteuid(), 0)
+        if not own and agent not in self._settings.uids.get(uid, ()):
             raise Denied(f"uid {uid} may not speak for {agent!r}: see `uids` in config.yaml")
-        return Principal(agent, operator)
+        who = Principal(agent, operator)
+        if operator:
+            standing.require_sudo(self._open_for(who), trusted=own)
+        return who
 
     def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
         name, arguments = request.get("method"), request.get("arguments", {})
@@ -138,6 +146,8 @@ class _Door:
                 or not all(isinstance(key, str) for key in arguments)
             ):
                 raise Invalid("a request has a method and named arguments")
+            if memory.who.key is not None:
+                standing.require_valid(memory)
             result = methods.call(memory, name, arguments)
             return {"error": None, "result": result, "urgent": memory.banner() if name != "urgent" else ""}
         except AvmError as e:

@@ -12,6 +12,9 @@ from typing import Any
 
 from avmfs.access import Policy, Principal
 from avmfs.store import commands, database
+from avmfs.store.charging import Charges
+from avmfs.store.keys import require_valid
+from avmfs.store.people import stored_people
 from avmfs.store.sinks import Event
 from avmfs.store.transaction import IndexRules, Known, Tx
 
@@ -25,7 +28,9 @@ class Applier:
     ) -> None:  # fmt: skip
         self.path = path
         self.db = database.connect(path, writable=True)
-        self.policy = policy
+        self.policy = policy  # as configured, joined by the agents that the store itself knows of
+        self._configured = policy
+        self._charges = Charges(self.db)
         self.index = index
         self._orphans = orphans
         self._clock = clock
@@ -54,13 +59,17 @@ class Applier:
         if self._stale:
             with database.translated(self.path):
                 self._known.renew(self.db)
+                self._adopt(self._configured.joined(stored_people(self.db)))
             self._stale = False
         interned, self._known.moved = self._known.scopes.interned, False
+        self._charges.begin()
         self.db.execute("savepoint request")
         try:
-            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index)
+            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
             with database.translated(self.path):
+                require_valid(self.db, who, tx.now)
                 reply = commands.run(tx, command, arguments)
+                self._charges.settle(tx)
                 if record is not None:
                     record(reply)
             self.events += [Event(self.origin, *event) for event in tx.events]
@@ -74,7 +83,13 @@ class Applier:
             raise
         self.db.execute("release request")
         self.seq = tx.seq or self.seq
+        if tx.policy is not self.policy:
+            self._adopt(tx.policy)
         return reply
+
+    def _adopt(self, policy: Policy) -> None:
+        self.policy = policy
+        self._charges.keep(policy.quotas)
 
     def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         """One command in a transaction of its own."""
@@ -96,17 +111,19 @@ class Applier:
 
     def _forget(self) -> None:
         self._known.forget()
+        self._charges.forget()
         self._stale = True
 
     def set_rules(self, policy: Policy, index: IndexRules) -> None:
         """Other rules from now on: every scope is folded anew before the next request. The old ones stay in force
         when that fails."""
-        before = self.policy, self.index
-        self.policy, self.index = policy, index
+        before = self._configured, self.index
+        self._configured, self.index, self._stale = policy, index, True
         try:
             self.alone(Principal("avmfs", operator=True), "settle", {})
         except BaseException:
-            self.policy, self.index = before
+            self._configured, self.index = before
+            self._stale = True
             raise
 
     def close(self) -> None:

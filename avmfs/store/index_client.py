@@ -43,7 +43,7 @@ class IndexClient:
     ) -> Nearest:
         deadline = time.monotonic() + self._patience
         question = {
-            "agent": who.name, "operator": who.operator, "model": model, "k": k,
+            "agent": who.name, "rights": who.rights, "model": model, "k": k,
             "vector": np.ascontiguousarray(vector, "<f4").tobytes(), "also": also.astype("<i8").tobytes(),
             "within": None if within is None else within.astype("<i8").tobytes(),
         }  # fmt: skip

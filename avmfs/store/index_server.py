@@ -6,7 +6,7 @@ here, from the store's scopes and from the agent whose proof the connection has 
 another agent's rows. Nothing waits for this process but searches, and those have a time limit.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
-"agent", "operator", "model", "vector" (float32), "k", "also", "within" (int64, or None), "within_s"}; reply {"id",
+"agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "within_s"}; reply {"id",
 "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all little-endian. One question
 at a time on a connection.
 
@@ -28,8 +28,8 @@ from typing import Any, Final
 import numpy as np
 
 from avmfs import wire
-from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
+from avmfs.store.keys import principal
 from avmfs.store.peers import shown_agent
 from avmfs.store.scanning import Behind, FollowedTable, Opener
 from avmfs.store.vectors import Nearest
@@ -212,9 +212,9 @@ class IndexServer:
         try:
             if crowded:
                 raise Busy("too many searches at once")
-            if agent != ANYBODY and (question["operator"] or question["agent"] != agent):
+            if agent != ANYBODY and (question["rights"] or question["agent"] != agent):
                 raise Denied(f"this connection speaks for {agent} only")
-            found = self._scan(Principal(question["agent"], question["operator"]), question, deadline)
+            found = self._scan(question, deadline)
         except AvmError as e:
             return {"error": [e.code, e.reason, None]}
         except Exception:  # a defect met by one question must not end the others
@@ -226,7 +226,7 @@ class IndexServer:
                     self._waiting -= 1
         return {"passages": found.passages.astype("<i8").tobytes(), "cosines": found.cosines.astype("<f8").tobytes()}
 
-    def _scan(self, who: Principal, question: dict[str, Any], deadline: float) -> Nearest:
+    def _scan(self, question: dict[str, Any], deadline: float) -> Nearest:
         vector = np.frombuffer(question["vector"], "<f4").astype(np.float32)
         also = np.frombuffer(question["also"], "<i8").astype(np.int64)
         within = None if question["within"] is None else np.frombuffer(question["within"], "<i8").astype(np.int64)
@@ -236,6 +236,8 @@ class IndexServer:
         try:
             with self._open() as (db, scopes):
                 followed.catch_up(db)
+                who = principal(db, question["agent"], question["rights"], time.time_ns())
+                who.require("search")
                 visible = scopes.visible(db, who).ids
             return followed.table.nearest(visible, vector, question["k"], also, within)
         except Behind:
@@ -268,7 +270,7 @@ def _checked(question: Any) -> dict[str, Any]:
     """Raises BadQuestion."""
     if not isinstance(question, dict):
         raise BadQuestion("not a question")
-    kinds = {"id": int, "agent": str, "operator": bool, "model": str, "k": int, "vector": bytes, "also": bytes,
+    kinds = {"id": int, "agent": str, "rights": bool | str, "model": str, "k": int, "vector": bytes, "also": bytes,
              "within": bytes | None, "within_s": float | int}  # fmt: skip
     for name, kind in kinds.items():
         value = question.get(name)

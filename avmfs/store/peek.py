@@ -50,7 +50,7 @@ _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
 _DIRECTORY_NAMES: Final = frozenset(("mkdir", "rmdir"))
 _NAMES: Final = _DIRECTORY_NAMES | {"create", "remove", "rename"}
-_NOTHING: Final = frozenset(("tell",))
+_NOTHING: Final = frozenset(("tell", "sudo"))
 
 
 @dataclass(frozen=True, slots=True)

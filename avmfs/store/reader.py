@@ -16,9 +16,10 @@ from avmfs import paths
 from avmfs.access import Principal, Visible
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node, Version
-from avmfs.store import content, history
+from avmfs.store import content, history, keys
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_people import PeopleReader
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
@@ -49,6 +50,11 @@ class SqliteReader:
         self.who = who
         self.visible = visible
         self.now = now
+        keys.require_valid(db, who, now)
+
+    @property
+    def people(self) -> PeopleReader:
+        return PeopleReader(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -83,6 +89,7 @@ class SqliteReader:
         return paths.join(self._parts(node))
 
     def read(self, node: int, offset: int, length: int) -> bytes:
+        self.who.require("read")
         row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
         if row is None or row[2] not in self.visible:
             raise Stale()
@@ -132,6 +139,7 @@ class SqliteReader:
 
     def version_bytes(self, document: int, number: int) -> bytes:
         """Walks from the asked version towards the newest until a body stands alone, then back."""
+        self.who.require("read")
         self._require_document(document)
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
@@ -184,6 +192,12 @@ class SqliteReader:
         return found
 
     def mark(self, subject: int) -> Mark | None:
+        if self.who.key is not None and not self._all(
+            f"select 1 from node where id = :subject and {_SEEN} union all select 1 from document"
+            f" join node on node.id = document.node where document.id = :subject and {_SEEN}",
+            subject=subject,
+        ):
+            return None  # of what its agent has read elsewhere
         row = self._db.execute(
             "select version, seq from mark where agent = ? and subject = ?", (self.who.name, subject)
         ).fetchone()
@@ -224,7 +238,7 @@ class SqliteReader:
         # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
         rows = self._all(
             "select seq, at, op, agent, node, document, version, path, other from log"
-            " where seq > :after and at >= :since and op not in ('tell', 'attributes')"
+            " where seq > :after and at >= :since and op not in ('tell', 'attributes', 'sudo', 'key', 'people')"
             " and +scope in (select value from json_each(:scopes))"
             " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
             f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
@@ -247,6 +261,7 @@ class SqliteReader:
         )
         bound = {"under": under, **({"tag": tag} if tag is not None else {})}
         if query:  # case-folding is Python's: look at all of them here
+            self._require_contents()
             rows = self._all(f"{below} select {_NODE}, {_HEAD} {chosen} order by node.name, node.id", **bound)
             rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
@@ -265,7 +280,8 @@ class SqliteReader:
         ).fetchone()
         handle, head = row
         # SQLite's substr of an empty blob is null.
-        line = _first_line(bytes(head or b"")) if node.kind is Kind.FILE else ""
+        told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
+        line = _first_line(bytes(head or b"")) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
@@ -306,6 +322,7 @@ class SqliteReader:
         return [row[0] for row in self._db.execute("select name from agent order by name")]
 
     def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
+        self.who.require("inbox")
         rows = self._all(
             "select delivery.number, sender, recipient, priority, body, at, message.expires, read_at"
             f" from delivery{' indexed by unread' if unread_only else ''} join message on message.id = delivery.message"
@@ -320,6 +337,11 @@ class SqliteReader:
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)
+
+    def _require_contents(self) -> None:
+        """An API key may be for writing alone. Raises Denied."""
+        if not self.who.may("read"):
+            self.who.require("search")
 
     def _require_document(self, document: int | None) -> None:
         """Raise NotFound unless the asker may see the document's node."""

@@ -146,6 +146,7 @@ class SqliteStore:
     def peek_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
         kept = self._remembered()
         moment = kept.moment
+        who.require("read")
         # Also when the bytes are here: another agent of this process may have read them.
         found = self.peek_node(who, node)
         data = kept.bodies.get(node)
@@ -198,6 +199,7 @@ class SqliteStore:
         return self._submitter.submit(who, command, arguments)
 
     def search_index(self, who: Principal) -> SqliteSearchIndex:
+        who.require("search")
         return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue)
 
     def vector_model(self) -> VectorModel | None:

@@ -132,7 +132,7 @@ class WriterClient:
             self._kept_lanes.settle(kind, still)
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        request = [who.name, who.operator, command, arguments]
+        request = [who.name, who.rights, command, arguments]
         if self._kept_lanes is not None and self._kept_lanes.counts(command):
             return self._kept_lanes.call(request)
         try:

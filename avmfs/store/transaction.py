@@ -17,7 +17,7 @@ import apsw
 from avmfs_config.agent_id import check_agent_id
 
 from avmfs import paths
-from avmfs.access import Policy, Principal, Scope, Visible
+from avmfs.access import Area, Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
@@ -100,18 +100,24 @@ class Scopes:
 
 class Known:
     """What a writing connection remembers from one request to the next, so as not to ask the database again:
-    scopes, and where directories stand. Right as long as no other connection writes; the applier forgets it
-    otherwise, and after a rollback of what it says."""
+    scopes, the areas of API keys, and where directories stand. Right as long as no other connection writes; the applier
+    forgets it otherwise, and after a rollback of what it says."""
 
     def __init__(self) -> None:
         self.scopes = Scopes()
-        self.moved = False  # did this request change where a directory stands?
+        self.areas: tuple[Area, ...] = ()
+        self.moved = False  # did this request change areas, or where a directory stands?
         self._directories: dict[int, tuple[int, bytes]] = {}
 
     def renew(self, db: apsw.Connection) -> None:
         """Others may have written: start from what the database says."""
         self._directories.clear()
         self.scopes.load(db)
+        self.read_areas(db)
+
+    def read_areas(self, db: apsw.Connection) -> None:
+        rows: list[Any] = db.execute("select id, path from area").fetchall()
+        self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
 
     def forget(self) -> None:
         """Rolled back: what was learnt in the transaction may not be so."""
@@ -169,6 +175,7 @@ class Tx:
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
     index: IndexRules = IndexRules()
+    configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
@@ -196,6 +203,10 @@ class Tx:
         if row is None:
             raise Stale()
         return node_of(row)
+
+    def owner_at(self, parts: tuple[bytes, ...]) -> str:
+        """Who is charged for what the asker makes there."""
+        return paths.agent_space(parts) or self.who.name
 
     def seen(self, node: int) -> Node:
         """The node if the asker may see it and its ttl has not passed. Raises NotFound otherwise."""
@@ -247,7 +258,7 @@ class Tx:
         return node.document
 
     def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
-        return self.known.scopes.intern(self.db, self.policy.scope(parts, shared))
+        return self.known.scopes.intern(self.db, self.policy.scope(parts, shared, self.known.areas))
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
@@ -266,10 +277,10 @@ class Tx:
     ) -> int:  # fmt: skip
         """Append to the one log; returns the change's seq."""
         self.db.execute(
-            "insert into log(at, op, agent, node, document, version, scope, path, other, salt)"
-            " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into log(at, op, agent, node, document, version, scope, path, other, salt, elevated)"
+            " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
-             path, other, os.urandom(8)),
+             path, other, os.urandom(8), self.who.operator),
         )  # fmt: skip
         moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))

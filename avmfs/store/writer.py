@@ -6,12 +6,13 @@ killed writer is replaced. One thread runs the loop; a second one checkpoints th
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "client", "agent", "proof"}; ``proof`` is
 HMAC-SHA256(key, agent), so a connection speaks for one agent only; agent "*" (the door, the housekeeper)
-names one in each request. Request: [number, agent | None, operator, command, arguments]; one in flight per
-client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
-answered before gets the stored reply, recorded in the transaction of the change: resending after a
-crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
-"client": the peer receives [seq] after commits, several as one, at most once in "every" seconds. Greeting with
-"sink" and a descriptor: its kernel is told of changes before their replies leave (``sinks``); the answer is [True].
+names one in each request. Request: [number, agent | None, rights, command, arguments], rights being whether it asks
+as the operator, or the id of the API key that was shown; one in flight per client. Reply: [number, None, result] or
+[number, [errno, reason, path], None]. A number that was answered before gets the stored reply, recorded in the
+transaction of the change: resending after a crash is safe. A refusal is not stored; it may be decided again. Greeting
+with "watch" instead of "client": the peer receives [seq] after commits, several as one, at most once in "every"
+seconds. Greeting with "sink" and a descriptor: its kernel is told of changes before their replies leave (``sinks``);
+the answer is [True].
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
-from avmfs.store import commands, database
+from avmfs.store import commands, database, keys
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
@@ -157,10 +158,10 @@ class Writer:
             self._peers.send(peer, reply)
 
     def _answer(self, peer: Peer, item: list[Any]) -> list[Any]:
-        number, name, operator, command, arguments = item
+        number, name, rights, command, arguments = item
         db = self._applier.db
         try:
-            who = self._principal(peer, name, operator)
+            who = self._principal(peer, name, rights)
             last = self._last_answer(peer)
             if last is not None and last[0] == number:
                 return [number, None, wire.unpack(last[1])]
@@ -211,15 +212,16 @@ class Writer:
             known = self._answered[peer.client] = row[0], bytes(row[1])
         return known
 
-    @staticmethod
-    def _principal(peer: Peer, name: Any, operator: Any) -> Principal:
+    def _principal(self, peer: Peer, name: Any, rights: Any) -> Principal:
         if peer.agent != ANYBODY:
-            if operator or name not in (None, peer.agent):
+            if rights or name not in (None, peer.agent):
                 raise Denied(f"this connection speaks for {peer.agent} only")
             return Principal(str(peer.agent))
         if not isinstance(name, str):
             raise Invalid("a request needs the agent it is for")
-        return Principal(name, operator=bool(operator))
+        if isinstance(rights, str):
+            return keys.principal(self._applier.db, name, rights, time.time_ns())
+        return Principal(name, operator=bool(rights))
 
     def _tell_sinks(self) -> None:
         events, self._applier.events = self._applier.events, []

@@ -34,6 +34,7 @@ from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Rea
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.opened import OpenFiles
+from avmfs.vfs.room import room
 
 Handle = FileHandle | nodes.VirtualHandle
 
@@ -273,8 +274,8 @@ class Tree:
         self._writable()
 
     def statfs(self) -> os.statvfs_result:
-        """Of the filesystem that holds the store."""
-        return self.memory.store.capacity()
+        """See the module room."""
+        return room(self.memory)
 
     def contended(self, node: int) -> bool:
         """Is a commit of this open file under way, for which its next caller would have to wait?"""

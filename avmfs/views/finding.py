@@ -42,7 +42,7 @@ def _banner(ctx: Context, budget: int) -> tuple[str, int]:
     """The fullest banner that the budget bears, and its tokens: whole up to a third of it, then one line."""
     if ctx.memory.quiet:
         return "", 0
-    urgent = ctx.memory.inbox(unread_only=True, priority="urgent")
+    urgent = ctx.memory.inbox(unread_only=True, priority="urgent") if ctx.memory.who.may("inbox") else []
     counter = ctx.memory.around.engine.counter
     for banner, most in ((mail.banner(urgent, ctx.memory.zone), budget // 3), (mail.short_banner(urgent), budget)):
         if (cost := counter.count(banner)) <= most:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from avmfs_config.errors import ConfigError
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
     from avmfs_config.paths import Paths, find_paths
+    from avmfs_config.people import AgentSettings, QuotaSettings
     from avmfs_config.settings import (
         EmbeddingSettings,
         Limits,
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AgentSettings",
     "ConfigError",
     "EmbeddingSettings",
     "Limits",
     "Mount",
     "Paths",
     "Provider",
+    "QuotaSettings",
     "Rule",
     "SearchSettings",
     "SearchWeights",
@@ -48,6 +51,7 @@ _MODULES = {
     "errors": ("ConfigError",),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
     "paths": ("Paths", "find_paths"),
+    "people": ("AgentSettings", "QuotaSettings"),
     "settings": (
         "EmbeddingSettings",
         "Limits",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 from avmfs_config.agent_id import check_agent_id
 from avmfs_config.parse import Reader, Value
 from avmfs_config.paths import expand_path
+from avmfs_config.people import check_groups, read_agents, read_group
 from avmfs_config.settings import (
     Access,
     Coherence,
@@ -49,7 +50,10 @@ def read_mount(value: Value, environ: Mapping[str, str]) -> Mount:
 
 def read_settings(value: Value, environ: Mapping[str, str]) -> Settings:
     """All of config.yaml."""
-    return value.record(Settings, settings_readers(environ))
+    settings = value.record(Settings, settings_readers(environ))
+    named = {index: rule.groups for index, rule in enumerate(settings.permissions) if rule.groups is not None}
+    check_groups(value.child("permissions"), named, settings.agents)
+    return settings
 
 
 def mount_readers(environ: Mapping[str, str]) -> Readers:
@@ -77,6 +81,7 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "embedding": lambda value: value.record(EmbeddingSettings, embedding),
         "search": lambda value: value.record(SearchSettings, SEARCH),
         "limits": lambda value: value.record(Limits, LIMITS),
+        "agents": read_agents,
     }
 
 
@@ -154,11 +159,14 @@ def _providers(value: Value) -> tuple[Provider, ...]:
     return providers
 
 
-def _rule_agents(value: Value) -> tuple[str, ...]:
-    agents = value.items(_agent_id)
-    if not agents:
-        raise value.error("names nobody (leave the key out for every agent)")
-    return agents
+def _names(read: Reader[str]) -> Reader[tuple[str, ...]]:
+    def reader(value: Value) -> tuple[str, ...]:
+        names = value.items(read)
+        if not names:
+            raise value.error("names nobody (leave the key out for every agent)")
+        return names
+
+    return reader
 
 
 def _uids(value: Value) -> dict[int, tuple[str, ...]]:
@@ -170,7 +178,12 @@ def _uids(value: Value) -> dict[int, tuple[str, ...]]:
     return result
 
 
-RULE: Readers = {"pattern": _pattern, "access": _choice(Access), "agents": _rule_agents}
+RULE: Readers = {
+    "pattern": _pattern,
+    "access": _choice(Access),
+    "agents": _names(_agent_id),
+    "groups": _names(read_group),
+}
 PROVIDER: Readers = {
     "pattern": _provider_pattern,
     "handler": _handler,

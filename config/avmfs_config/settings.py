@@ -6,9 +6,11 @@ for editors, and a test holds the two together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from avmfs_config.people import AgentSettings
 
 Access = Literal["rw", "ro", "none"]
 Coherence = Literal["strict", "close-to-open"]
@@ -62,11 +64,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What `agents` may do with paths that match `pattern`; `agents` None is every agent."""
+    """What `agents` and the members of `groups` may do with paths that match `pattern`; both None is every agent."""
 
     pattern: str
     access: Access
     agents: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,8 @@ class Settings:
     """All of config.yaml.
 
     `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
-    agents a Unix uid may be when it comes through the daemon's socket.
+    agents a Unix uid may be when it comes through the daemon's socket. `agents` says what each may do and
+    have; its entry "*" stands for every agent without one.
     """
 
     providers: tuple[Provider, ...]
@@ -169,3 +173,8 @@ class Settings:
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
     limits: Limits = field(default_factory=Limits)
+    agents: Mapping[str, AgentSettings] = field(default_factory=dict)
+
+    def apart_from_rules(self) -> "Settings":
+        """Without what only the policy is made of: a change of the rest needs new processes."""
+        return replace(self, permissions=(), default_access="ro", agents={})

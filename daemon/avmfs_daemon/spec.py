@@ -72,8 +72,7 @@ class ChildSpec:
 def rules_message(settings: Settings) -> dict[str, Any]:
     """The rules that the writer folds into scopes, as plain values."""
     return {
-        "rules": [[rule.pattern, rule.access, rule.agents] for rule in settings.permissions],
-        "default": settings.default_access,
+        "policy": Policy.from_settings(settings).plain,
         "ignore": list(settings.search.ignore),
         "max_bytes": settings.search.max_index_bytes,
         "versions": settings.limits.versions,
@@ -83,10 +82,6 @@ def rules_message(settings: Settings) -> dict[str, Any]:
 
 def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
     """Inverse of rules_message."""
-    rules = [
-        (pattern, access, None if agents is None else tuple(agents)) for pattern, access, agents in message["rules"]
-    ]
-    policy = Policy.from_words(rules, message["default"])
-    return policy, IndexRules(
+    return Policy.from_plain(message["policy"]), IndexRules(
         tuple(message["ignore"]), message["max_bytes"], message["versions"], message["history_bytes"]
     )

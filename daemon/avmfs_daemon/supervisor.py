@@ -358,7 +358,7 @@ class Supervisor:
             if slot.stale:  # what a mount can do is fixed when it is made
                 self._legacy.give_box(slot)
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
-        if replace(settings, permissions=before.permissions, default_access=before.default_access) != before:
+        if settings.apart_from_rules() != before.apart_from_rules():
             for slot in self._crew.slots:
                 slot.stale = slot.kind != "writer"
         restarted = [slot for slot in self._crew.slots if slot.stale]

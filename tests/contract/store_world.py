@@ -28,7 +28,7 @@ from avmfs import paths
 from avmfs.access import Policy, Principal, Scope
 from avmfs.errors import NotFound
 from avmfs.node import Document, Kind, Node
-from avmfs.store import content
+from avmfs.store import charging, content
 from avmfs.store.peers import proof
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
@@ -279,6 +279,8 @@ _LEFT_OVER = {
     "orphan with a document": "select id from node where parent is null and document is not null",
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
+    "node that nobody is charged for":
+        "select id from node where owner is null and parent is not null and parent <> 4 and id >= 16",
     "version of no document": "select document from version where document not in (select id from document)",
     "a gap in the versions up to head":
         "select id from document where (select count(*) from version where document = id)"
@@ -332,7 +334,7 @@ def faults(path: Path, policy: Policy) -> list[str]:
         found = [f"{what}: {bad}" for what, sql in _LEFT_OVER.items() if (bad := db.execute(sql).fetchall())]
         # Blank documents are indexed as nothing at all.
         found = [line for line in found if not line.startswith("document neither") or not _all_blank(db, line)]
-        found += _blocks(db) + _sizes(db) + _scopes(db, policy)
+        found += _blocks(db) + _sizes(db) + _scopes(db, policy) + charging.wrong(db)
         found += [line for (line,) in db.execute("pragma integrity_check") if line != "ok"]
         return found
     finally:
@@ -394,6 +396,7 @@ def _scopes(db: apsw.Connection, policy: Policy) -> list[str]:
     known = {number: Scope.parse(spec) for number, spec in db.execute("select id, spec from scope")}
     tree = {row[0]: row for row in db.execute("select id, parent, name, scope, document from node")}
     shared = dict(db.execute("select id, shared from document"))
+    areas = [(number, tuple(bytes(path).split(b"/")[1:])) for number, path in db.execute("select id, path from area")]
     found = []
     for node, parent, _, scope, document in tree.values():
         if parent is None and node != ROOT:
@@ -404,7 +407,7 @@ def _scopes(db: apsw.Connection, policy: Policy) -> list[str]:
             at = tree[at][1]
         parts = tuple(reversed(names))
         limited = shared.get(document) if paths.agent_space(parts) is None else None
-        right = policy.scope(parts, tuple(limited.split(",")) if limited else None)
+        right = policy.scope(parts, tuple(limited.split(",")) if limited else None, areas)
         if known[scope] != right:
             found.append(f"{paths.join(parts)!r} has scope {known[scope].spec}, {right.spec} is right")
         if paths.agent_space(parts) is not None and shared.get(document):

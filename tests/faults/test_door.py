@@ -414,6 +414,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
     "urgent": {}, "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"},
     "history": {"path": "/private/y.md"}, "recent": {}, "watch": {},
+    "agents": {}, "user": {"name": "alice"}, "check_usage": {}, "list_keys": {}, "revoke_key": {"id": "nokey"},
+    "check_permission": {"user": "alice", "path": "/private/y.md", "action": "read"},
+    "init_permissions": {"users": {}}, "create_key": {"actions": ["none"]},
 }  # fmt: skip
 
 

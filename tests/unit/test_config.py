@@ -15,12 +15,14 @@ import avmfs_config
 import pytest
 import yaml
 from avmfs_config import (
+    AgentSettings,
     ConfigError,
     EmbeddingSettings,
     Limits,
     Mount,
     Paths,
     Provider,
+    QuotaSettings,
     Rule,
     SearchSettings,
     SearchWeights,
@@ -32,6 +34,7 @@ from avmfs_config import (
     find_paths,
     load_mounts,
     load_settings,
+    people,
     readers,
 )
 
@@ -573,6 +576,51 @@ def test_every_public_name_is_there() -> None:
     assert not hasattr(avmfs_config, "nothing")
 
 
+# --- agents
+
+
+AGENTS = """
+agents:
+  alice: {groups: [desk, desk, admin], capabilities: [sudo, write], quota: {bytes: 10, unread: null}}
+  bob:
+  "*": {capabilities: []}
+permissions:
+  - {pattern: "/memory/desk/*", access: rw, groups: [desk], agents: [bob]}
+"""
+
+
+def test_agents_have_groups_capabilities_and_quotas(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(AGENTS.replace("  bob:\n", "  bob: {}\n"))
+    found = load_settings(tmp_path / "config.yaml", ENVIRON)
+    assert dict(found.agents) == {
+        "alice": AgentSettings(("admin", "desk"), ("sudo", "write"), QuotaSettings(bytes=10)), "bob": AgentSettings(),
+        "*": AgentSettings(capabilities=()),
+    }  # fmt: skip
+    assert found.permissions == (Rule("/memory/desk/*", "rw", ("bob",), ("desk",)),)
+    assert found.apart_from_rules() == default_settings().apart_from_rules()
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("agents: {Alice: {}}", "agents.Alice: 'Alice' is not an agent id"), ("agents: {bob: }", "agents.bob: "),
+        ("agents: {bob: {capabilities: [root]}}", "agents.bob.capabilities[0]: expected search_all, write or sudo"),
+        ("agents: {bob: {quota: {nodes: -1}}}", "agents.bob.quota.nodes: must be at least 0"),
+        ("agents: {bob: {quotas: {}}}", "agents.bob.quotas: unknown key; did you mean quota?"),
+        ("agents: {bob: {groups: [The Desk]}}", "agents.bob.groups[0]: a group is"),
+        ("agents: {'*': {groups: [g]}}", "agents.*.groups: name the members"),
+        ("agents: {'*': {capabilities: [search_all]}}", "agents.*.capabilities: search_all for everybody"),
+        ("permissions: [{pattern: /m, access: rw, groups: [desk]}]", "permissions[0].groups[0]: no agent is in"),
+        ("permissions: [{pattern: /m, access: rw, groups: []}]", "permissions[0].groups: names nobody"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_agent_is_said_with_its_place(tmp_path: Path, text: str, place: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(tmp_path / "config.yaml", ENVIRON)
+    assert f"config.yaml: {place}" in str(caught.value)
+
+
 # --- the schema for editors, and the readers, say what the dataclasses say
 
 SCHEMA = json.loads((Path(readers.__file__).parent / "schema.json").read_text())
@@ -583,6 +631,8 @@ RECORDS: dict[type[Any], dict[str, Any]] = {
     EmbeddingSettings: dict(readers.embedding_readers({})),
     SearchSettings: dict(readers.SEARCH),
     Limits: dict(readers.LIMITS),
+    AgentSettings: dict(people.AGENT),
+    QuotaSettings: dict(people.QUOTA),
     Settings: dict(readers.settings_readers({})),
 }
 FIELDS = [(record, item) for record in RECORDS for item in dataclasses.fields(record)]
@@ -607,7 +657,7 @@ def test_schema_and_readers_have_exactly_the_fields(record: type[Any]) -> None:
 @pytest.mark.parametrize(("record", "item"), FIELDS)
 def test_schema_gives_the_default_and_the_choices(record: type[Any], item: Any) -> None:
     schema = SCHEMA["$defs"][record.__name__]["properties"][item.name]
-    if item.default is not dataclasses.MISSING and (record, item.name) != (Rule, "agents"):
+    if item.default is not dataclasses.MISSING and (record, item.name) not in ((Rule, "agents"), (Rule, "groups")):
         default = list(item.default) if isinstance(item.default, tuple) else item.default
         assert schema["default"] == default
     choices = get_args(get_type_hints(record)[item.name])

@@ -43,6 +43,8 @@ def tell(
     Raises NotFound for an unknown agent, OverQuota when its unread mail is full. A broadcast passes that
     limit: one full mailbox must not silence it for everybody.
     """
+    tx.who.require("tell")
+    tx.policy.require(tx.who, "write")
     if priority not in PRIORITIES:
         raise Invalid(f"priority {priority!r}: expected one of {', '.join(PRIORITIES)}")
     if len(body.encode("utf-8", "surrogateescape")) > body_limit:
@@ -65,7 +67,8 @@ def tell(
             " where agent = ? and read_at is null and (expires is null or expires > ?)",
             (receiver, tx.now),
         ).get
-        if waiting >= unread_limit and recipient != paths.EVERYONE:
+        most = tx.policy.unread(receiver, unread_limit)
+        if waiting >= most and recipient != paths.EVERYONE:
             raise OverQuota(f"{receiver} has {waiting} unread messages, the most that are kept")
         tx.db.execute(
             "insert into delivery(agent, number, message)"
@@ -80,6 +83,7 @@ def tell(
 @command
 def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
     """The asker has read these messages (by their number in its mail), or all. {"count"} of those that were unread."""
+    tx.who.require("inbox")
     chosen = "" if messages is None else " and number in (select value from json_each(:messages))"
     tx.db.execute(
         f"update delivery indexed by unread set read_at = :now where agent = :agent and read_at is null{chosen}",

@@ -143,10 +143,11 @@ def make(
         made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
     )
     tx.db.execute(
-        "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires)"
-        " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (made, directory.id, name, int(kind), node.mode, uid, gid, tx.now, tx.now, scope, document, expires),
-    )
+        "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires, owner)"
+        " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (made, directory.id, name, int(kind), node.mode, uid, gid, tx.now, tx.now, scope, document, expires,
+         tx.owner_at(parts)),
+    )  # fmt: skip
     tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", node, paths.join(parts))
     tx.touch(directory.id)
     return node
@@ -166,7 +167,8 @@ def orphan(tx: Tx, node: Node) -> None:
     tx.events.append((ORPHANED, node.id, None, b""))
     if tx.orphans and node.kind is Kind.FILE:
         tx.db.execute(
-            "update node set parent = null, document = null, expires = null, ctime = ? where id = ?", (tx.now, node.id)
+            "update node set parent = null, document = null, expires = null, owner = null, ctime = ? where id = ?",
+            (tx.now, node.id),
         )
     else:
         content.release(tx.db, node.id)

@@ -99,7 +99,8 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
 
 
 def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
-    old_path = paths.join(tx.parts(source.id))
+    before = tx.parts(source.id)
+    old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
     scope = tx.place(parts, _shared_at(tx, source, parts))
     tx.db.execute(
@@ -112,6 +113,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
             "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?",
             (here.id, source.name, tx.now, source.document),
         )
+    _charge_whom_it_enters(tx, source, before, parts)
     moved = tx.node(source.id)
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
@@ -134,24 +136,37 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
     namespace.refuse_fixed(tx, target)
     if target.kind is Kind.DIRECTORY and target.id in _ancestry(tx, here.id):
         raise Invalid("a directory cannot be moved into itself", paths.printable(new_name))
+    were = tx.parts(source.id), tx.parts(target.id)
     # The unique index forbids two nodes under one name even for a moment: step aside first.
     tx.db.execute("update node set parent = null where id = ?", (target.id,))
-    _place_exchanged(tx, source, there, new_name)
-    _place_exchanged(tx, target, here, source.name)
+    _place_exchanged(tx, source, were[0], there, new_name)
+    _place_exchanged(tx, target, were[1], here, source.name)
     tx.touch(here.id)
     tx.touch(there.id)
     return {"node": source.id, "replaced": target.id}
 
 
-def _place_exchanged(tx: Tx, node: Node, directory: Node, name: bytes) -> None:
+def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> None:
     parts = (*tx.parts(directory.id), name)
     tx.place(parts, _shared_at(tx, node, parts))
+    _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     tx.known.forget_directory(node.id)
     moved = tx.node(node.id)
     rescope(tx, moved, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
     tx.events.append(("rename", node.id, node.parent, node.name))
+
+
+def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
+    """What comes into a private space, with all below it, is charged to its agent; what leaves one stays so."""
+    agent = paths.agent_space(parts)
+    if agent is not None and agent != paths.agent_space(before):
+        tx.db.execute(
+            "with recursive below(id) as (select ?1 union all select node.id from node join below on parent = below.id)"
+            " update node set owner = ?2 where id in (select id from below) and owner is not ?2",
+            (node.id, agent),
+        )
 
 
 def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:

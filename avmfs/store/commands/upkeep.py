@@ -6,8 +6,9 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store import content, schema
+from avmfs.store import charging, content, schema
 from avmfs.store.commands import command, namespace, relaxed, renaming
+from avmfs.store.people import publish
 from avmfs.store.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
@@ -30,9 +31,19 @@ def settle(tx: Tx) -> dict[str, Any]:
             "insert or ignore into node(id, parent, name, kind, mode, mtime, ctime, scope) values(?,?,?,?,?,?,?,?)",
             (node, parent, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts)),
         )
+    publish(tx.db, tx.policy)
+    charging.recount(tx)
     digest = tx.db.execute("select value from setting where key = 'policy'").get
     if digest == tx.policy.digest:
         return {"rescoped": False}
+    # Areas of keys that open nothing any more come apart again.
+    tx.db.execute(
+        "delete from area where id not in (select value from api_key, json_each(api_key.areas)"
+        " where revoked is null and (expires is null or expires > ?))",
+        (tx.now,),
+    )
+    tx.known.read_areas(tx.db)
+    tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), schema.ROOT))
     memory = tx.node(schema.MEMORY)
     renaming.rescope(tx, memory, (paths.MEMORY,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, namespace, relaxed, renaming
@@ -57,6 +57,7 @@ def write_path(
     if found is not None and found.kind is not Kind.FILE:
         raise IsDirectory(path=where) if found.kind is Kind.DIRECTORY else Invalid("a symlink", where)
     new = found is None
+    _mode_allows(tx, directory if found is None else found, where)
     if found is None:
         found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
     tx.visible.require(found.scope, where)
@@ -105,6 +106,8 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
         inline = _inline(tx, node, lineage.extents(tx, node.id))
         after = _lay(tx, node, inline, edits)
         _stamp(tx, node, after, mtime)
+        if after.size > node.size:  # or it would be room that nobody is charged for
+            tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     document, last = node.document, lineage.newest(tx, node)
@@ -130,6 +133,14 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
     renaming.advance_own_mark(tx, document, last.number, number, seq)
     lineage.enqueue(tx, document)
     return {"size": after.size, "version": number, "seq": seq}
+
+
+def _mode_allows(tx: Tx, node: Node, where: str) -> None:
+    """At a mount the kernel asks the mode. Who writes by path comes here, and would pass over a ``chmod a-w``."""
+    if not node.mode & 0o222 and not tx.who.operator:
+        raise Denied(
+            f"the mode of {'its directory' if node.kind is Kind.DIRECTORY else 'the file'} allows no writing", where
+        )
 
 
 def _lay(tx: Tx, node: Node, inline: bytes | None, edits: list[Edit]) -> content.Applied:

@@ -1,0 +1,156 @@
+"""Methods of the door about who may do what: agents, permissions, API keys. Called through the registry.
+
+The secret of a key is made here and goes to whoever asked for it; the store gets its hash. What an agent takes up is
+told to itself and to the operator.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import asdict
+from typing import Any
+
+from avmfs import paths
+from avmfs.access import ANYBODY, CAPABILITIES, Access
+from avmfs.agents import mail
+from avmfs.errors import Invalid
+from avmfs.memory import Memory
+from avmfs.rpc.methods import method
+from avmfs.store import keys
+from avmfs.store.keys import KeyRow
+from avmfs.store.protocol import Reader
+
+_NEEDS = {
+    "read": Access.READ,
+    "search": Access.READ,
+    "list": Access.READ,
+    "write": Access.WRITE,
+    "delete": Access.WRITE,
+}
+
+
+@method
+def agents(memory: Memory) -> list[dict[str, Any]]:
+    """Every agent that is known or configured, by name: [{"name", "groups", "capabilities", "quota", "used"}]. "used"
+    is {"nodes", "bytes", "history_bytes"}, or None where it is not counted or not for the asker."""
+    with memory.reading() as reader:
+        names = {*reader.agents(), *(name for name in reader.people.policy().people if name != ANYBODY)}
+        return [_agent(reader, name) for name in sorted(names)]
+
+
+@method
+def user(memory: Memory, name: str) -> dict[str, Any]:
+    """One agent, as in ``agents``. One that nobody has heard of may what every agent without an entry may."""
+    with memory.reading() as reader:
+        return _agent(reader, _checked(name))
+
+
+@method
+def check_permission(memory: Memory, user: str, path: str, action: str) -> bool:
+    """May this agent do that there? ``action``: read, search, list, write or delete. Of what the asker cannot see the
+    answer follows from place and rules alone."""
+    if action not in _NEEDS:
+        raise Invalid(f"action {action!r}: expected one of {', '.join(_NEEDS)}")
+    name = _checked(user)
+    with memory.reading() as reader:
+        parts = paths.split(_spelled(name, path))
+        if parts and paths.parse_handle(parts[0]) is not None:
+            parts = paths.split(reader.path(memory.resolve(reader, path).id))
+        if action == "delete" and reader.people.access(name, parts[:-1]) < Access.WRITE:
+            return False
+        if _NEEDS[action] is Access.WRITE and parts[:1] != (paths.MEMORY,):
+            return False  # nothing can be made at the root
+        return reader.people.access(name, parts) >= _NEEDS[action]
+
+
+@method
+def init_permissions(memory: Memory, users: dict[str, Any]) -> dict[str, Any]:
+    """Register agents with their groups and capabilities. Operator only. {"users": how many}."""
+    done: dict[str, Any] = memory.submit("init_permissions", users=users)
+    return done
+
+
+@method
+def create_key(
+    memory: Memory, paths: list[str] | None = None, actions: list[str] | None = None, agent: str | None = None,
+    label: str = "", expires: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A new API key: {"id", "key", "agent", "paths", "actions", "expires"}. ``key`` is shown this once. ``paths`` as
+    ``/memory/a/*`` (default: everything), ``actions`` (default: read and search), ``expires`` such as 30d."""
+    name = memory.who.name if agent is None else _checked(agent)
+    within = [_spelled(name, path) for path in (["/"] if paths is None else paths)]
+    wanted = ["read", "search"] if actions is None else actions
+    id_ = base64.b32encode(secrets.token_bytes(keys.ID_BYTES)).decode().lower()
+    secret = secrets.token_urlsafe(keys.SECRET_BYTES)
+    until = None if expires is None else memory.now() + mail.parse_duration(expires)
+    memory.submit(
+        "create_key", id=id_, agent=name, hash=keys.hashed(secret), label=label, within=within, actions=wanted,
+        expires=until,
+    )  # fmt: skip
+    return {
+        "id": id_, "key": keys.compose(id_, secret), "agent": name, "paths": [path.decode() for path in within],
+        "actions": wanted, "expires": mail.iso(until),
+    }  # fmt: skip
+
+
+@method
+def list_keys(memory: Memory) -> list[dict[str, Any]]:
+    """The asker's API keys, for the operator everybody's, the newest first: [{"id", "agent", "label", "paths",
+    "actions", "made", "maker", "expires", "revoked", "state"}]; "state" is valid, expired or revoked."""
+    with memory.reading() as reader:
+        return [_key(row, memory.now()) for row in reader.people.api_keys()]
+
+
+@method
+def revoke_key(memory: Memory, id: str) -> dict[str, Any]:
+    """From now on nobody gets in with it. {"agent"}."""
+    done: dict[str, Any] = memory.submit("revoke_key", id=id)
+    return done
+
+
+@method
+def check_usage(memory: Memory) -> list[str]:
+    """Counters of quotas that a recount contradicts, one line each; whose and how is told to the operator."""
+    with memory.reading() as reader:
+        return reader.people.miscounted()
+
+
+def _agent(reader: Reader, name: str) -> dict[str, Any]:
+    person = reader.people.policy().person(name)
+    used = reader.people.used(name)
+    return {
+        "name": name, "groups": [*person.groups],
+        "capabilities": [each for each in CAPABILITIES if each in person.capabilities],
+        "quota": asdict(person.quota),
+        "used": None if used is None else dict(zip(("nodes", "bytes", "history_bytes"), used, strict=True)),
+    }  # fmt: skip
+
+
+def _key(row: KeyRow, now: int) -> dict[str, Any]:
+    state = "revoked" if row.revoked is not None else "valid"
+    if state == "valid" and row.expires is not None and row.expires <= now:
+        state = "expired"
+    return {
+        "id": row.id, "agent": row.agent, "label": row.label, "paths": [*row.paths], "actions": [*row.actions],
+        "made": mail.iso(row.made), "maker": row.maker, "expires": mail.iso(row.expires),
+        "revoked": mail.iso(row.revoked), "state": state,
+    }  # fmt: skip
+
+
+def _checked(name: str) -> str:
+    from avmfs_config import check_agent_id
+
+    try:
+        return check_agent_id(name)
+    except ValueError as e:
+        raise Invalid(str(e)) from None
+
+
+def _spelled(agent: str, path: str) -> bytes:
+    """A key's path with /private and /shared spelled out, which the key's agent would write too."""
+    raw = paths.raw(path)
+    for alias, place in ((b"/private", b"/memory/private/" + paths.raw(agent)), (b"/shared", b"/memory/shared")):
+        if raw == alias or raw.startswith(alias + b"/"):
+            return place + raw[len(alias) :]
+    return raw

@@ -1,0 +1,619 @@
+"""Who may do what, through the store's own commands and questions: capabilities, groups, areas of keys, quotas.
+
+Both modes. Every world is audited when it closes: each node's scope against the policy, each counter against a recount.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
+
+from avmfs import paths
+from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
+from avmfs.errors import Denied, Invalid, NotFound, OverQuota
+from avmfs.store import database, keys, schema
+from avmfs.store.sqlite import open_direct
+from avmfs.store.submit import OPERATOR
+from avmfs.store.writer import ANYBODY
+
+pytestmark = pytest.mark.timeout(60)
+
+EXEC = Principal("eve")
+OPERATOR_ALICE = Principal("alice", operator=True)
+Make = Callable[..., World]
+
+
+class PolicyWorld(World):
+    """A world with a whole policy, not only rules."""
+
+    def __init__(self, root: Path, policy: Policy) -> None:
+        self._policy = policy
+        super().__init__(root, "direct")
+
+    @property
+    def policy(self) -> Policy:
+        stored = self.rows("select value from setting where key = 'people'") if self.path.exists() else []
+        people = (
+            {name: Person(tuple(g), tuple(c)) for name, (g, c) in json.loads(stored[0][0]).items()} if stored else {}
+        )
+        return self._policy.joined(people)
+
+    def _open(self) -> Any:
+        return open_direct(self.path, self._policy, RULES, self.clock)
+
+    def reopen(self, policy: Policy) -> None:
+        self.store.close()
+        self._policy = policy
+        self.store = self._open()
+
+
+@pytest.fixture
+def ruled(tmp_path: Path) -> Iterator[Callable[..., PolicyWorld]]:
+    made: list[PolicyWorld] = []
+
+    def make(people: dict[str, Person] | None = None, *rules: Rule, default: Access = Access.WRITE) -> PolicyWorld:
+        made.append(PolicyWorld(tmp_path, Policy(rules, default, people)))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def person(*capabilities: str, groups: tuple[str, ...] = (), **quota: int) -> Person:
+    return Person(groups, capabilities, Quota(**quota))
+
+
+def new_key(
+    world: World, who: Principal, *within: str, actions: tuple[str, ...] = ("read", "search"), **more: Any
+) -> str:
+    id_ = "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(8))
+    secret = secrets.token_urlsafe(32)
+    world.do(
+        who, "create_key", id=id_, agent=more.pop("agent", who.name), hash=keys.hashed(secret), label="",
+        within=[paths.raw(each) for each in within], actions=list(actions), expires=more.pop("expires", None),
+    )  # fmt: skip
+    return keys.compose(id_, secret)
+
+
+def shown(world: World, key: str) -> Principal:
+    with world.reading(Principal("")) as reader:
+        return reader.people.shown(key)
+
+
+# --- capabilities and groups
+
+
+def test_an_agent_without_write_is_read_only_everywhere(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person()})
+    world.write(ALICE, "/memory/shared/a.md", b"x")
+    assert world.bytes(BOB, "/memory/shared/a.md") == b"x"
+    for path in ("/memory/shared/a.md", "/memory/shared/new.md", "/memory/private/bob/new.md"):
+        with pytest.raises(Denied):
+            world.write(BOB, path, b"y")
+    node = world.node(BOB, "/memory/shared/a.md").id
+    for command, arguments in {
+        "set_tags": {"add": ["t"], "remove": [], "replace": False}, "set_ttl": {"expires": 1},
+        "merge_meta": {"importance": 1.0, "user": {}}, "set_attributes": {"mode": 0o777},
+        "commit": {"handle": None, "edits": [["t", 0]]}, "append": {"handle": None, "data": b"z"},
+    }.items():  # fmt: skip
+        with pytest.raises(Denied):
+            world.do(BOB, command, node=node, **arguments)
+    with pytest.raises(Denied):
+        world.do(BOB, "tell", recipient="alice", body="b", priority="low", expires=None, body_limit=9, unread_limit=9)
+    world.do(BOB, "mark", node=node)  # what an agent has read is its own affair
+
+
+def test_everybody_may_be_read_only_but_some(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({ANYBODY: person(), "alice": person("write")})
+    world.write(ALICE, "/memory/shared/a.md", b"x")
+    for who in (BOB, CAROL):
+        with pytest.raises(Denied):
+            world.write(who, "/memory/shared/a.md", b"y")
+
+
+def test_search_all_reads_what_is_private_and_changes_none_of_it(ruled: Callable[..., PolicyWorld]) -> None:
+    rule = Rule("/memory/private/alice/vault/*", Access.NONE, ("bob",))
+    world = ruled({"bob": person("write", "search_all")}, rule)
+    world.write(ALICE, "/memory/private/alice/a.md", b"quokka")
+    world.write(ALICE, "/memory/private/alice/vault/b.md", b"quokka")
+    world.write(ALICE, "/memory/shared/c.md", b"quokka")
+    world.share(ALICE, "/memory/shared/c.md", "alice")
+    world.drain()
+    assert world.bytes(BOB, "/memory/private/alice/a.md") == b"quokka" and world.exists(BOB, "/memory/shared/c.md")
+    assert not world.exists(BOB, "/memory/private/alice/vault/b.md"), "a rule that names it stands above"
+    assert len(world.store.search_index(BOB).postings(["quokka"])[0]) == 2
+    assert len(world.store.search_index(CAROL).postings(["quokka"])[0]) == 0
+    for path in ("/memory/private/alice/a.md", "/memory/shared/c.md", "/memory/private/alice/new.md"):
+        with pytest.raises(Denied):
+            world.write(BOB, path, b"y")
+
+
+def test_a_rule_about_a_group_is_about_its_members(ruled: Callable[..., PolicyWorld]) -> None:
+    rules = (
+        Rule("/memory/desk/*", Access.WRITE, None, ("trading",)), Rule("/memory/desk/*", Access.NONE),
+    )  # fmt: skip
+    world = ruled({"alice": person("write", groups=("trading",)), "bob": person("write", groups=("other",))}, *rules)
+    world.mkdir(ALICE, "/memory/desk")
+    world.write(ALICE, "/memory/desk/a.md", b"x")
+    assert not world.exists(BOB, "/memory/desk") and not world.exists(CAROL, "/memory/desk/a.md")
+    world.reopen(Policy(rules, Access.WRITE, {"bob": person("write", groups=("trading",))}))
+    assert world.bytes(BOB, "/memory/desk/a.md") == b"x" and not world.exists(ALICE, "/memory/desk")
+
+
+def test_registered_agents_outlive_the_process_and_stand_below_the_configuration(
+    ruled: Callable[..., PolicyWorld],
+) -> None:
+    world = ruled({"alice": person("write")})
+    users = {"alice": {"capabilities": []}, "bob": {"groups": ["g"], "capabilities": []}}
+    with pytest.raises(Denied):
+        world.do(ALICE, "init_permissions", users=users)
+    assert world.do(OPERATOR, "init_permissions", users=users) == {"users": 2}
+    for _ in range(2):
+        with pytest.raises(Denied):
+            world.write(BOB, "/memory/b.md", b"x")
+        world.write(ALICE, "/memory/a.md", b"x")
+        with world.reading(CAROL) as reader:
+            assert reader.people.policy().person("bob") == Person(("g",), ())
+        world.reopen(world._policy)
+    world.do(OPERATOR, "init_permissions", users={})
+    world.write(BOB, "/memory/b.md", b"x")
+
+
+@pytest.mark.parametrize(
+    ("users", "place"),
+    [
+        ({"All": {}}, "All"), ({"bob": []}, "users.bob"), ({"bob": {"group": []}}, "users.bob"),
+        ({"bob": {"capabilities": ["root"]}}, "users.bob.capabilities"),
+        ({"bob": {"groups": ["A b"]}}, "users.bob.groups"), ({"bob": {"groups": "g"}}, "users.bob.groups"),
+    ],
+)  # fmt: skip
+def test_a_bad_registration_names_its_place(ruled: Callable[..., PolicyWorld], users: Any, place: str) -> None:
+    with pytest.raises(Invalid, match=place):
+        ruled().do(OPERATOR, "init_permissions", users=users)
+
+
+def test_only_the_owner_shares_and_only_where_it_may_write(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/shared/a.md", b"x")
+    with pytest.raises(Denied, match="owner"):
+        world.share(BOB, "/memory/shared/a.md", "bob")
+    world.reopen(Policy([Rule("/memory/shared/*", Access.READ, ("alice",))]))
+    with pytest.raises(Denied):
+        world.share(ALICE, "/memory/shared/a.md", "alice")
+
+
+def test_what_the_operator_does_can_be_told_apart(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/a.md", b"x")
+    world.do(OPERATOR_ALICE, "elevate")
+    world.write(OPERATOR_ALICE, "/memory/private/bob/b.md", b"x")
+    told = world.rows("select op, elevated from log where agent = 'alice' and seq > 2 order by seq")
+    assert told == [("create", 0), ("write", 0), ("sudo", 1), ("create", 1), ("write", 1)]
+    with pytest.raises(Denied):
+        world.do(ALICE, "elevate")
+    with world.reading(ALICE) as reader:
+        assert "sudo" not in {change.op for change in reader.changes(schema.ROOT)}
+        seen = reader.newest_seq()
+    world.do(OPERATOR_ALICE, "elevate")
+    with world.reading(ALICE) as reader:
+        assert reader.newest_seq() == seen, "nobody sees that somebody else was the operator"
+
+
+def test_a_mode_without_a_write_bit_stops_who_writes_by_path(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    node = world.write(ALICE, "/memory/d/a.md", b"x")["node"]
+    directory = world.node(ALICE, "/memory/d").id
+    world.do(ALICE, "set_attributes", node=node, mode=0o444)
+    for who in (ALICE, BOB):
+        with pytest.raises(Denied, match="mode of the file"):
+            world.write(who, "/memory/d/a.md", b"y", mode="append")
+    world.do(ALICE, "append", node=node, handle=None, data=b"z")  # who has it open may go on
+    world.do(ALICE, "set_attributes", node=directory, mode=0o555)
+    with pytest.raises(Denied, match="mode of its directory"):
+        world.do(ALICE, "remember", path=[b"memory", b"d", b"m.md"], data=b"m")
+    world.write(OPERATOR_ALICE, "/memory/d/a.md", b"y")
+    world.do(BOB, "set_attributes", node=node, mode=0o600)
+    world.write(BOB, "/memory/d/a.md", b"not limited to its maker: rules and :shared say who is")
+
+
+# --- API keys
+
+
+@pytest.fixture
+def any_world(tmp_path: Path, mode: Mode) -> Iterator[World]:
+    world = World(tmp_path, mode)
+    yield world
+    world.close()
+
+
+def test_a_key_is_limited_by_names_and_not_by_letters(any_world: World) -> None:
+    world = any_world
+    for path in ("/memory/a/x.md", "/memory/ab/y.md", "/memory/a.md", "/memory/private/alice/z.md"):
+        world.write(ALICE, path, b"quokka")
+    world.drain()
+    who = shown(world, new_key(world, ALICE, "/memory/a/*"))
+    world.write(BOB, "/memory/a/later/w.md", b"quokka")
+    world.drain()
+    assert world.names(who, "/memory") == ["a"] and world.names(who, "/memory/a") == ["later", "x.md"]
+    for path in ("/memory/ab", "/memory/ab/y.md", "/memory/a.md", "/memory/private", "/memory/private/alice/z.md"):
+        assert not world.exists(who, path)
+    index = world.store.search_index(who)
+    assert len(index.postings(["quokka"])[0]) == 2 and len(index.table().passages) == 2
+    with world.reading(who) as reader:
+        assert reader.counts(schema.ROOT).files == 2
+        assert all(change.path.startswith(b"/memory/a/") for change in reader.changes(schema.ROOT))
+    assert len(world.store.search_index(ALICE).postings(["quokka"])[0]) == 5
+
+
+def test_scores_under_a_key_come_from_its_own_paths_alone(any_world: World) -> None:
+    world = any_world
+    world.write(ALICE, "/memory/a/x.md", b"quokka")
+    world.drain()
+    who = shown(world, new_key(world, ALICE, "/memory/a"))
+    world.drain()
+
+    def figures() -> Any:
+        index = world.store.search_index(who)
+        with world.reading(who) as reader:
+            return index.table().lengths.tolist(), reader.counts(schema.ROOT), reader.newest_seq()
+
+    before = figures()
+    for number in range(20):
+        world.write(ALICE, f"/memory/b/{number}.md", b"quokka " * number)
+    world.drain()
+    assert figures() == before
+
+
+@pytest.mark.parametrize("actions", [("read",), ("search",), ("write",), ("tell",), ("inbox",), ("read", "write")])
+def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[str, ...]) -> None:
+    world = any_world
+    node = world.write(ALICE, "/memory/a/x.md", b"x")["node"]
+    who = shown(world, new_key(world, ALICE, "/memory/a/*", actions=actions))
+
+    def allowed(do: Callable[[], Any]) -> bool:
+        try:
+            do()
+        except (Denied, NotFound):
+            return False
+        return True
+
+    def read() -> None:
+        with world.reading(who) as reader:
+            reader.read(node, 0, 1)
+
+    def inbox() -> None:
+        with world.reading(who) as reader:
+            reader.inbox()
+
+    def tell() -> None:
+        world.do(who, "tell", recipient="bob", body="b", priority="low", expires=None, body_limit=9, unread_limit=9)
+
+    assert allowed(read) == ("read" in actions)
+    assert allowed(lambda: world.store.peek_read(who, node, 0, 1)) == ("read" in actions)
+    assert allowed(lambda: world.store.search_index(who).table()) == ("search" in actions)
+    if {"read", "write", "search"} & {*actions}:
+        with world.reading(who) as reader:
+            line = reader.listing(world.node(who, "/memory/a").id, limit=9, offset=0)[0][0][1]
+        assert line == ("x" if {"read", "search"} & {*actions} else "")
+    assert allowed(lambda: world.do(who, "append", node=node, handle=None, data=b"y")) == ("write" in actions)
+    assert allowed(lambda: world.write(who, "/memory/a/new.md", b"y")) == ("write" in actions)
+    assert not allowed(lambda: world.write(who, "/memory/b.md", b"y"))
+    assert allowed(tell) == ("tell" in actions)
+    assert allowed(inbox) == allowed(lambda: world.do(who, "mark_read")) == ("inbox" in actions)
+    assert not allowed(lambda: world.do(who, "elevate"))
+    assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
+
+
+def test_a_key_never_has_more_than_its_agent(any_world: World) -> None:
+    world = any_world
+    world.write(BOB, "/memory/private/bob/secret.md", b"x")
+    who = shown(world, new_key(world, ALICE, "/", actions=("read", "write", "search", "tell", "inbox")))
+    assert not world.exists(who, "/memory/private/bob") and world.exists(who, "/memory/private/alice")
+    with pytest.raises(Denied):
+        new_key(world, ALICE, "/memory/private/bob/*")
+    with pytest.raises(Denied):
+        new_key(world, ALICE, "/memory/*", agent="bob")
+    assert shown(world, new_key(world, OPERATOR, "/memory/*", agent="bob")).name == "bob"
+
+
+def test_a_revoked_or_expired_key_opens_nothing_even_to_who_is_in(any_world: World) -> None:
+    world = any_world
+    node = world.write(ALICE, "/memory/a/x.md", b"x")["node"]
+    until = world.clock() + 3600 * 10**9
+    for end in ("revoke", "expire"):
+        key = new_key(world, ALICE, "/memory/a/*", actions=("read", "write"), expires=until)
+        who = shown(world, key)
+        world.do(who, "append", node=node, handle=None, data=b"y")
+        if end == "revoke":
+            with pytest.raises(NotFound):
+                world.do(BOB, "revoke_key", id=key.split("_")[1])
+            world.do(ALICE, "revoke_key", id=key.split("_")[1])
+        else:
+            world.clock.advance(3601)
+        with pytest.raises(Denied, match=end):
+            shown(world, key)
+        with pytest.raises(Denied, match=end), world.reading(who):
+            pass
+        if end == "revoke" or world.mode == "direct":  # the writer process has the real time
+            with pytest.raises(Denied, match=end):
+                world.do(who, "append", node=node, handle=None, data=b"y")
+
+
+@pytest.mark.parametrize("key", ["", "avm_", "hello", "avm_aaaaaaaa_" + "A" * 43, "avm_aaaaaaaa_" + "A" * 42])
+def test_a_wrong_key_is_a_clear_error_and_never_a_new_agent(any_world: World, key: str) -> None:
+    before = any_world.rows("select name from agent")
+    with pytest.raises(Denied, match="API key"):
+        shown(any_world, key)
+    made = new_key(any_world, ALICE, "/")
+    with pytest.raises(Denied, match="no such"):
+        shown(any_world, made[:-1] + ("A" if made[-1] != "A" else "B"))
+    assert any_world.rows("select name from agent") == before
+
+
+def test_the_store_has_the_hash_of_a_key_and_nothing_else_of_it(any_world: World) -> None:
+    key = new_key(any_world, ALICE, "/memory/*")
+    any_world.store.close()
+    for file in any_world.path.parent.iterdir():
+        if file.is_file() and not file.is_socket():
+            assert key.split("_", 2)[2].encode() not in file.read_bytes()
+    any_world.store = any_world._open()
+    assert shown(any_world, key).name == "alice"
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"within": ["memory/a"]}, "begins with /"), ({"within": ["/memory/*/b"]}, "at its end"),
+        ({"within": []}, "paths"), ({"actions": ()}, "actions"), ({"actions": ("fly",)}, "fly"),
+        ({"actions": ("sudo",)}, "sudo"), ({"expires": 5}, "expired"),
+    ],
+)  # fmt: skip
+def test_a_key_that_makes_no_sense_is_not_made(any_world: World, more: dict[str, Any], error: str) -> None:
+    rest = {name: value for name, value in more.items() if name != "within"}
+    with pytest.raises(Invalid, match=error):
+        new_key(any_world, ALICE, *more.get("within", ["/memory/*"]), **rest)
+
+
+def test_areas_that_no_key_names_any_more_come_apart_with_the_next_rules(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/a/x.md", b"x")
+    key = new_key(world, ALICE, "/memory/a/*")
+    kept = new_key(world, ALICE, "/memory/b/*")
+    world.do(ALICE, "revoke_key", id=key.split("_")[1])
+    world.reopen(Policy([Rule("/memory/zzz/*", Access.READ)]))
+    assert world.rows("select path from area") == [(b"/memory/b",)] and shown(world, kept).name == "alice"
+
+
+# --- quotas
+
+
+def refused(do: Callable[[], Any]) -> bool:
+    try:
+        do()
+    except OverQuota:
+        return True
+    return False
+
+
+def used(world: World, agent: str) -> Any:
+    with world.reading(OPERATOR) as reader:
+        return reader.people.used(agent)
+
+
+def test_nothing_is_counted_without_a_quota(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/a.md", b"x")
+    assert used(world, "alice") is None and world.rows("select count(*) from usage") == [(0,)]
+
+
+def test_bytes_are_bounded_on_every_route(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", bytes=1000)})
+    node = world.write(ALICE, "/memory/a.md", b"x" * 900)["node"]
+    big = b"y" * 200
+    assert refused(lambda: world.write(ALICE, "/memory/b.md", big))
+    assert not world.exists(ALICE, "/memory/b.md"), "none of it happened"
+    assert refused(lambda: world.write(ALICE, "/memory/a.md", big, mode="append"))
+    assert refused(lambda: world.do(ALICE, "append", node=node, handle=None, data=big))
+    assert refused(lambda: world.edit(ALICE, "/memory/a.md", ["w", 900, big]))
+    assert refused(lambda: world.edit(ALICE, "/memory/a.md", ["w", 10**6, b"after a gap"]))
+    assert refused(lambda: world.edit(ALICE, "/memory/a.md", ["t", 1 << 40]))
+    assert refused(lambda: world.do(ALICE, "remember", path=[b"memory", b"m.md"], data=big))
+    assert refused(lambda: world.do(ALICE, "write_many", items=[[[b"memory", b"m.md"], big]]))
+    assert refused(lambda: world.do(ALICE, "symlink", **world.at(ALICE, "/memory/s"), target=big))
+    assert refused(lambda: world.edit(BOB, "/memory/a.md", ["w", 900, big])), "another's writing in her file too"
+    world.edit(ALICE, "/memory/a.md", ["t", 100])
+    world.write(ALICE, "/memory/b.md", big)
+    assert used(world, "alice") == (2, 300, used(world, "alice")[2])
+    world.write(BOB, "/memory/bobs.md", b"z" * 5000)
+
+
+def test_what_is_moved_into_a_private_space_is_charged_to_its_agent(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", nodes=4), "bob": person("write", nodes=100)})
+    for number in range(5):
+        world.write(BOB, f"/memory/d/{number}.md", b"x")
+    before = used(world, "bob")
+    assert refused(lambda: world.rename(ALICE, "/memory/d", "/memory/private/alice/d"))
+    assert used(world, "bob") == before and world.exists(BOB, "/memory/d/0.md")
+    for number in (3, 4):
+        world.unlink(BOB, f"/memory/d/{number}.md")
+    world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
+    assert used(world, "alice")[0] == 4 and used(world, "bob")[0] == 0
+    assert refused(lambda: world.mkdir(ALICE, "/memory/private/alice/e"))
+    assert refused(lambda: world.create(ALICE, "/memory/e"))
+    world.rename(ALICE, "/memory/private/alice/d", "/memory/d")
+    assert used(world, "alice")[0] == 4, "and it stays so when it leaves"
+    world.write(BOB, "/memory/swap.md", b"x")
+    world.rename(ALICE, "/memory/d/0.md", "/memory/swap.md", 2)
+
+
+def test_history_is_bounded_and_freed_with_the_file(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", history_bytes=20_000)})
+
+    def fill() -> int:
+        for number in range(50):
+            if refused(lambda: world.write(ALICE, "/memory/a.md", secrets.token_bytes(3000))):
+                return number
+        return 50
+
+    assert 5 <= fill() < 12
+    assert 0 < used(world, "alice")[2] <= 20_000
+    world.unlink(ALICE, "/memory/a.md")
+    assert used(world, "alice") == (0, 0, 0)
+    assert fill() >= 5
+    large = secrets.token_bytes(100_000)  # in blocks: its old version counts whole
+    world.write(BOB, "/memory/big.md", large)
+    world.edit(BOB, "/memory/big.md", ["w", 0, b"z"])
+    assert used(world, "bob")[2] == 100_000
+
+
+def test_a_removed_file_is_free_at_once_and_one_written_on_is_not(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", bytes=1000)})
+    node = world.write(ALICE, "/memory/a.md", b"x" * 900)["node"]
+    world.unlink(ALICE, "/memory/a.md")
+    world.write(ALICE, "/memory/b.md", b"x" * 900)
+    assert not rows(world.path, "select 1 from node where id = ?", node), "no mount holds it without a daemon"
+
+
+def test_an_unlinked_file_that_is_written_on_is_charged_again(tmp_path: Path) -> None:
+    from avmfs.store.applier import Applier
+
+    database.prepare(tmp_path / "avm.db")
+    policy = Policy(people={"alice": person("write", bytes=1000)})
+    applier = Applier(tmp_path / "avm.db", policy, RULES, orphans=True, clock=lambda: 10**18)
+    try:
+        applier.alone(OPERATOR, "settle", {})
+        node = applier.alone(ALICE, "write_path", {"path": [b"memory", b"a"], "data": b"x" * 900})["node"]
+        applier.alone(ALICE, "unlink", {"parent": schema.MEMORY, "name": b"a"})
+        applier.alone(ALICE, "write_path", {"path": [b"memory", b"b"], "data": b"x" * 900})
+        with pytest.raises(OverQuota):
+            applier.alone(ALICE, "append", {"node": node, "handle": None, "data": b"y"})
+        applier.alone(ALICE, "unlink", {"parent": schema.MEMORY, "name": b"b"})
+        applier.alone(ALICE, "append", {"node": node, "handle": None, "data": b"y"})
+        assert faults(tmp_path / "avm.db", policy) == []
+        applier.alone(OPERATOR, "reap_orphans", {"nodes": [node]})
+        assert faults(tmp_path / "avm.db", policy) == []
+    finally:
+        applier.close()
+
+
+def test_a_mailbox_of_an_agent_may_be_smaller_than_those_of_others(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"bob": person("write", unread=2)})
+
+    def tell(recipient: str = "bob") -> None:
+        world.do(
+            ALICE, "tell", recipient=recipient, body="b", priority="low", expires=None, body_limit=9, unread_limit=9
+        )
+
+    tell()
+    tell()
+    assert refused(tell)
+    world.do(BOB, "mark_read")
+    tell()
+
+
+def test_the_operator_is_counted_and_not_bounded(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", bytes=10)})
+    world.write(OPERATOR_ALICE, "/memory/a.md", b"x" * 100)
+    assert used(world, "alice")[1] == 100
+    assert refused(lambda: world.write(ALICE, "/memory/b.md", b"x"))
+    world.edit(ALICE, "/memory/a.md", ["t", 50])  # less is always possible
+
+
+def test_a_quota_that_comes_later_counts_what_is_there(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/a.md", b"x" * 100)
+    world.write(ALICE, "/memory/a.md", b"y" * 100)
+    world.mkdir(BOB, "/memory/private/bob/d")
+    world.reopen(Policy(people={ANYBODY: person("write", nodes=1)}))
+    assert used(world, "alice")[:2] == (1, 100) and used(world, "bob") == (1, 0, 0)
+    assert refused(lambda: world.create(ALICE, "/memory/b"))
+    world.reopen(Policy())
+    world.create(ALICE, "/memory/b")
+    assert used(world, "alice") is None
+
+
+def test_an_agent_is_told_what_it_takes_up_and_not_what_others_do(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", nodes=9)})
+    with world.reading(ALICE) as reader:
+        assert reader.people.used("alice") == (0, 0, 0) and reader.people.used("bob") is None
+
+    def lines(who: Principal) -> list[str]:
+        with world.reading(who) as reader:
+            return reader.people.miscounted()
+
+    assert lines(OPERATOR) == []
+    db = apsw.Connection(str(world.path))
+    db.execute("insert into usage values('carol', 7, 0, 0)")
+    assert len(lines(OPERATOR)) == 1 and "carol" in lines(OPERATOR)[0]
+    assert len(lines(ALICE)) == 1 and "carol" not in lines(ALICE)[0]
+    db.execute("delete from usage where agent = 'carol'")
+    db.close()
+
+
+_BUSY = """
+import sys, time
+from pathlib import Path
+from avmfs.access import Person, Policy, Principal, Quota
+from avmfs.store.sqlite import open_direct
+from avmfs.store.transaction import IndexRules
+store = open_direct(Path(sys.argv[1]), Policy(people={"*": Person(quota=Quota(nodes=10**6))}), IndexRules())
+who = Principal("alice")
+for number in range(10**6):
+    path = [b"memory", b"%d" % (number % 7)]
+    store.submit(who, "write_path", path=path, data=b"x" * (number * 7919 % 90_000))
+    if number % 5 == 4:
+        store.submit(who, "rename", parent=2, name=path[1], new_parent=2, new_name=b"moved")
+        store.submit(who, "unlink", parent=2, name=b"moved")
+    print(number, flush=True)
+"""
+
+
+def test_the_counters_are_right_after_kill_9_at_any_moment(tmp_path: Path) -> None:
+    path, policy = tmp_path / "avm.db", Policy(people={ANYBODY: Person(quota=Quota(nodes=10**6))})
+    for after in (3, 17, 40):
+        process = subprocess.Popen([sys.executable, "-c", _BUSY, str(path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        while int(process.stdout.readline() or -1) < after:
+            assert process.poll() is None
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+        assert rows(path, "select nodes > 0 from usage where agent = 'alice'") == [(1,)]
+        assert faults(path, policy) == []
+
+
+# --- migration
+
+
+def test_a_store_of_the_first_version_gets_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "avm.db"
+    with apsw.Connection(str(path)) as db:
+        database.run(db, f"pragma application_id = {schema.APPLICATION_ID}; pragma user_version = 1")
+        database.run(db, schema.MIGRATIONS[0])
+        database.run(db, """
+            insert into scope(id, spec) values(1, '*=rw'), (2, '*=none;bob=rw');
+            insert into node(id, parent, name, kind, mode, mtime, ctime, scope, document) values
+              (1, null, x'', 2, 493, 1, 1, 1, null), (2, 1, 'memory', 2, 493, 1, 1, 1, null),
+              (3, 2, 'shared', 2, 493, 1, 1, 1, null), (4, 2, 'private', 2, 493, 1, 1, 1, null),
+              (20, 4, 'bob', 2, 493, 1, 1, 2, null), (21, 20, 'd', 2, 493, 1, 1, 2, null),
+              (22, 21, 'f', 1, 420, 1, 1, 2, 32), (23, 3, 'g', 1, 420, 1, 1, 1, 33);
+            insert into document(id, node, handle, creator, created) values (32, 22, 'aaaa', 'carol', 1),
+              (33, 23, 'bbbb', 'alice', 1);
+            insert into log(at, op, agent, node, scope, path, salt) values (1, 'create', 'alice', 23, 1, '/x', x'00');
+        """)  # fmt: skip
+    db.close()
+    database.prepare(path)
+    assert rows(path, "select id, owner from node where owner is not null order by id") == [
+        (21, "bob"), (22, "bob"), (23, "alice")
+    ]  # fmt: skip
+    assert rows(path, "select elevated from log") == [(0,)]

@@ -1,0 +1,389 @@
+"""No route skips the policy: every question to the store, every command, every method of the door, asked about what
+the asker may not see.
+
+Two worlds are the same but for one thing: in the second, alice has nothing private. Whatever bob asks, and whatever a
+program asks that holds a key of alice's for another directory, the two must answer alike, down to counts and scores,
+and no command may change anything of hers. The tables below name every question; one that is added without a line here
+fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from views_fixtures import World, opened
+
+from avmfs import paths, views
+from avmfs.access import Policy, Principal
+from avmfs.embed.hashing import HashingEmbedding
+from avmfs.errors import AvmError, Denied, NotFound, Stale
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.rpc import methods
+from avmfs.search.index import SearchIndex
+from avmfs.search.indexer import embed_pending
+from avmfs.store import commands, keys
+from avmfs.store.protocol import Reader, Store
+from avmfs.store.protocol_people import PeopleReader
+from avmfs.store.schema import PRIVATE, ROOT
+from avmfs.views import Context
+
+pytestmark = pytest.mark.timeout(120)
+
+CANARY = "zebrafinch"
+EMBEDDER = HashingEmbedding()
+SPACE = "/memory/private/alice"
+OPERATOR = Principal("avmfs", operator=True)
+_GONE = 2**61 + 7  # an id that no node has
+
+# What a question is about, by name: the ids of alice's private file (or of nothing, in the world without one).
+Place = SimpleNamespace
+Ask = Callable[[Any, Any], Any]
+
+
+@dataclass
+class Side:
+    """One of the two worlds, as one asker sees it."""
+
+    world: World
+    who: Principal
+    it: Any
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.world.around, self.who)
+
+
+def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World, Any]:
+    context = opened(tmp_path, Policy())
+    world = context.__enter__()
+    alice, bob, carol = world.agent("alice"), world.agent("bob"), world.agent("carol")
+    alice.put("/memory/shared/common.md", f"a {CANARY} is a bird that everybody knows\n")
+    alice.put("/memory/a/inside.md", "inside the key's own area\n")
+    bob.put("/memory/private/bob/own.md", "what bob has himself\n")
+    carol.memory.submit("mark_read")
+    id_, secret = "a" * 8, "s" * 43
+    alice.memory.submit(
+        "create_key", id=id_, agent="alice", hash=keys.hashed(secret), label="", within=[b"/memory/a/*"],
+        actions=["read", "write", "search"], expires=None,
+    )  # fmt: skip
+    world.clock.pass_(1)
+    it = Place(
+        file=_GONE, directory=_GONE + 1, other=_GONE + 2, symlink=_GONE + 3, document=_GONE + 4, handle="zzzzzz",
+        passages=[_GONE],
+        node=Node(_GONE, _GONE + 1, b"x.md", Kind.FILE, 0o644, None, None, 5, 0, 0, 0, 0, _GONE + 4, None),
+        scope=_GONE, key=keys.compose(id_, secret), open=_GONE + 5,
+    )  # fmt: skip
+    if private:
+        alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
+        alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret, again #finch\n")
+        alice.put(f"{SPACE}/d/y.md", f"another {CANARY}\n")
+        node, other = alice.node(f"{SPACE}/d/x.md"), alice.node(f"{SPACE}/d/y.md")
+        directory = alice.node(f"{SPACE}/d")
+        alice.memory.submit("set_tags", node=node.id, add=[CANARY], remove=[], replace=False)
+        alice.memory.submit("add_link", node=node.id, target=other.id, type=CANARY)
+        common = alice.node("/memory/shared/common.md")
+        alice.memory.submit("add_link", node=node.id, target=common.id, type=CANARY)
+        link = alice.memory.submit("symlink", parent=directory.id, name=b"l", target=CANARY.encode())["node"]
+        alice.memory.submit(
+            "tell", recipient="carol", body=CANARY, priority="urgent", expires=None, body_limit=999, unread_limit=9
+        )
+        document = node.document
+        assert document is not None
+        it = Place(
+            file=node.id, directory=directory.id, other=other.id, symlink=link, document=document, passages=[],
+            handle=alice.handle(f"{SPACE}/d/x.md"), node=node, scope=node.scope, key=it.key, open=node.id,
+        )  # fmt: skip
+    while world.store.queue_lengths()[0]:
+        world.applied.submit(OPERATOR, "drain_lexical", {})
+    # Handles are random, and tokens are counted with them.
+    for number, path in enumerate(("/memory/shared/common.md", "/memory/a/inside.md")):
+        document = alice.node(path).document
+        world.applied.applier.db.execute(
+            "update document set handle = ? where id = ?", (f"aaa{'bc'[number]}", document)
+        )
+    embed_pending(world.store, EMBEDDER, EMBEDDER.model_id)
+    if private:
+        with world.store.connection() as (db, _):
+            it.passages = [row[0] for row in db.execute("select id from passage where document = ?", (it.document,))]
+        assert it.passages
+    return context, world, it  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[World, Any]]]:
+    made = [populated(tmp_path_factory.mktemp(str(private)), private=private) for private in (True, False)]
+    yield [(world, it) for _, world, it in made]
+    for context, _, _ in made:
+        context.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module", params=["another agent", "a key for elsewhere"])
+def sides(request: pytest.FixtureRequest, worlds: list[tuple[World, Any]]) -> list[Side]:
+    found = []
+    for world, it in worlds:
+        who = Principal("bob")
+        if request.param != "another agent":
+            with world.store.reading(Principal("")) as reader:
+                who = reader.people.shown(it.key)
+            assert who.name == "alice" and who.key is not None
+        found.append(Side(world, who, it))
+    return found
+
+
+_READER: dict[str, Ask] = {
+    "node": lambda r, it: r.node(it.file), "child": lambda r, it: r.child(it.directory, b"x.md"),
+    "children": lambda r, it: r.children(it.directory), "subdirectories": lambda r, it: r.subdirectories(PRIVATE),
+    "path": lambda r, it: r.path(it.file), "open_node": lambda r, it: r.open_node(it.open),
+    "read": lambda r, it: r.read(it.file, 0, 99), "seek": lambda r, it: r.seek(it.file, 0, hole=True),
+    "target": lambda r, it: r.target(it.symlink), "document": lambda r, it: r.document(it.node),
+    "by_handle": lambda r, it: r.by_handle(it.handle), "versions": lambda r, it: r.versions(it.document),
+    "version_bytes": lambda r, it: r.version_bytes(it.document, 1), "tags": lambda r, it: r.tags(it.document),
+    "links": lambda r, it: [r.links(it.document)], "mark": lambda r, it: r.mark(it.document),
+    "unindexed": lambda r, it: r.unindexed(it.document), "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
+    "newest_seq": lambda r, it: r.newest_seq(), "changes": lambda r, it: r.changes(ROOT),
+    "listing": lambda r, it: r.listing(ROOT, limit=99, offset=0, query="e"), "counts": lambda r, it: r.counts(ROOT),
+    "tag_counts": lambda r, it: r.tag_counts(ROOT), "agents": lambda r, it: r.agents(),
+    "inbox": lambda r, it: r.inbox(),
+}  # fmt: skip
+_PEOPLE: dict[str, Ask] = {
+    "policy": lambda p, it: p.policy().plain, "used": lambda p, it: p.used("carol"),
+    "miscounted": lambda p, it: p.miscounted(), "api_keys": lambda p, it: p.api_keys(),
+    "shown": lambda p, it: p.shown("avm_" + "a" * 8 + "_" + "A" * 43),
+    "access": lambda p, it: [p.access(name, paths.split(paths.raw(f"{SPACE}/d/{leaf}")))
+                             for name in ("alice", "bob") for leaf in ("x.md", "none.md")],
+}  # fmt: skip
+_INDEX: dict[str, Ask] = {
+    "table": lambda i, it: [getattr(i.table(), name).tolist() for name in ("passages", "lengths", "flags", "next")],
+    "postings": lambda i, it: i.postings([CANARY, "secret", "finch"]),
+    "nearest": lambda i, it: [each.tolist() for each in i.nearest(
+        EMBEDDER.model_id, EMBEDDER.embed_batch([CANARY]).vectors[0], 9, np.array(it.passages, np.int64), None)],
+    "hits": lambda i, it: [i.hits(it.passages, ()), i.hits(range(50), ())],
+    "below": lambda i, it: i.below((b"memory", b"private", b"alice")),
+    "topics": lambda i, it: i.topics(()), "about": lambda i, it: [i.about(each, (), 9) for each in ("finch", CANARY)],
+    "seq": lambda i, it: i.seq(),
+}  # fmt: skip
+_STORE: dict[str, Ask] = {
+    "peek_node": lambda s, it: s.world.store.peek_node(s.who, it.file),
+    "peek_child": lambda s, it: s.world.store.peek_child(s.who, it.directory, b"x.md"),
+    "peek_children": lambda s, it: [s.world.store.peek_children(s.who, PRIVATE, b"", 99),
+                                    outcome(lambda: s.world.store.peek_children(s.who, it.directory, b"", 99))],
+    "peek_read": lambda s, it: s.world.store.peek_read(s.who, it.file, 0, 99),
+    "peek_subdirectories": lambda s, it: s.world.store.peek_subdirectories(s.who, PRIVATE),
+    "peek_writable": lambda s, it: s.world.store.peek_writable(s.who, it.scope),
+}  # fmt: skip
+# Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
+# an agent: what these do with the answers is said there.
+_OF_THE_HOUSE: dict[str, set[str]] = {
+    "reading": {"*"}, "search_index": {"*"}, "submit": {"*"}, "close": {"*"},  # the ways to what is in the tables
+    "capacity": {"avmfs.vfs.room"}, "watch": {"*"},
+    "peek_state": {"*"}, "peek_changes": {"*"},  # what caches of the mount's own answers go by
+    "queue_lengths": {"avmfs.memory"}, "orphans": {"avmfs.vfs.tree"}, "vector_model": set(), "pending_passages": set(),
+    "idle_documents": set(), "anything_expired": set(),
+    "feed_cache": {"*"}, "keep": {"*"}, "once": {"*"}, "left": {"*"}, "settle": {"*"},
+}  # fmt: skip
+
+_NEW = {"mode": 0o644, "name": b"new"}
+_COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "add_link": lambda it: {"node": it.file, "target": it.other, "type": ""},
+    "append": lambda it: {"node": it.file, "handle": None, "data": b"x"},
+    "commit": lambda it: {"node": it.file, "handle": None, "edits": [["t", 0]]},
+    "create": lambda it: {"parent": it.directory, "exclusive": True, **_NEW},
+    "create_key": lambda it: {
+        "id": "b" * 8, "agent": "alice", "hash": b"x" * 32, "label": "", "within": [b"/"], "actions": ["read"],
+        "expires": None},
+    "drop_vectors": lambda it: {"passages": it.passages}, "elevate": lambda it: {},
+    "follow_model": lambda it: {"model": "m", "dimension": 3}, "forget_clients": lambda it: {"before": 0},
+    "init_permissions": lambda it: {"users": {}}, "mark": lambda it: {"node": it.file},
+    "merge_meta": lambda it: {"node": it.file, "importance": 1.0, "user": {}},
+    "mkdir": lambda it: {"parent": it.directory, **_NEW},
+    "put_vectors": lambda it: {"model": "m", "vectors": [[each, b"1234"] for each in it.passages]},
+    "reap_all_orphans": lambda it: {}, "reap_expired": lambda it: {}, "reap_orphans": lambda it: {"nodes": [it.file]},
+    "reindex": lambda it: {},
+    "remember": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
+    "remove_link": lambda it: {"node": it.file, "target": it.other},
+    "rename": lambda it: {"parent": it.directory, "name": b"x.md", "new_parent": it.directory, "new_name": b"z"},
+    "revoke_key": lambda it: {"id": "c" * 8}, "rmdir": lambda it: {"parent": PRIVATE, "name": b"alice"},
+    "set_attributes": lambda it: {"node": it.file, "mode": 0o777},
+    "set_shared": lambda it: {"node": it.file, "agents": ["bob"]},
+    "set_tags": lambda it: {"node": it.file, "add": ["t"], "remove": [], "replace": True},
+    "set_ttl": lambda it: {"node": it.file, "expires": 1}, "settle": lambda it: {},
+    "skip_vectors": lambda it: {"documents": [it.document], "model": "m"},
+    "symlink": lambda it: {"parent": it.directory, "name": b"s", "target": b"t"},
+    "unlink": lambda it: {"parent": it.directory, "name": b"x.md"},
+    "write_many": lambda it: {"items": [[[b"memory", b"private", b"alice", b"d", b"x.md"], b"x"]]},
+    "write_path": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
+}  # fmt: skip
+# These change nothing of anybody else's, so they are not refused; what they do is counted below.
+_HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "drain_lexical": lambda it: {}, "enroll": lambda it: {}, "mark_read": lambda it: {}, "sync": lambda it: {},
+    "hold": lambda it: {"holder": b"h", "nodes": [it.file]},
+    "tell": lambda it: {"recipient": "nobody-of-that-name", "body": "b", "priority": "low", "expires": None,
+                        "body_limit": 9, "unread_limit": 9},
+}  # fmt: skip
+_X = f"{SPACE}/d/x.md"
+_METHODS: dict[str, list[dict[str, Any]]] = {
+    "agents": [{}], "user": [{"name": "alice"}], "list_keys": [{}], "check_usage": [{}],
+    "check_permission": [{"user": name, "path": _X, "action": "read"} for name in ("alice", "bob")],
+    "create_key": [{"agent": "alice"}], "revoke_key": [{"id": "c" * 8}], "init_permissions": [{"users": {}}],
+    "entries": [{"path": f"{SPACE}/d"}, {"path": "/memory/private"}, {"path": "/"}], "history": [{"path": _X}],
+    "inbox": [{}], "urgent": [{}], "links": [{"path": _X}, {"path": "/shared/common.md"}],
+    "listing": [{"path": f"{SPACE}/d"}, {"path": "/memory", "q": "e"}, {"path": "/memory", "tag": CANARY}],
+    "make_directory": [{"path": f"{SPACE}/new"}], "move": [{"source": _X, "target": f"{SPACE}/z"}],
+    "read": [{"path": _X}, {"path": f"{_X}:meta"}, {"path": f"/:recall?q={CANARY}"}],
+    "recall": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}], "recent": [{"path": "/memory"}],
+    "remember": [{"content": "x", "path": f"{SPACE}/d/new.md"}], "remove": [{"path": _X}],
+    "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
+    "tell": [{"recipient": "nobody-of-that-name", "body": "x"}], "warmup": [{}], "watch": [{}],
+    "write": [{"path": _X, "data": b"x"}, {"path": f"{_X}:tags", "data": b"t"}],
+}  # fmt: skip
+
+
+def outcome(ask: Callable[[], Any]) -> str:
+    """What an asker learns: the answer with ids, times and handles of its own things made alike, or the error."""
+    try:
+        found = ask()
+    except (NotFound, Stale):
+        return "nothing there"
+    except AvmError as e:
+        return f"{type(e).__name__}: {e.reason}"
+    text = repr(found)
+    text = re.sub(r"handle[=':\" ]+@?[a-z2-7]{4,}'|@[a-z2-7]{4}\b", "HANDLE", text)
+    return re.sub(r"\d{10,}", "N", text)
+
+
+def alike(sides: list[Side], ask: Callable[[Side], Any]) -> str:
+    with_it, without = (outcome(lambda side=side: ask(side)) for side in sides)  # type: ignore[misc]
+    assert with_it == without
+    assert "secret" not in with_it and str(sides[0].it.file) not in with_it
+    return with_it
+
+
+def of_protocol(protocol: type) -> set[str]:
+    return {name for name in vars(protocol) if not name.startswith("_")}
+
+
+def test_the_tables_name_every_question_command_and_method() -> None:
+    assert set(_READER) == of_protocol(Reader) - {"people"}, "a part of the reader needs a table of its own"
+    assert set(_PEOPLE) == of_protocol(PeopleReader)
+    assert set(_INDEX) == of_protocol(SearchIndex)
+    assert set(_STORE) | set(_OF_THE_HOUSE) == of_protocol(Store) and not set(_STORE) & set(_OF_THE_HOUSE)
+    assert set(_COMMANDS) | set(_HARMLESS) == set(commands.names()) and not set(_COMMANDS) & set(_HARMLESS)
+    assert set(_METHODS) == set(methods.names())
+
+
+@pytest.mark.parametrize("name", sorted(_READER))
+def test_a_question_of_the_reader_tells_nothing(sides: list[Side], name: str) -> None:
+    def ask(side: Side) -> Any:
+        with side.world.store.reading(side.who) as reader:
+            return _READER[name](reader, side.it)
+
+    alike(sides, ask)
+
+
+@pytest.mark.parametrize("name", sorted(_PEOPLE))
+def test_a_question_about_people_tells_nothing(sides: list[Side], name: str) -> None:
+    def ask(side: Side) -> Any:
+        with side.world.store.reading(side.who) as reader:
+            return _PEOPLE[name](reader.people, side.it)
+
+    alike(sides, ask)
+
+
+@pytest.mark.parametrize("name", sorted(_INDEX))
+def test_a_question_of_the_index_tells_nothing(sides: list[Side], name: str) -> None:
+    alike(sides, lambda side: _INDEX[name](side.world.store.search_index(side.who), side.it))
+
+
+@pytest.mark.parametrize("name", sorted(_STORE))
+def test_a_question_of_the_store_tells_nothing(sides: list[Side], name: str) -> None:
+    alike(sides, lambda side: _STORE[name](side, side.it))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, users in _OF_THE_HOUSE.items() if "*" not in users))
+def test_what_only_the_house_asks_is_asked_nowhere_else(name: str) -> None:
+    tree = Path(methods.__file__).parents[1]
+    parts = ("views", "vfs", "rpc", "cli", "mcp", "fuse", "agents", "search")
+    answering = [tree / "memory.py", *(path for part in parts for path in (tree / part).rglob("*.py"))]
+    users = {
+        ".".join(path.relative_to(tree.parent).with_suffix("").parts)
+        for path in answering
+        if re.search(rf"store\.{name}\(", path.read_text())
+    }
+    assert users - {"avmfs.search.indexer"} == _OF_THE_HOUSE[name]
+
+
+@pytest.mark.parametrize("name", sorted(_METHODS))
+def test_a_method_of_the_door_tells_nothing_and_changes_nothing(sides: list[Side], name: str) -> None:
+    before = hers(sides[0].world)
+    for arguments in _METHODS[name]:
+        alike(sides, lambda side, given=arguments: methods.call(side.memory, name, given))  # type: ignore[misc]
+    assert hers(sides[0].world) == before
+
+
+@pytest.mark.parametrize("name", sorted({view.name for view in views.all_views()}))
+def test_a_view_of_the_root_or_of_hers_tells_nothing(sides: list[Side], name: str) -> None:
+    def ask(side: Side) -> Any:
+        with side.world.store.reading(side.who) as reader:
+            root = reader.node(ROOT)
+        found = []
+        for node, path in ((root, b"/"), (side.it.node, paths.raw(_X))):
+            view = views.find(name, node)
+            if view is not None and view.read is not None:
+                given = {"q": CANARY} if any(each.name == "q" for each in view.parameters) else {}
+                found.append(outcome(lambda node=node, path=path, view=view, given=given: view.render(  # type: ignore[misc]
+                    Context(side.memory, node, path), given
+                ).data))  # fmt: skip
+        return found
+
+    alike(sides, ask)
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_a_command_about_what_is_not_the_askers_is_refused_and_changes_nothing(sides: list[Side], name: str) -> None:
+    before = hers(sides[0].world)
+    for side in sides:
+        with pytest.raises((NotFound, Stale, Denied)):
+            side.world.store.submit(side.who, name, **_COMMANDS[name](side.it))
+    assert hers(sides[0].world) == before
+    alike(sides, lambda side: side.world.store.submit(side.who, name, **_COMMANDS[name](side.it)))
+
+
+@pytest.mark.parametrize("name", sorted(_HARMLESS))
+def test_a_harmless_command_changes_nothing_of_others(sides: list[Side], name: str) -> None:
+    before = hers(sides[0].world)
+    alike(sides, lambda side: side.world.store.submit(side.who, name, **_HARMLESS[name](side.it)))
+    assert hers(sides[0].world) == before
+
+
+def hers(world: World) -> dict[str, Any]:
+    """Every row that says something of alice's things."""
+    tables = ("document", "tag", "link", "message", "delivery", "passage", "vector", "topic", "api_key", "area")
+    kept: dict[str, Any] = world.dump(*tables)
+    with world.store.connection() as (db, _):
+        kept["node"] = db.execute("select * from node where name not in (x'', 'memory') order by id").fetchall()
+        kept["body"] = db.execute("select * from body order by node").fetchall()
+        kept["version"] = db.execute("select * from version order by document, number").fetchall()
+        kept["mark"] = db.execute("select * from mark where agent = 'alice'").fetchall()
+    return kept
+
+
+def test_the_worlds_differ_for_who_may_see_it(worlds: list[tuple[World, Any]]) -> None:
+    """Else the tests above could not fail."""
+    sides = [Side(world, Principal("alice"), it) for world, it in worlds]
+    for name in ("node", "read", "by_handle", "versions", "version_bytes", "tags", "links", "target", "counts"):
+        told = set()
+        for side in sides:
+            with side.world.store.reading(side.who) as reader:
+                told.add(outcome(lambda reader=reader, side=side, name=name: _READER[name](reader, side.it)))  # type: ignore[misc]
+        assert len(told) == 2, name
+    for name in ("search", "recall"):
+        asked = _METHODS[name][0]
+        assert len({outcome(lambda side=side: methods.call(side.memory, name, asked)) for side in sides}) == 2  # type: ignore[misc]  # noqa: B023
