@@ -151,13 +151,15 @@ class Scope:
         return self.everyone
 
 
+_FOLDING: Final = 2  # how rules are folded into scopes: another number makes every store fold them anew
 NOBODY: Final = Scope(Access.NONE)  # of what only an operator may see
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``pattern`` is a glob over the absolute path in which ``*`` also crosses ``/``; one that ends in ``/*``
-    covers the directory itself too. It is about ``agents`` and the members of ``groups``; both None: about all."""
+    covers the directory itself too, and one that hides a directory all that is below it. It is about ``agents`` and the
+    members of ``groups``; both None: about all."""
 
     pattern: str
     access: Access
@@ -239,7 +241,7 @@ class Policy:
     def digest(self) -> str:
         """Changes whenever a stored scope could: the store re-scopes when it differs."""
         sights = {name: (each.groups, self._sight(each)) for name, each in self.people.items()}
-        return hashlib.sha256(repr((self.rules, self.default, sights)).encode()).hexdigest()
+        return hashlib.sha256(repr((_FOLDING, self.rules, self.default, sights)).encode()).hexdigest()
 
     def person(self, name: str) -> Person:
         return self.people.get(name, self._anybody)
@@ -268,8 +270,7 @@ class Policy:
             base = Scope(Access.NONE, tuple((name, Access.WRITE) for name in sorted(shared)))
         else:
             base = Scope(Access.WRITE)
-        where = paths.text(paths.join(parts))
-        matching = [rule for rule in self.rules if _glob(rule.pattern).match(where)]
+        matching = self._matching(parts)
         named = {name for name, _ in base.agents} | self._apart
         for rule in matching:
             named.update(rule.agents or ())
@@ -285,6 +286,17 @@ class Policy:
             frozenset(number for number, top in areas if parts[: len(top)] == top),
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
         )  # fmt: skip
+
+    def _matching(self, parts: tuple[bytes, ...]) -> list[Rule]:
+        """In order. What cannot be reached because a directory above is hidden is hidden from searches too."""
+        if not self.rules:
+            return []
+        where, *above = (paths.text(paths.join(parts[:length])) for length in range(len(parts), -1, -1))
+        return [
+            rule for rule in self.rules
+            if (glob := _glob(rule.pattern)).match(where)
+            or (rule.access is Access.NONE and any(glob.match(each) for each in above))
+        ]  # fmt: skip
 
     @staticmethod
     def _able(person: Person, may: Access) -> Access:

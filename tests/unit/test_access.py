@@ -48,7 +48,11 @@ def test_a_scope_is_the_lesser_of_place_and_first_matching_rule(
         (
             rule.access
             for rule in rules
-            if matches(rule.pattern, parts) and (rule.agents is None or name in rule.agents)
+            if (rule.agents is None or name in rule.agents)
+            and any(
+                matches(rule.pattern, parts[:length])
+                for length in range(len(parts), -1 if rule.access is Access.NONE else len(parts) - 1, -1)
+            )
         ),
         default,
     )
@@ -113,3 +117,21 @@ def test_visible_tells_invisible_from_read_only() -> None:
 def test_an_unknown_word_is_no_access(word: str) -> None:
     with pytest.raises(KeyError):
         Policy.from_words([("/x", word, None)], "rw")
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        ("/memory/secret", False),
+        ("/memory/secret/plan.md", False),
+        ("/memory/secret/deep/plan.md", False),
+        ("/memory/secret/open/plan.md", True),
+        ("/memory/secrets/plan.md", True),
+        ("/memory/plan.md", True),
+    ],
+)
+def test_a_rule_that_hides_a_directory_hides_what_is_below_it(path: str, seen: bool) -> None:
+    """A path to it does not exist, so a search must not find it either; an earlier rule may except something."""
+    policy = Policy.from_words([("/memory/secret/open/*", "rw", None), ("/memory/secret", "none", None)], "rw")
+    scope = policy.scope(paths.split(path.encode()))
+    assert (scope.access(Principal("bob")) is not Access.NONE) is seen
