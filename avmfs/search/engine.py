@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
-from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
 from avmfs.search import fuse, lexical, semantic, signals
@@ -142,27 +142,39 @@ class Engine:
     ) -> Ranking:
         """Score whatever has a word of ``q`` or a vector."""
         table = index.table()
-        words = lexical.search(table, index.postings(segment.query_terms(q)))
-        near, degraded = self._near(index, table, q, mode, words)
-        by_meaning = mode == "semantic" and degraded is None
-        if by_meaning:
-            words = lexical.search(table, [])
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
+        meaning, degraded = self._meaning(q, mode)
+        by_meaning = mode == "semantic" and meaning is not None
+        words = lexical.search(table, [] if by_meaning else index.postings(segment.query_terms(q)))
+        nearest = None
+        if meaning is not None:
+            found = self._strongest(table, words)
+            if not by_meaning:
+                found = np.union1d(found, signals.of_those_days(table, question, tz, semantic.DEPTH))
+            try:
+                nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
+            except Busy as error:
+                degraded = error.reason
+        if nearest is None and by_meaning:
+            by_meaning, words = False, lexical.search(table, index.postings(segment.query_terms(q)))
+        at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        words = words.over(at)
         columns = {
             "cosine": near,
             "words": words.words,
             "context": words.context,
-            "speaker": signals.speaker(table, question),
-            "date": signals.date_named(table, question, tz),
-            "when": signals.when(table, question),
-            "question": signals.asks(table),
-            "length": signals.length(table),
+            "speaker": signals.speaker(table, at, question),
+            "date": signals.date_named(table, at, question, tz),
+            "when": signals.when(table, at, question),
+            "question": signals.asks(table, at),
+            "length": signals.length(table, at),
         }
         weights, known = _BY_MEANING if by_meaning else self._weights, float(words.coverage.max(initial=0.0))
-        ranked = fuse.fuse(table, columns, weights, lexical.brevity(table), known)
-        at = ranked.positions
-        evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], lexical.shortness(table)[at])
+        ranked = fuse.fuse(table, at, columns, weights, lexical.brevity(table), known)
+        chosen = np.searchsorted(at, ranked.positions)
+        evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
+        short = lexical.shortness(table.lengths[ranked.positions])
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short)
         return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _ask(
@@ -190,18 +202,24 @@ class Engine:
         hits = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         return Answer(q, hits, ranking.degraded, seq)
 
-    def _near(
-        self, index: SearchIndex, table: Table, q: str, mode: Mode, words: lexical.Lexical
-    ) -> tuple[NDArray[np.float64], str | None]:
+    def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
+        """The vector of ``q``, or why there is none."""
         if mode == "lexical":
-            return semantic.nothing(table), None
+            return None, None
         if self._embedder is None:
-            return semantic.nothing(table), self._absent
+            return None, self._absent
         try:
-            query = self._embedder.embed_batch([q], urgent=True)
-            return semantic.search(index, table, query, np.flatnonzero(words.context)), None
+            return self._embedder.embed_batch([q], urgent=True), None
         except (EmbeddingUnavailable, Busy) as error:
-            return semantic.nothing(table), error.reason
+            return None, error.reason
+
+    def _strongest(self, table: Table, words: lexical.Lexical) -> NDArray[np.int64]:
+        """What words have found; of a large store the best of it, ties included."""
+        most = semantic.depth(table)
+        if most is None:
+            return words.positions
+        score = fuse.share(words.words) * self._weights.words + fuse.share(words.context) * self._weights.context
+        return words.positions[fuse.reaching(score, most)]
 
 
 def _fetch(

@@ -54,7 +54,7 @@ def standing(index: SearchIndex, ranking: Ranking, document: int) -> Standing:
 def matched(index: SearchIndex, ranking: Ranking, q: str, passages: Sequence[int]) -> dict[int, Words]:
     """Which words of ``q`` each passage has."""
     terms = segment.query_terms(q)
-    holders = [frozenset(ids.tolist()) for ids in index.postings(terms)]
+    holders = [frozenset(one.passages.tolist()) for one in index.postings(terms)]
     table = ranking.table
     found = {}
     for passage in passages:

@@ -15,6 +15,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.store.postings import KnownPostings
 from avmfs.store.table import ROW, Table, arrange
 from avmfs.text import segment
 
@@ -30,9 +31,10 @@ _COLUMNS: Final = """select passage.id, passage.document, passage.part, passage.
 
 
 class Catalogue:
-    """See the module."""
+    """See the module. ``postings`` are kept beside the columns: they are in step with nothing but themselves."""
 
     def __init__(self) -> None:
+        self.postings = KnownPostings()
         self._lock = threading.Lock()
         self._rows: NDArray[np.void] = np.zeros(0, ROW)
         self._read = (-1, -1)  # newest of passage_log, newest of log

@@ -60,7 +60,8 @@ def found(answer: Answer) -> list[str]:
 
 def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
-    return lexical.search(index.table(), index.postings(terms))
+    table = index.table()
+    return lexical.search(table, index.postings(terms)).over(np.arange(len(table.passages)))
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
@@ -122,7 +123,7 @@ def fused_of(cosine: list[float], words: list[float], **more: list[float]) -> tu
     names = ("cosine", "words", "context", "speaker", "date", "when", "question", "length")
     given = {**dict.fromkeys(names, zeros), "cosine": cosine, "words": words, **more}
     columns = {name: np.array(column) for name, column in given.items()}
-    return made, fuse(made.index(ALICE).table(), columns, WEIGHTS)
+    return made, fuse(made.index(ALICE).table(), np.arange(len(cosine)), columns, WEIGHTS)
 
 
 WEIGHTS = SearchWeights(session=0, next=0)
@@ -163,7 +164,7 @@ def test_a_session_lifts_what_stands_in_it_and_a_good_answer_what_it_answers() -
     table = made.index(ALICE).table()
     names = ("words", "context", "speaker", "date", "when", "question", "length")
     columns = {name: np.zeros(4) for name in names} | {"cosine": np.array([0.1, 0.9, 0.1, 0.2])}
-    fused = fuse(table, columns, SearchWeights(session=0.5, next=0.1))
+    fused = fuse(table, np.arange(4), columns, SearchWeights(session=0.5, next=0.1))
     assert fused.parts["session"].tolist() == pytest.approx([0.25, 0.25, 0.075, 0.075])
     assert fused.parts["next"].tolist() == pytest.approx([0.115, 0, 0.0275, 0])
 
