@@ -25,14 +25,27 @@ from avmfs.search import fuse, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
 from avmfs.store.table import Table
+from avmfs.store.vectors import Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
+STRADDLE: Final = 3.0
+"""Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
+found means so many times more than one of words."""
+NOTES: Final = 0.9
+"""Brevity above which a store is one of notes: what the best of them have in common is often just who speaks."""
+TEACHERS: Final = 3
+PULL: Final = 1.0
+CLEAR: Final = (0.3, 0.4)
+"""How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
+Chinese: 0.29), and what it finds alike is not."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
-_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 9)
+_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +158,8 @@ class Engine:
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
         meaning, degraded = self._meaning(q, mode)
         by_meaning = mode == "semantic" and meaning is not None
-        words = lexical.search(table, [] if by_meaning else index.postings(segment.query_terms(q)))
+        terms = segment.query_terms(q)
+        words = lexical.search(table, [] if by_meaning else index.postings(terms))
         nearest = None
         if meaning is not None:
             found = self._strongest(table, words)
@@ -156,7 +170,7 @@ class Engine:
             except Busy as error:
                 degraded = error.reason
         if nearest is None and by_meaning:
-            by_meaning, words = False, lexical.search(table, index.postings(segment.query_terms(q)))
+            by_meaning, words = False, lexical.search(table, index.postings(terms))
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
         words = words.over(at)
         columns = {
@@ -169,13 +183,37 @@ class Engine:
             "question": signals.asks(table, at),
             "length": signals.length(table, at),
         }
-        weights, known = _BY_MEANING if by_meaning else self._weights, float(words.coverage.max(initial=0.0))
-        ranked = fuse.fuse(table, at, columns, weights, lexical.brevity(table), known)
+        weights = _BY_MEANING if by_meaning else self._weights
+        known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
+        brevity = lexical.brevity(table)
+        ranked = fuse.fuse(table, at, columns, weights, brevity, known)
+        if meaning is not None and nearest is not None and weights.feedback and brevity < NOTES:
+            columns["feedback"] = self._feedback(index, table, meaning, ranked, at, near)
+            ranked = fuse.fuse(table, at, columns, weights, brevity, known)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         short = lexical.shortness(table.lengths[ranked.positions])
         absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short)
         return Ranking(table, ranked, absolute, evidence, degraded)
+
+    def _feedback(
+        self, index: SearchIndex, table: Table, meaning: Batch, ranked: fuse.Ranked, at: Places, near: Floats
+    ) -> Floats:
+        """How much nearer each of ``at`` is to the question together with the best pages than to the question alone:
+        what the best have in common is mostly the matter, in the words that the store has for it."""
+        best = ranked.best(len(ranked.positions))
+        _, first = np.unique(table.documents[ranked.positions[best]], return_index=True)
+        top = ranked.positions[best[np.sort(first)[:TEACHERS]]]
+        try:
+            _, drawn = semantic.search(
+                index, table, meaning.model, meaning.vectors[0], at, more=False,
+                toward=Toward(table.passages[top], PULL),
+            )  # fmt: skip
+        except Busy:  # what there is has been ranked without it
+            return np.zeros(len(at))
+        pages = 1 - lexical.shortness(table.lengths[at])
+        clear = (float(np.nanmax(near)) - float(np.nanmean(near)) - CLEAR[0]) / (CLEAR[1] - CLEAR[0])
+        return np.nan_to_num(drawn - near) * pages * min(max(clear, 0.0), 1.0)
 
     def _ask(
         self,

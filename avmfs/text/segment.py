@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import Stemmer
@@ -112,6 +112,11 @@ def content_terms(text: str) -> list[str]:
     """Distinct index terms of ``text`` in its order, without function words; all of them, if there are no others."""
     found = list(_words(text))
     return list(dict.fromkeys([term for word, term in found if not _is_function(word)] or [term for _, term in found]))
+
+
+def pairs(found: Sequence[str]) -> float:
+    """The share, 0 to 1, of terms that come from scripts without spaces."""
+    return sum(_UNSPACED.match(term) is not None for term in found) / len(found) if found else 0.0
 
 
 def one_line(text: str, most: int) -> str:
