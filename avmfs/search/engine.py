@@ -37,7 +37,7 @@ NO_EMBEDDER: Final = "no embedding engine"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
-NOTES: Final = 0.9
+NOTES: Final = 0.5
 """Brevity above which a store is one of notes: what the best of them have in common is often just who speaks."""
 TEACHERS: Final = 3
 PULL: Final = 1.0
@@ -201,6 +201,9 @@ class Engine:
     ) -> Floats:
         """How much nearer each of ``at`` is to the question together with the best pages than to the question alone:
         what the best have in common is mostly the matter, in the words that the store has for it."""
+        known = near[~np.isnan(near)]
+        if not len(known):
+            return np.zeros(len(at))
         best = ranked.best(len(ranked.positions))
         _, first = np.unique(table.documents[ranked.positions[best]], return_index=True)
         top = ranked.positions[best[np.sort(first)[:TEACHERS]]]
@@ -212,7 +215,7 @@ class Engine:
         except Busy:  # what there is has been ranked without it
             return np.zeros(len(at))
         pages = 1 - lexical.shortness(table.lengths[at])
-        clear = (float(np.nanmax(near)) - float(np.nanmean(near)) - CLEAR[0]) / (CLEAR[1] - CLEAR[0])
+        clear = (float(known.max()) - float(known.mean()) - CLEAR[0]) / (CLEAR[1] - CLEAR[0])
         return np.nan_to_num(drawn - near) * pages * min(max(clear, 0.0), 1.0)
 
     def _ask(
