@@ -303,6 +303,43 @@ def test_any_question_is_answered(question: str) -> None:
     assert isinstance(engine(corpus()).search(ALICE, question), Answer)
 
 
+class Angles:
+    """Vectors in a plane, by the degrees that a text begins with; a question's is at 0."""
+
+    model_id, dimension = "angles", 64
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            angle = math.radians(float(text.split()[0]) if text[0].isdigit() else 0.0)
+            row[:2] = math.cos(angle), math.sin(angle)
+        return Batch(self.model_id, rows)
+
+
+def test_pages_like_the_best_pages_come_before_others_as_near() -> None:
+    made, plane = MemoryCorpus(embed=False), Angles()
+    filler = "some words that a page is made of and nobody asks for " * 12
+    made.model = plane.model_id
+    for degrees in (20, 25, 30, 49, *range(100, 160)):
+        made.add(f"/up/{degrees}", f"{degrees} {filler}")
+    made.add("/down/48", f"312 {filler}")  # nearer to the question than 49, and alone there
+    for _, hit in made._hits:
+        made._vectors[hit.passage] = plane.embed_batch([hit.text]).vectors[0]
+
+    def order(feedback: float) -> list[str]:
+        weights = SearchWeights(session=0, next=0, feedback=feedback)
+        return found(Engine(made.index, plane, COUNTER, weights=weights).search(ALICE, "which", limit=5))[3:]
+
+    assert order(0.0) == ["/down/48", "/up/49"]
+    assert order(1.0) == ["/up/49", "/down/48"]
+
+
+def test_a_chinese_question_in_other_words_still_goes_by_its_words() -> None:
+    assert segment.pairs(segment.query_terms("中东局势")) == 1.0
+    assert segment.pairs(segment.query_terms("NVDA 局势")) == 0.5
+    assert segment.pairs([]) == 0.0
+
+
 def test_chinese_is_found_by_parts_of_words() -> None:
     made = MemoryCorpus(embed=False)
     made.add("/a", "中东局势紧张升级，油价上涨")
