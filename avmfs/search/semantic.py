@@ -18,7 +18,7 @@ from avmfs.store.vectors import Toward
 
 ALL: Final = 4_000
 """Passages of which all cosines are asked for: 60 KB, well under a millisecond from another process."""
-DEPTH: Final = 1000
+DEPTH: Final = 500
 """Of more than that, so many of the nearest are asked for."""
 
 Places = NDArray[np.int64]

@@ -24,7 +24,7 @@ EXACT: Final = 10_000
 """Up to so many visible rows all are compared exactly: 0.4 ms. Above, one bit per number is compared first."""
 
 RERANK: Final = 1_000
-"""Rows that the first look lets through at least, or four for each that is wanted."""
+"""Rows that the first look lets through at least, or two for each that is wanted."""
 
 DIGITS: Final = 6
 """Cosines are rounded to so many: another BLAS may add up in another order."""
@@ -230,7 +230,7 @@ class VectorTable:
             if len(also):
                 chosen |= np.isin(ids, also)
             return _sorted(ids[chosen], cosines[chosen])
-        ids, cosines = self._quantised(parts, query, max(RERANK, 4 * k))
+        ids, cosines = self._quantised(parts, query, max(RERANK, 2 * k))
         chosen = _top(cosines, k)
         best = Nearest(ids[chosen], cosines[chosen])
         more = self._of(scopes, query, np.setdiff1d(also, best.passages))
