@@ -69,7 +69,8 @@ class Table:
 
 def arrange(rows: NDArray[np.void], voices_of: dict[str, frozenset[int]]) -> Table:
     """The table of ``rows`` (n,) of dtype ROW, in any order."""
-    rows = rows[np.argsort(rows["passage"], kind="stable")]
+    if len(rows) and (rows["passage"][1:] < rows["passage"][:-1]).any():
+        rows = rows[np.argsort(rows["passage"], kind="stable")]
     count = len(rows)
     previous, following = np.full(count, NONE, np.int32), np.full(count, NONE, np.int32)
     sessions = np.zeros(count, np.int32)
@@ -77,12 +78,8 @@ def arrange(rows: NDArray[np.void], voices_of: dict[str, frozenset[int]]) -> Tab
     if count:
         # Told at the same time: in the order in which they were written.
         order = np.lexsort((rows["part"], rows["document"], rows["seq"], rows["time"], rows["scope"], rows["place"]))
-        sorted_ = rows[order]
-        apart = (
-            (sorted_["place"][1:] != sorted_["place"][:-1])
-            | (sorted_["scope"][1:] != sorted_["scope"][:-1])
-            | (sorted_["time"][1:] - sorted_["time"][:-1] > SESSION_GAP)
-        )
+        place, scope, time = (rows[name][order] for name in ("place", "scope", "time"))
+        apart = (place[1:] != place[:-1]) | (scope[1:] != scope[:-1]) | (time[1:] - time[:-1] > SESSION_GAP)
         sessions[order] = np.concatenate(([0], np.cumsum(apart)))
         together = ~apart
         previous[order[1:][together]] = order[:-1][together]
