@@ -24,7 +24,7 @@ from avmfs.node import Hit
 from avmfs.search import fuse, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
-from avmfs.store.table import Table
+from avmfs.store.table import NONE, Table
 from avmfs.store.vectors import Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
@@ -45,7 +45,7 @@ CLEAR: Final = (0.3, 0.4)
 """How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
 Chinese: 0.29), and what it finds alike is not."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
-_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 10)
+_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,13 @@ class Engine:
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else index.postings(terms))
+        phrased = _phrased(index, table, q)
         nearest = None
         if meaning is not None:
             found = self._strongest(table, words)
             if not by_meaning:
-                found = np.union1d(found, signals.of_those_days(table, question, tz, semantic.DEPTH))
+                dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
+                found = np.union1d(np.union1d(found, dated), phrased[: semantic.DEPTH])
             try:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
             except Busy as error:
@@ -182,6 +184,7 @@ class Engine:
             "when": signals.when(table, at, question),
             "question": signals.asks(table, at),
             "length": signals.length(table, at),
+            "phrase": np.isin(at, phrased).astype(np.float64),
         }
         weights = _BY_MEANING if by_meaning else self._weights
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
@@ -261,6 +264,16 @@ class Engine:
             return words.positions
         score = fuse.share(words.words) * self._weights.words + fuse.share(words.context) * self._weights.context
         return words.positions[fuse.reaching(score, most)]
+
+
+def _phrased(index: SearchIndex, table: Table, q: str) -> Places:
+    """Positions, ascending, of what has all that ``q`` puts in quotation marks, word by word."""
+    found: Places | None = None
+    for terms in segment.quoted(q):
+        at = table.find(index.phrase(terms))
+        at = at[at != NONE]
+        found = at if found is None else np.intersect1d(found, at)
+    return np.zeros(0, np.int64) if found is None else found
 
 
 def _fetch(

@@ -82,8 +82,9 @@ def fuse(
     parts = {"cosine": weights.cosine * cosine, "words": trust * weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
         parts[name] = getattr(weights, name) * signals[name]
-    if "feedback" in signals:
-        parts["feedback"] = weights.feedback * signals["feedback"]
+    for name in ("phrase", "feedback"):
+        if name in signals:
+            parts[name] = getattr(weights, name) * signals[name]
     base = np.sum(list(parts.values()), axis=0)
     eligible = np.flatnonzero(~blind | (words > 0) | (context > 0))
     best = eligible[reaching(base[eligible], POOL)]

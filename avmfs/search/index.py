@@ -29,6 +29,10 @@ class SearchIndex(Protocol):
         """Where each term occurs; passages that the table does not have may be among them."""
         ...
 
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        """Ids of the passages in which these terms follow each other, ascending."""
+        ...
+
     def nearest(
         self,
         model: str,

@@ -51,15 +51,17 @@ class SqliteSearchIndex:
 
     def postings(self, terms: Sequence[str]) -> list[Postings]:
         with self._open() as (db, reader):
-            scopes = [
-                row[0]
-                for row in db.execute(
-                    "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
-                    (reader.visible.json,),
-                )
-            ]
+            scopes = _scopes(db, reader)
             known = self._catalogue.postings
             return [known.of(db, [f"{scope}x{term}" for scope in scopes]) for term in terms]
+
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        with self._open() as (db, reader):
+            found: list[int] = []
+            for scope in _scopes(db, reader):
+                phrase = '"' + " ".join(f"{scope}x{term}" for term in terms) + '"'
+                found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (phrase,))]
+            return np.array(sorted(found), np.int64)
 
     def nearest(
         self,
@@ -129,6 +131,15 @@ class SqliteSearchIndex:
         with self._open() as (_, reader):
             newest = reader.changes(ROOT, limit=1)  # the store's own newest would tell how busy others are
             return newest[0].seq if newest else 0
+
+
+def _scopes(db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    """Those with words in them that the asker may see."""
+    rows = db.execute(
+        "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
+        (reader.visible.json,),
+    )
+    return [row[0] for row in rows]
 
 
 def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:

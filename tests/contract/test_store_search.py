@@ -163,6 +163,21 @@ def test_remembered_postings_are_those_that_sqlite_would_give_now(world: World) 
     assert now() == now()
 
 
+def test_a_phrase_is_found_where_it_stands_and_may_be_seen(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"we met at the White House on Monday")
+    world.write(ALICE, "/memory/b", b"the house is white")
+    world.write(ALICE, "/memory/private/alice/c", b"my white house")
+    settled(world)
+    wanted = segment.terms("white houses")
+    for who, count in ((ALICE, 2), (BOB, 1)):
+        index = world.store.search_index(who)
+        ids = index.phrase(wanted)
+        assert len(ids) == count and (index.table().find(ids) >= 0).all()
+    assert not len(world.store.search_index(BOB).phrase(["my", "white"]))
+    answer = ask(world, BOB, 'the "white house"')
+    assert answer.hits[0].hit.path == b"/memory/a" and answer.hits[0].parts["phrase"] > 0
+
+
 def test_what_is_not_indexed_has_a_reason(world: World) -> None:
     for name, data in (("a.swp", b"words"), (".git/config", b"words"), ("big", b"words " * 20_000), ("bin", b"\0")):
         world.write(ALICE, f"/memory/{name}", data)

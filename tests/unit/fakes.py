@@ -108,6 +108,17 @@ class MemoryIndex:
             found.append(Postings(np.array(list(times), np.int64), np.array(list(times.values()), np.int64)))
         return found
 
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        wanted, size = list(terms), len(terms)
+        return np.array(
+            [
+                p
+                for p, own in sorted(self._terms.items())
+                if any(own[at : at + size] == wanted for at in range(len(own)))
+            ],
+            np.int64,
+        )
+
     def nearest(
         self,
         model: str,

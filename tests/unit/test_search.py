@@ -340,6 +340,24 @@ def test_a_chinese_question_in_other_words_still_goes_by_its_words() -> None:
     assert segment.pairs([]) == 0.0
 
 
+def test_what_is_put_in_quotes_is_looked_for_as_it_stands() -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a", "the house is green and the door is white, white as a house")
+    made.add("/b", "we met at the White House on Monday and talked about the weather and the price of tea")
+    made.add("/c", "白色的房子")
+    ask = engine(made, words_only=True)
+    assert found(ask.search(ALICE, "white house")) == ["/a", "/b"]
+    for question in ('"white house"', "who was in the “White House”?", "«white houses»"):
+        answer = ask.search(ALICE, question)
+        assert found(answer) == ["/b", "/a"], question
+        assert answer.hits[0].parts["phrase"] == 0.5
+    assert found(ask.search(ALICE, '"white house" "price of tea"'))[0] == "/b"
+    assert "phrase" not in ask.search(ALICE, '"white house" "green house"').hits[0].parts
+    assert ask.search(ALICE, "「白色的房子」").hits[0].parts["phrase"] == 0.5
+    assert segment.quoted('"one" and "two words"') == [["two", "word"]]
+    assert len(segment.quoted('"two words" ' * 50)) == segment.QUOTES
+
+
 def test_chinese_is_found_by_parts_of_words() -> None:
     made = MemoryCorpus(embed=False)
     made.add("/a", "中东局势紧张升级，油价上涨")
