@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -157,7 +158,10 @@ def _languages(where: Paths, door: Door) -> Iterator[Finding]:
     if not wanted.enabled or not english_only(model if wanted.path is None else wanted.path.name):
         return
     recent = door.call("recent", path="/memory", limit=_SAMPLE)["changes"]
-    texts = [door.call("read", path=one["path"])["data"] for one in recent if one["status"] != "removed"]
+    texts = []
+    for one in recent:
+        with contextlib.suppress(AvmError):  # removed, or a link to nowhere
+            texts.append(door.call("read", path=one["path"])["data"])
     share = unspaced(text.decode("utf-8", "replace") for text in texts)
     if share > _MOSTLY:
         says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"

@@ -26,8 +26,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``rank`` counts documents from 1; None: no candidate, which has neither a word of the question nor a vector.
-    ``of`` is how many documents were candidates; ``passages`` how many of the document's are indexed."""
+    """``rank`` counts documents from 1; None: no candidate, which has neither a word of the question nor a vector near
+    it. ``of`` is how many documents were candidates; ``passages`` how many of the document's are indexed."""
 
     best: Scored | None
     rank: int | None
