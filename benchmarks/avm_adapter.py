@@ -88,11 +88,14 @@ class Adapter:
         if os.environ.get("AVM_BENCH_VECTORS"):
             engines.LocalEmbedding = KeptVectors  # type: ignore[attr-defined]  # where a door looks for it
 
-    def ingest(self, memories: list[dict[str, Any]]) -> None:
+    def ingest(self, memories: list[dict[str, Any]], database: Path | None = None) -> None:
+        """Into ``database``, or one that goes with this adapter."""
         self.close()
-        self._folder = Path(tempfile.mkdtemp(prefix="avm-bench-"))
+        if database is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="avm-bench-"))
+            database = self._folder / "avm.db"
         config = os.environ.get("AVM_BENCH_CONFIG")
-        self._avm = AVM(db=self._folder / "avm.db", config=config, agent="reader")
+        self._avm = AVM(db=database, config=config, agent="reader")
         remembers = self._avm.agent_memory()
         plain = bool(os.environ.get("AVM_BENCH_PLAIN"))
         self.ids = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -18,8 +19,13 @@ from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 from avmfs.avm import located, open_door, read_all
 from avmfs.cli.main import Command
 from avmfs.cli.session import show
+from avmfs.embed.languages import english_only, unspaced
 from avmfs.errors import AvmError
+from avmfs.rpc.client import Door
 from avmfs.store.lock import StoreLock
+
+_SAMPLE = 30  # files, written last
+_MOSTLY = 0.5
 
 State = Literal["ok", "note", "problem"]
 
@@ -132,6 +138,7 @@ def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
         try:
             waiting = json.loads(read_all(door, "/:stats"))["waiting"]
             miscounted = door.call("check_usage")
+            languages = list(_languages(where, door))
         finally:
             door.close()
     except (AvmError, ConfigError) as e:
@@ -143,6 +150,28 @@ def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
         Finding("quotas", "problem", line, "take all quotas out of config.yaml, reload, put them back, reload")
         for line in miscounted
     )
+    yield from languages
+
+
+def _languages(where: Paths, door: Door) -> Iterator[Finding]:
+    """Whether the model knows the language of what was written last."""
+    try:
+        wanted = load_settings(where.config_file, os.environ).embedding
+    except ConfigError:
+        return  # said above
+    model = {"static": "wordllama", "universal": "multilingual"}.get(wanted.engine, wanted.model)
+    if not wanted.enabled or not english_only(model if wanted.path is None else wanted.path.name):
+        return
+    recent = door.call("recent", path="/memory", limit=_SAMPLE)["changes"]
+    texts = []
+    for one in recent:
+        with contextlib.suppress(AvmError):  # removed, or a link to nowhere
+            texts.append(door.call("read", path=one["path"])["data"])
+    share = unspaced(text.decode("utf-8", "replace") for text in texts)
+    if share > _MOSTLY:
+        says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
+        todo = "config.yaml: embedding: {engine: universal}; docs/EMBEDDING.md, Other languages"
+        yield Finding("languages", "note", says, todo)
 
 
 @click.command("completion", cls=Command)

@@ -18,21 +18,34 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
-from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
 from avmfs.search import fuse, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
-from avmfs.store.table import Table
+from avmfs.store.table import NONE, Table
+from avmfs.store.vectors import Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
+STRADDLE: Final = 3.0
+"""Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
+found means so many times more than one of words."""
+NOTES: Final = 0.5
+"""Brevity above which a store is one of notes: what the best of them have in common is often just who speaks."""
+TEACHERS: Final = 3
+PULL: Final = 1.0
+CLEAR: Final = (0.3, 0.4)
+"""How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
+Chinese: 0.29), and what it finds alike is not."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
-_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 9)
+_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,28 +155,71 @@ class Engine:
     ) -> Ranking:
         """Score whatever has a word of ``q`` or a vector."""
         table = index.table()
-        words = lexical.search(table, index.postings(segment.query_terms(q)))
-        near, degraded = self._near(index, table, q, mode, words)
-        by_meaning = mode == "semantic" and degraded is None
-        if by_meaning:
-            words = lexical.search(table, [])
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
+        meaning, degraded = self._meaning(q, mode)
+        by_meaning = mode == "semantic" and meaning is not None
+        terms = segment.query_terms(q)
+        words = lexical.search(table, [] if by_meaning else index.postings(terms))
+        phrased = _phrased(index, table, q)
+        nearest = None
+        if meaning is not None:
+            found = self._strongest(table, words)
+            if not by_meaning:
+                dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
+                found = np.union1d(np.union1d(found, dated), phrased[: semantic.DEPTH])
+            try:
+                nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
+            except Busy as error:
+                degraded = error.reason
+        if nearest is None and by_meaning:
+            by_meaning, words = False, lexical.search(table, index.postings(terms))
+        at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        words = words.over(at)
         columns = {
             "cosine": near,
             "words": words.words,
             "context": words.context,
-            "speaker": signals.speaker(table, question),
-            "date": signals.date_named(table, question, tz),
-            "when": signals.when(table, question),
-            "question": signals.asks(table),
-            "length": signals.length(table),
+            "speaker": signals.speaker(table, at, question),
+            "date": signals.date_named(table, at, question, tz),
+            "when": signals.when(table, at, question),
+            "question": signals.asks(table, at),
+            "length": signals.length(table, at),
+            "phrase": np.isin(at, phrased).astype(np.float64),
         }
-        weights, known = _BY_MEANING if by_meaning else self._weights, float(words.coverage.max(initial=0.0))
-        ranked = fuse.fuse(table, columns, weights, lexical.brevity(table), known)
-        at = ranked.positions
-        evidence = {"coverage": words.coverage[at], "near": words.near[at], "cosine": near[at]}
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], lexical.shortness(table)[at])
+        weights = _BY_MEANING if by_meaning else self._weights
+        known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
+        brevity = lexical.brevity(table)
+        ranked = fuse.fuse(table, at, columns, weights, brevity, known)
+        if meaning is not None and nearest is not None and weights.feedback and brevity < NOTES:
+            columns["feedback"] = self._feedback(index, table, meaning, ranked, at, near)
+            ranked = fuse.fuse(table, at, columns, weights, brevity, known)
+        chosen = np.searchsorted(at, ranked.positions)
+        evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
+        short = lexical.shortness(table.lengths[ranked.positions])
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short)
         return Ranking(table, ranked, absolute, evidence, degraded)
+
+    def _feedback(
+        self, index: SearchIndex, table: Table, meaning: Batch, ranked: fuse.Ranked, at: Places, near: Floats
+    ) -> Floats:
+        """How much nearer each of ``at`` is to the question together with the best pages than to the question alone:
+        what the best have in common is mostly the matter, in the words that the store has for it."""
+        known = near[~np.isnan(near)]
+        if not len(known):
+            return np.zeros(len(at))
+        best = ranked.best(len(ranked.positions))
+        _, first = np.unique(table.documents[ranked.positions[best]], return_index=True)
+        top = ranked.positions[best[np.sort(first)[:TEACHERS]]]
+        try:
+            _, drawn = semantic.search(
+                index, table, meaning.model, meaning.vectors[0], at, more=False,
+                toward=Toward(table.passages[top], PULL),
+            )  # fmt: skip
+        except Busy:  # what there is has been ranked without it
+            return np.zeros(len(at))
+        pages = 1 - lexical.shortness(table.lengths[at])
+        clear = (float(known.max()) - float(known.mean()) - CLEAR[0]) / (CLEAR[1] - CLEAR[0])
+        return np.nan_to_num(drawn - near) * pages * min(max(clear, 0.0), 1.0)
 
     def _ask(
         self,
@@ -190,18 +246,34 @@ class Engine:
         hits = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         return Answer(q, hits, ranking.degraded, seq)
 
-    def _near(
-        self, index: SearchIndex, table: Table, q: str, mode: Mode, words: lexical.Lexical
-    ) -> tuple[NDArray[np.float64], str | None]:
+    def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
+        """The vector of ``q``, or why there is none."""
         if mode == "lexical":
-            return semantic.nothing(table), None
+            return None, None
         if self._embedder is None:
-            return semantic.nothing(table), self._absent
+            return None, self._absent
         try:
-            query = self._embedder.embed_batch([q], urgent=True)
-            return semantic.search(index, table, query, np.flatnonzero(words.context)), None
+            return self._embedder.embed_batch([q], urgent=True), None
         except (EmbeddingUnavailable, Busy) as error:
-            return semantic.nothing(table), error.reason
+            return None, error.reason
+
+    def _strongest(self, table: Table, words: lexical.Lexical) -> NDArray[np.int64]:
+        """What words have found; of a large store the best of it, ties included."""
+        most = semantic.depth(table)
+        if most is None:
+            return words.positions
+        score = fuse.share(words.words) * self._weights.words + fuse.share(words.context) * self._weights.context
+        return words.positions[fuse.reaching(score, most)]
+
+
+def _phrased(index: SearchIndex, table: Table, q: str) -> Places:
+    """Positions, ascending, of what has all that ``q`` puts in quotation marks, word by word."""
+    found: Places | None = None
+    for terms in segment.quoted(q):
+        at = table.find(index.phrase(terms))
+        at = at[at != NONE]
+        found = at if found is None else np.intersect1d(found, at)
+    return np.zeros(0, np.int64) if found is None else found
 
 
 def _fetch(

@@ -59,9 +59,11 @@ def reaching(scores: Floats, k: int) -> NDArray[np.int64]:
 
 
 def fuse(
-    table: Table, signals: Mapping[str, Floats], weights: SearchWeights, brevity: float = 1.0, known: float = 1.0
-) -> Ranked:
-    """Add up ``signals``, each (n,) over the table; words and context as shares of the best.
+    table: Table, at: NDArray[np.int64], signals: Mapping[str, Floats], weights: SearchWeights, brevity: float = 1.0,
+    known: float = 1.0,
+) -> Ranked:  # fmt: skip
+    """Add up ``signals``, each (m,) over positions ``at`` (m,) in the table, ascending; words and context as shares of
+    the best.
 
     The context is the words once more where passages are long, and vectors of pages are better than those of remarks:
     so its weight falls to PAGES of it as ``brevity`` (0 to 1, of the whole store) falls. ``known`` is the share of the
@@ -73,18 +75,21 @@ def fuse(
     """
     cosine = signals["cosine"]
     blind = np.isnan(cosine)
-    words, context = _share(signals["words"]), _share(signals["context"])
+    words, context = share(signals["words"]), share(signals["context"])
     cosine = _guessed(cosine, blind, words)
     trust = min(1.0, known / ENOUGH) ** 2
     wide = trust * weights.context * (PAGES + (1 - PAGES) * brevity)
     parts = {"cosine": weights.cosine * cosine, "words": trust * weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
         parts[name] = getattr(weights, name) * signals[name]
-    base = np.sum(list(parts.values()), axis=0) if len(table.passages) else np.zeros(0)
+    for name in ("phrase", "feedback"):
+        if name in signals:
+            parts[name] = getattr(weights, name) * signals[name]
+    base = np.sum(list(parts.values()), axis=0)
     eligible = np.flatnonzero(~blind | (words > 0) | (context > 0))
-    chosen = eligible[reaching(base[eligible], POOL)]
-    parts = {name: part[chosen] for name, part in parts.items()}
-    scores = base[chosen]
+    best = eligible[reaching(base[eligible], POOL)]
+    parts = {name: part[best] for name, part in parts.items()}
+    scores, chosen = base[best], at[best]
     parts["session"] = weights.session * _session(scores, table.sessions[chosen])
     scores = scores + parts["session"]
     parts["next"] = weights.next * _following(scores, table, chosen)
@@ -106,12 +111,13 @@ def _guessed(cosine: Floats, blind: NDArray[np.bool_], words: Floats) -> Floats:
     return found
 
 
-def _share(values: Floats) -> Floats:
+def share(values: Floats) -> Floats:
+    """Of the best."""
     top = float(values.max(initial=0.0))
     return values / top if top > 0 else values
 
 
-def _session(scores: Floats, sessions: NDArray[np.int64]) -> Floats:
+def _session(scores: Floats, sessions: NDArray[np.int32]) -> Floats:
     """For each candidate the mean of the best three of its session."""
     if not len(scores):
         return scores

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.node import Hit
+from avmfs.store.postings import Postings
 from avmfs.store.table import Table
+from avmfs.store.vectors import Toward
 
 
 class SearchIndex(Protocol):
@@ -23,16 +25,26 @@ class SearchIndex(Protocol):
         """The columns that ranking needs, of every passage that the asker sees."""
         ...
 
-    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
-        """For each term passage ids (occurrences,), one for each occurrence, in no order."""
+    def postings(self, terms: Sequence[str]) -> list[Postings]:
+        """Where each term occurs; passages that the table does not have may be among them."""
+        ...
+
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        """Ids of the passages in which these terms follow each other, ascending."""
         ...
 
     def nearest(
-        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+        self,
+        model: str,
+        vector: NDArray[np.float32],
+        k: int,
+        also: NDArray[np.int64],
+        within: NDArray[np.int64] | None,
+        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Passage ids (n,), ascending, and their cosines with ``vector`` (dim,), of length 1: the ``k`` nearest of
         those that ``model`` has embedded, with all that tie with the last, and whichever of ``also`` it has. With
-        ``within``, of those passages alone.
+        ``within``, of those passages alone. The vector is first drawn ``toward`` passages that the asker may see.
 
         Raises Busy, with a reason for a person, when the vectors cannot be scanned now."""
         ...

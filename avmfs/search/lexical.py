@@ -1,4 +1,4 @@
-"""BM25 over what one asker may see, of a passage alone and of it with what stands before it.
+"""BM25 over what one asker may see, of a passage alone and of it with what stands around it.
 
 Owns the formula. Called by the engine. The statistics (how many passages have a term, how many there are, how
 long they are) come from visible rows alone; SQLite's own bm25() counts invisible ones, which leaks.
@@ -7,6 +7,8 @@ Lucene, which stays positive.
 
 A short note leans on what was said before it: "Yes, on Tuesday" is about whatever was asked. So its words are also
 matched together with those of the passage before it in its session; a page stands for itself.
+
+Only passages that some word reaches are ever touched: of a hundred thousand that is a few thousand.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.store.table import Table
+from avmfs.store.postings import Postings
+from avmfs.store.table import NONE, Table
 
 K1: Final = 1.2  # how soon further occurrences stop counting
 B: Final = 0.75  # how much a long passage is held against it
@@ -37,71 +40,121 @@ LEANS: Final = 60.0
 """Terms of a passage at which the one before it counts for half."""
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Lexical:
-    """For every passage (n,): BM25 of its own words and of those with its context; and coverage: the share, 0 to 1, of
+    """Passages that have a word of the query, themselves or in what they lean on: ``positions`` in the table (m,),
+    ascending. For each of them BM25 of its own words and of those with its context; and coverage: the share, 0 to 1, of
     the query's idf mass that it has, alone and with its context, terms that occur nowhere included."""
 
+    positions: Places
     words: Floats
     context: Floats
     coverage: Floats
     near: Floats
 
+    def over(self, positions: Places) -> Lexical:
+        """The same over other ``positions`` (k,), ascending, that are all in the table: 0 where no word reaches."""
+        count = len(self.positions)
+        at = np.minimum(np.searchsorted(self.positions, positions), max(count - 1, 0))
+        here = self.positions[at] == positions if count else np.zeros(len(positions), np.bool_)
 
-def search(table: Table, postings: Sequence[NDArray[np.int64]]) -> Lexical:
-    """Score the passages of ``table`` by the occurrences of each query term."""
+        def spread(column: Floats) -> Floats:
+            return np.where(here, column[at], 0.0) if count else np.zeros(len(positions))
+
+        columns = (self.words, self.context, self.coverage, self.near)
+        return Lexical(positions, *(spread(column) for column in columns))
+
+
+def search(table: Table, postings: Sequence[Postings]) -> Lexical:
+    """Score what the occurrences of the query's terms reach in ``table``."""
     count = len(table.passages)
-    if not count or not postings:
-        zeros = np.zeros(count)
-        return Lexical(zeros, zeros, zeros, zeros)
-    found = [np.bincount(table.positions(ids), minlength=count).astype(np.float64) for ids in postings]
-    df = np.array([np.count_nonzero(times) for times in found])
+    found = [_here(table, one) for one in postings]
+    df = np.array([len(at) for at, _ in found], np.int64)
     if count >= ENOUGH and df[df <= COMMON * count].any():
-        found = [times for times, n in zip(found, df, strict=True) if n <= COMMON * count]
+        found = [one for one, n in zip(found, df, strict=True) if n <= COMMON * count]
         df = df[df <= COMMON * count]
-    lean = leaning(table)
-    behind = np.flatnonzero(lean)
-    before = table.previous[behind]
-    lengths = table.lengths.astype(np.float64)
-    together = lengths.copy()
-    together[behind] += lean[behind] * lengths[before]
-    norm, wide_norm = _norm(lengths), _norm(together)
+    positions = _reached(table, [at for at, _ in found])
+    words, context, coverage, near = (np.zeros(len(positions)) for _ in range(4))
+    if not len(positions):
+        return Lexical(positions, words, context, coverage, near)
+    index = np.empty(count, np.int32)  # of each reached passage in the columns; the others are never looked up
+    index[positions] = np.arange(len(positions), dtype=np.int32)
+    lengths = table.lengths[positions].astype(np.float64)
+    before = table.previous[positions]
+    lean = np.where(before != NONE, _leans(lengths), 0.0)
+    together = lengths + np.where(lean > 0, lean * table.lengths[before], 0.0)
+    # The passage before, where it is reached itself; elsewhere it has no occurrence to lend.
+    lent = np.flatnonzero((lean > 0) & np.isin(before, positions))
+    lender = index[before[lent]]
+    mean, wide_mean = _means(table)
+    norm, wide_norm = _norm(lengths, mean), _norm(together, wide_mean)
     mass = _idf(df, max(count, PRIOR))
-    words, context, coverage, near = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count)
-    for times, n, weight in zip(found, df, mass, strict=True):
-        if not n:
+    for (at, times), weight in zip(found, mass, strict=True):
+        if not len(at):
             continue
-        wide = times.copy()
-        wide[behind] += lean[behind] * times[before]
-        for frequency, into, shares, against in ((times, words, coverage, norm), (wide, context, near, wide_norm)):
-            at = np.flatnonzero(frequency)
-            times_at = frequency[at]
-            into[at] += _idf(np.array(len(at)), count) * times_at * (K1 + 1) / (times_at + against[at])
-            shares[at] += weight * np.minimum(times_at, 1.0)
+        own = np.zeros(len(positions))
+        own[index[at]] = times
+        wide = own.copy()
+        wide[lent] += lean[lent] * own[lender]
+        for frequency, into, shares, against in ((own, words, coverage, norm), (wide, context, near, wide_norm)):
+            there = np.flatnonzero(frequency)
+            times_there = frequency[there]
+            into[there] += _idf(np.array(len(there)), count) * times_there * (K1 + 1) / (times_there + against[there])
+            shares[there] += weight * np.minimum(times_there, 1.0)
     total = mass.sum()
-    return Lexical(words, context, np.minimum(coverage / total, 1.0), np.minimum(near / total, 1.0))
-
-
-def leaning(table: Table) -> Floats:
-    """How much of the passage before it counts for each (n,): 0 where there is none in its session."""
-    share = shortness(table)
-    return np.where((table.previous >= 0) & (share > 0.02), share, 0.0)
+    return Lexical(positions, words, context, np.minimum(coverage / total, 1.0), np.minimum(near / total, 1.0))
 
 
 def brevity(table: Table) -> float:
     """Is this a store of short notes (1) or of pages (0)?"""
-    return float(shortness(table).mean()) if len(table.passages) else 0.0
+    if "brevity" not in table.means:
+        table.means["brevity"] = float(shortness(table.lengths).mean()) if len(table.passages) else 0.0
+    return table.means["brevity"]
 
 
-def shortness(table: Table) -> Floats:
+def shortness(lengths: NDArray[np.float32]) -> Floats:
     """Is it a remark, which leans on what surrounds it (1), or a page, which stands for itself (0)? (n,)"""
-    return np.asarray(1 / (1 + (table.lengths.astype(np.float64) / LEANS) ** 4))
+    return np.asarray(1 / (1 + (lengths.astype(np.float64) / LEANS) ** 4))
 
 
-def _norm(lengths: Floats) -> Floats:
-    return K1 * (1 - B + B * lengths / max(float(lengths.mean()), 1.0))
+def _leans(lengths: Floats) -> Floats:
+    """How much of the passage before it counts."""
+    share = np.asarray(1 / (1 + (lengths / LEANS) ** 4))
+    return np.where(share > 0.02, share, 0.0)
+
+
+def _here(table: Table, posting: Postings) -> tuple[Places, NDArray[np.int64]]:
+    at = table.find(posting.passages)
+    here = at != NONE
+    return at[here], posting.times[here]
+
+
+def _reached(table: Table, holders: Sequence[Places]) -> Places:
+    """Whatever has a term, and what leans on it."""
+    reached = np.zeros(len(table.passages), np.bool_)
+    for at in holders:
+        reached[at] = True
+        after = table.next[at]
+        after = after[after != NONE]
+        reached[after[_leans(table.lengths[after].astype(np.float64)) > 0]] = True
+    return np.flatnonzero(reached)
+
+
+def _means(table: Table) -> tuple[float, float]:
+    """Mean length of a passage, and of one with what it leans on."""
+    if "length" not in table.means:
+        lengths = table.lengths.astype(np.float64)
+        lean = np.where(table.previous != NONE, _leans(lengths), 0.0)
+        table.means["together"] = float((lengths + lean * lengths[table.previous]).mean())
+        table.means["length"] = float(lengths.mean())
+    return table.means["length"], table.means["together"]
+
+
+def _norm(lengths: Floats, mean: float) -> Floats:
+    return K1 * (1 - B + B * lengths / max(mean, 1.0))
 
 
 def _idf(df: NDArray[np.int64], count: int) -> Floats:

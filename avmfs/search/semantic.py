@@ -1,8 +1,8 @@
-"""How near each passage is in meaning to a question, among what one asker may see.
+"""How near passages are in meaning to a question, among what one asker may see.
 
 Owns how many cosines are asked for. Called by the engine. Where the vectors are scanned is the index's matter: in
 another process, as a rule. Of a store of moderate size all are asked for. Of a large one those of the nearest, and of
-all that words have found, alone or by what was said before: nothing else can come far in the ranking.
+what words have found: nothing else can come far in the ranking.
 """
 
 from __future__ import annotations
@@ -12,38 +12,46 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.embed.protocol import Batch
 from avmfs.search.index import SearchIndex
-from avmfs.store.table import Table
+from avmfs.store.table import NONE, Table
+from avmfs.store.vectors import Toward
 
-ALL: Final = 10_000
-"""Passages of which all cosines are asked for: 120 KB, about a millisecond from another process."""
-DEPTH: Final = 2000
+ALL: Final = 4_000
+"""Passages of which all cosines are asked for: 60 KB, well under a millisecond from another process."""
+DEPTH: Final = 500
 """Of more than that, so many of the nearest are asked for."""
-FAR: Final = 0.0
-"""The cosine of a passage that is not among them: unrelated texts have one about there."""
+
+Places = NDArray[np.int64]
 
 
-def nothing(table: Table) -> NDArray[np.float64]:
-    """No vectors: NaN for each passage."""
-    return np.full(len(table.passages), np.nan)
+def depth(table: Table) -> int | None:
+    """How many candidates each source is asked for; None: all there are."""
+    return None if len(table.passages) <= ALL else DEPTH
 
 
-def search(index: SearchIndex, table: Table, query: Batch, found: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Cosine of each passage of ``table`` (n,) with the first vector of ``query``, FAR where it is not asked for; NaN
-    for a passage without a vector of the same model, which is known of those that words have ``found`` (positions in
-    the table). Raises Busy."""
-    count = len(table.passages)
-    if not count:
-        return nothing(table)
-    few = count <= ALL
-    cosines = nothing(table) if few else np.full(count, FAR)
-    also = table.passages[found]
-    passages, near = index.nearest(query.model, query.vectors[0], count if few else DEPTH, also, None)
-    if not few:
-        cosines[found] = np.nan
-    if len(passages):
-        at = np.minimum(np.searchsorted(table.passages, passages), count - 1)
-        known = table.passages[at] == passages
-        cosines[at[known]] = near[known]
-    return cosines
+def search(
+    index: SearchIndex,
+    table: Table,
+    model: str,
+    vector: NDArray[np.float32],
+    found: Places,
+    *,
+    more: bool = True,
+    toward: Toward | None = None,
+) -> tuple[Places, NDArray[np.float64]]:
+    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and, with ``more``, the nearest; and the
+    cosine of each with ``vector``, drawn ``toward`` other passages; NaN for one without a vector of that model. Raises
+    Busy."""
+    wanted = depth(table)
+    k = (len(table.passages) if wanted is None else wanted) if more else 0
+    passages, near = index.nearest(model, vector, k, table.passages[found], None, toward)
+    at = table.find(passages)
+    known = at != NONE  # a vector may be newer than the table
+    at, near = at[known], near[known]
+    positions = np.union1d(found, at) if more else found
+    cosines = np.full(len(positions), np.nan)
+    if len(positions):
+        there = np.minimum(np.searchsorted(positions, at), len(positions) - 1)
+        same = positions[there] == at
+        cosines[there[same]] = near[same]
+    return positions, cosines

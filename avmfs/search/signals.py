@@ -1,6 +1,7 @@
 """What speaks for a passage beside its words and its vector: who says it, when, and what kind of text it is.
 
-Owns these signals, each a column (n,) of 0 to 1. Called by the engine. Knows neither weights nor the clock: ``now``
+Owns these signals, each a column (m,) of 0 to 1 over positions ``at`` (m,) in the table. Called by the
+engine. Knows neither weights nor the clock: ``now``
 and the time zone are arguments.
 """
 
@@ -26,6 +27,7 @@ LONGEST: Final = 4.1
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +51,51 @@ def names(q: str) -> frozenset[str]:
     return frozenset(segment.query_terms(q[:_QUESTION]))
 
 
-def speaker(table: Table, question: Asked) -> Floats:
+def speaker(table: Table, at: Places, question: Asked) -> Floats:
     """1 where the one who speaks, else the author, is named in the question."""
     named = frozenset[int]().union(*(table.voices_of.get(term, frozenset()) for term in question.terms))
     if not named:
-        return np.zeros(len(table.passages))
-    return np.isin(table.voices, np.fromiter(named, np.int64, len(named))).astype(np.float64)
+        return np.zeros(len(at))
+    return np.isin(table.voices[at], np.fromiter(named, np.int64, len(named))).astype(np.float64)
 
 
-def date_named(table: Table, question: Asked, tz: tzinfo) -> Floats:
+def date_named(table: Table, at: Places, question: Asked, tz: tzinfo) -> Floats:
     """1 within the days that the question names, a half in the week after."""
-    found = np.zeros(len(table.passages))
+    found, times = np.zeros(len(at)), table.times[at]
     for days in question.days:
         start, stop, after = (_midnight(day, tz) for day in (days.start, days.stop, _later(days.stop)))
-        found[(table.times >= stop) & (table.times < after) & (found < 0.5)] = 0.5
-        found[(table.times >= start) & (table.times < stop)] = 1.0
+        found[(times >= stop) & (times < after) & (found < 0.5)] = 0.5
+        found[(times >= start) & (times < stop)] = 1.0
     return found
 
 
-def when(table: Table, question: Asked) -> Floats:
+def of_those_days(table: Table, question: Asked, tz: tzinfo, most: int) -> Places:
+    """Positions, ascending, of what was said in the days that the question names; none, where these are more than
+    ``most``: then the date does not tell much."""
+    inside = np.zeros(len(table.passages), np.bool_)
+    for days in question.days:
+        inside |= (table.times >= _midnight(days.start, tz)) & (table.times < _midnight(days.stop, tz))
+    found = np.flatnonzero(inside)
+    return found if len(found) <= most else found[:0]
+
+
+def when(table: Table, at: Places, question: Asked) -> Floats:
     """1 where a time is named, if one is asked for."""
-    return _flagged(table, speech.TELLS_TIME) if question.when else np.zeros(len(table.passages))
+    return _flagged(table, at, speech.TELLS_TIME) if question.when else np.zeros(len(at))
 
 
-def asks(table: Table) -> Floats:
+def asks(table: Table, at: Places) -> Floats:
     """1 where the passage is itself a question: answers stand elsewhere."""
-    return _flagged(table, speech.ASKS)
+    return _flagged(table, at, speech.ASKS)
 
 
-def length(table: Table) -> Floats:
+def length(table: Table, at: Places) -> Floats:
     """The logarithm of the length: a long note says more."""
-    return np.asarray(np.minimum(np.log(np.maximum(table.lengths.astype(np.float64), 1.0)), LONGEST) / LONG)
+    return np.asarray(np.minimum(np.log(np.maximum(table.lengths[at].astype(np.float64), 1.0)), LONGEST) / LONG)
 
 
-def _flagged(table: Table, flag: int) -> Floats:
-    flagged: Floats = ((table.flags & flag) != 0).astype(np.float64)
+def _flagged(table: Table, at: Places, flag: int) -> Floats:
+    flagged: Floats = ((table.flags[at] & flag) != 0).astype(np.float64)
     return flagged
 
 

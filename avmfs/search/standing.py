@@ -26,8 +26,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``rank`` counts documents from 1; None: no candidate, which has neither a word of the question nor a vector.
-    ``of`` is how many documents were candidates; ``passages`` how many of the document's are indexed."""
+    """``rank`` counts documents from 1; None: no candidate, which has neither a word of the question nor a vector near
+    it. ``of`` is how many documents were candidates; ``passages`` how many of the document's are indexed."""
 
     best: Scored | None
     rank: int | None
@@ -54,7 +54,7 @@ def standing(index: SearchIndex, ranking: Ranking, document: int) -> Standing:
 def matched(index: SearchIndex, ranking: Ranking, q: str, passages: Sequence[int]) -> dict[int, Words]:
     """Which words of ``q`` each passage has."""
     terms = segment.query_terms(q)
-    holders = [frozenset(ids.tolist()) for ids in index.postings(terms)]
+    holders = [frozenset(one.passages.tolist()) for one in index.postings(terms)]
     table = ranking.table
     found = {}
     for passage in passages:

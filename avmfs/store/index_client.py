@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import Busy, from_wire
-from avmfs.store.vectors import Ids, Nearest
+from avmfs.store.vectors import Ids, Nearest, Toward
 
 PATIENCE_S: Final = 2.0
 REPLY_LIMIT: Final = 16 * 1024 * 1024
@@ -39,13 +39,16 @@ class IndexClient:
         self._idle: deque[tuple[int, socket.socket]] = deque()
 
     def nearest(
-        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None
-    ) -> Nearest:
+        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None,
+        toward: Toward | None = None,
+    ) -> Nearest:  # fmt: skip
         deadline = time.monotonic() + self._patience
         question = {
             "agent": who.name, "rights": who.rights, "model": model, "k": k,
             "vector": np.ascontiguousarray(vector, "<f4").tobytes(), "also": also.astype("<i8").tobytes(),
             "within": None if within is None else within.astype("<i8").tobytes(),
+            "toward": b"" if toward is None else toward.passages.astype("<i8").tobytes(),
+            "pull": 0.0 if toward is None else toward.pull,
         }  # fmt: skip
         while True:
             fresh = not self._idle

@@ -6,9 +6,9 @@ here, from the store's scopes and from the agent whose proof the connection has 
 another agent's rows. Nothing waits for this process but searches, and those have a time limit.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
-"agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "within_s"}; reply {"id",
-"passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all little-endian. One question
-at a time on a connection.
+"agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "toward" (int64), "pull",
+"within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all
+little-endian. One question at a time on a connection.
 
 Threads: one accepts, one per connection asks and answers, one loads and follows the store. Scans take turns; a
 question whose time is over before its turn is refused, and so is one more than WAITING.
@@ -32,7 +32,7 @@ from avmfs.errors import AvmError, Busy, Denied, StoreFailed
 from avmfs.store.keys import principal
 from avmfs.store.peers import shown_agent
 from avmfs.store.scanning import Behind, FollowedTable, Opener
-from avmfs.store.vectors import Nearest
+from avmfs.store.vectors import Nearest, Toward
 from avmfs.store.writer import ANYBODY
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ CONNECTIONS: Final = 512
 WAITING: Final = 64
 DIMENSION: Final = 8192
 K: Final = 100_000
+TOWARD: Final = 64
 POLL_S: Final = 5.0  # new vectors are taken in so often at least, and before every scan
 TABLE_S: Final = 0.5  # for a question to wait until its model's table is there
 SCAN_S: Final = 0.2  # that it keeps for the scan
@@ -230,6 +231,7 @@ class IndexServer:
         vector = np.frombuffer(question["vector"], "<f4").astype(np.float32)
         also = np.frombuffer(question["also"], "<i8").astype(np.int64)
         within = None if question["within"] is None else np.frombuffer(question["within"], "<i8").astype(np.int64)
+        toward = Toward(np.frombuffer(question["toward"], "<i8").astype(np.int64), float(question["pull"]))
         followed = self._table(question["model"], len(vector), deadline)
         if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise Busy("too many searches at once")
@@ -239,7 +241,7 @@ class IndexServer:
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
                 visible = scopes.visible(db, who).ids
-            return followed.table.nearest(visible, vector, question["k"], also, within)
+            return followed.table.nearest(visible, vector, question["k"], also, within, toward)
         except Behind:
             self._followed = None
             self._woken.set()
@@ -271,7 +273,7 @@ def _checked(question: Any) -> dict[str, Any]:
     if not isinstance(question, dict):
         raise BadQuestion("not a question")
     kinds = {"id": int, "agent": str, "rights": bool | str, "model": str, "k": int, "vector": bytes, "also": bytes,
-             "within": bytes | None, "within_s": float | int}  # fmt: skip
+             "within": bytes | None, "within_s": float | int, "toward": bytes, "pull": float}  # fmt: skip
     for name, kind in kinds.items():
         value = question.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -286,6 +288,8 @@ def _checked(question: Any) -> dict[str, Any]:
         raise BadQuestion(f"a vector has 1 to {DIMENSION} finite numbers")
     if not 0 <= question["k"] <= K or not 0 <= question["within_s"] <= 60:
         raise BadQuestion("k or within_s out of range")
-    if len(question["also"]) % 8 or len(question["within"] or b"") % 8:
+    if any(len(question[name] or b"") % 8 for name in ("also", "within", "toward")):
         raise BadQuestion("passages are 8 bytes each")
+    if len(question["toward"]) > 8 * TOWARD or not 0 <= question["pull"] <= 100:
+        raise BadQuestion(f"a question is drawn toward {TOWARD} passages at most")
     return question

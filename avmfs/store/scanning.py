@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.store.transaction import Scopes
-from avmfs.store.vectors import Ids, Nearest, VectorTable
+from avmfs.store.vectors import Ids, Nearest, Toward, VectorTable
 
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Scopes]]]
 
@@ -30,10 +30,12 @@ SLICE: Final = 4096
 
 class Scanner(Protocol):
     def nearest(
-        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None
-    ) -> Nearest:
+        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None,
+        toward: Toward | None = None,
+    ) -> Nearest:  # fmt: skip
         """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
-        included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others.
+        included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others. The
+        vector is first drawn ``toward`` those of its passages that ``who`` may see.
 
         Raises Busy, with a reason for a person, when there is nothing to scan in time."""
         ...
@@ -114,8 +116,9 @@ class LocalScanner:
         self._mutex = threading.Lock()
 
     def nearest(
-        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None
-    ) -> Nearest:
+        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, within: Ids | None,
+        toward: Toward | None = None,
+    ) -> Nearest:  # fmt: skip
         with self._mutex:
             while True:
                 followed = self._tables.get((model, len(vector)))
@@ -130,7 +133,7 @@ class LocalScanner:
                 except Behind:
                     del self._tables[model, len(vector)]
                     continue
-                return followed.table.nearest(visible, vector, k, also, within)
+                return followed.table.nearest(visible, vector, k, also, within, toward)
 
     def close(self) -> None:
         with self._mutex:

@@ -19,10 +19,12 @@ from avmfs.errors import NotFound
 from avmfs.node import Hit
 from avmfs.store import content
 from avmfs.store.catalogue import Catalogue
+from avmfs.store.postings import Postings
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import Scanner
 from avmfs.store.schema import ROOT
 from avmfs.store.table import Table
+from avmfs.store.vectors import Toward
 from avmfs.text import sniff
 
 _TEXTS_KEPT = 8
@@ -47,21 +49,30 @@ class SqliteSearchIndex:
         with self._open() as (db, reader):
             return self._catalogue.visible(db, reader.visible.json, reader.visible.ids, reader.now)
 
-    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
+    def postings(self, terms: Sequence[str]) -> list[Postings]:
         with self._open() as (db, reader):
-            scopes = [
-                row[0]
-                for row in db.execute(
-                    "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
-                    (reader.visible.json,),
-                )
-            ]
-            return [_occurrences(db, [f"{scope}x{term}" for scope in scopes]) for term in terms]
+            scopes = _scopes(db, reader)
+            known = self._catalogue.postings
+            return [known.of(db, [f"{scope}x{term}" for scope in scopes]) for term in terms]
+
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        with self._open() as (db, reader):
+            found: list[int] = []
+            for scope in _scopes(db, reader):
+                phrase = '"' + " ".join(f"{scope}x{term}" for term in terms) + '"'
+                found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (phrase,))]
+            return np.array(sorted(found), np.int64)
 
     def nearest(
-        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+        self,
+        model: str,
+        vector: NDArray[np.float32],
+        k: int,
+        also: NDArray[np.int64],
+        within: NDArray[np.int64] | None,
+        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        found = self._scanner.nearest(self._who, model, vector, k, also, within)
+        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
@@ -122,6 +133,15 @@ class SqliteSearchIndex:
             return newest[0].seq if newest else 0
 
 
+def _scopes(db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    """Those with words in them that the asker may see."""
+    rows = db.execute(
+        "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
+        (reader.visible.json,),
+    )
+    return [row[0] for row in rows]
+
+
 def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
     node = ROOT
     for name in under:
@@ -130,16 +150,6 @@ def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
             return None
         node = child.id
     return node
-
-
-def _occurrences(db: apsw.Connection, terms: list[str]) -> NDArray[np.int64]:
-    """Passage ids of all occurrences. Joined by SQLite, parsed by numpy: a Python object per row would be dear."""
-    found = []
-    for term in terms:
-        joined = db.execute("select group_concat(doc) from posting where term = ?", (term,)).get
-        if joined:
-            found.append(np.fromstring(joined, np.int64, sep=","))
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:

@@ -12,6 +12,7 @@ Threads: none of its own; the caller holds a lock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,7 @@ EXACT: Final = 10_000
 """Up to so many visible rows all are compared exactly: 0.4 ms. Above, one bit per number is compared first."""
 
 RERANK: Final = 1_000
-"""Rows that the first look lets through at least, or four for each that is wanted."""
+"""Rows that the first look lets through at least, or two for each that is wanted."""
 
 DIGITS: Final = 6
 """Cosines are rounded to so many: another BLAS may add up in another order."""
@@ -41,6 +42,14 @@ class Nearest:
 
     passages: Ids
     cosines: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Toward:
+    """Passages whose mean, times ``pull``, is added to the vector of a question: more like those."""
+
+    passages: Ids
+    pull: float
 
 
 class _Partition:
@@ -190,11 +199,22 @@ class VectorTable:
             del self._partitions[scope]
 
     def nearest(
-        self, scopes: frozenset[int], query: NDArray[np.float32], k: int, also: Ids, within: Ids | None
+        self,
+        scopes: frozenset[int],
+        query: NDArray[np.float32],
+        k: int,
+        also: Ids,
+        within: Ids | None,
+        toward: Toward | None = None,
     ) -> Nearest:
         """The ``k`` visible passages nearest to ``query`` (with all that tie with the last), and whichever of
-        ``also`` are visible. With ``within``, only passages out of those."""
+        ``also`` are visible. With ``within``, only passages out of those. The query is first drawn ``toward`` those
+        of its passages that are visible."""
         query = np.ascontiguousarray(query, np.float32)
+        if toward is not None:
+            query = self._drawn(scopes, query, toward)
+        if k == 0 and within is None:
+            return self._of(scopes, query, also)
         if within is not None:
             inside = self._of(scopes, query, within)
             chosen = np.isin(inside.passages, also) | _top(inside.cosines, k)
@@ -210,7 +230,7 @@ class VectorTable:
             if len(also):
                 chosen |= np.isin(ids, also)
             return _sorted(ids[chosen], cosines[chosen])
-        ids, cosines = self._quantised(parts, query, max(RERANK, 4 * k))
+        ids, cosines = self._quantised(parts, query, max(RERANK, 2 * k))
         chosen = _top(cosines, k)
         best = Nearest(ids[chosen], cosines[chosen])
         more = self._of(scopes, query, np.setdiff1d(also, best.passages))
@@ -230,6 +250,19 @@ class VectorTable:
             ids.append(part.ids[places])
             cosines.append((part.rows(places) @ query)[: len(places)])
         return np.concatenate(ids), _rounded(np.concatenate(cosines))
+
+    def _drawn(self, scopes: frozenset[int], query: NDArray[np.float32], toward: Toward) -> NDArray[np.float32]:
+        """Rocchio (1971), without the passages that do not fit."""
+        rows = [
+            self._partitions[scope].rows(np.array([at]))[0]
+            for scope, at in map(self._places.get, np.unique(toward.passages).tolist(), itertools.repeat((0, 0)))
+            if scope in scopes
+        ]
+        if not rows:
+            return query
+        drawn = query + np.float32(toward.pull) * np.mean(rows, axis=0, dtype=np.float32)
+        length = float(np.linalg.norm(drawn))
+        return np.ascontiguousarray(drawn / length, np.float32) if length > 0 else query
 
     def _of(self, scopes: frozenset[int], query: NDArray[np.float32], passages: Ids) -> Nearest:
         """Cosines of those of ``passages`` that are visible."""

@@ -10,10 +10,11 @@ Threads: any. PyStemmer's object is not thread-safe, so each thread has its own.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import Stemmer
@@ -34,6 +35,11 @@ _UNSPACED: Final = re.compile(
     "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul
     "\u2e80-\u30ff\u3100-\u31ff\u3400-\u9fff\uf900-\ufaff\U00016fe0-\U00018fff\U0001b000-\U0001b2ff"
     "\U00020000-\U0003ffff]+)"  # Han, Kana, Bopomofo, Tangut
+)
+QUOTES: Final = 8
+_QUOTED_IN: Final = 4000  # characters of a question in which quotes are looked for
+_QUOTED: Final = re.compile(
+    '"([^"]{2,300})"|“([^“”]{2,300})”|「([^「」]{2,300})」|『([^『』]{2,300})』|«([^«»]{2,300})»'
 )
 _WORD: Final = re.compile(r"[^\W_]+")
 # Normalisation sorts runs of combining marks by insertion, which is quadratic: pieces bound the run.
@@ -116,6 +122,18 @@ def content_terms(text: str) -> list[str]:
     """Distinct index terms of ``text`` in its order, without function words; all of them, if there are no others."""
     found = list(_words(text))
     return list(dict.fromkeys([term for word, term in found if not _is_function(word)] or [term for _, term in found]))
+
+
+def quoted(text: str) -> list[list[str]]:
+    """The index terms, in order, of what ``text`` puts in quotation marks; at most QUOTES of two terms or more. A
+    single term says nothing that it does not say without them."""
+    found = (terms(next(filter(None, inside))) for inside in _QUOTED.findall(text[:_QUOTED_IN]))
+    return [one[:QUERY_MAX] for one in itertools.islice((one for one in found if len(one) > 1), QUOTES)]
+
+
+def pairs(found: Sequence[str]) -> float:
+    """The share, 0 to 1, of terms that come from scripts without spaces."""
+    return sum(_UNSPACED.match(term) is not None for term in found) / len(found) if found else 0.0
 
 
 def one_line(text: str, most: int) -> str:

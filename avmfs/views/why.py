@@ -52,7 +52,7 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
     if not found.passages:
         return [f"{shown} is in no index: it has no words"]
     if found.best is None:
-        return [f"{shown} was not looked at: it has none of the question's words and no vector"]
+        return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
     lines = [f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"]
     words = matched(index, ranking, q, [found.best.hit.passage])
     return [*lines, *_reasons(found.best, words[found.best.hit.passage])]

@@ -113,7 +113,8 @@ class SearchWeights:
 
     `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written before it there) are shares
     of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
-    for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage.
+    for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
+    `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes.
     """
 
     cosine: float = 1.0
@@ -126,6 +127,8 @@ class SearchWeights:
     length: float = 0.3
     session: float = 0.5
     next: float = 0.1
+    feedback: float = 1.0
+    phrase: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

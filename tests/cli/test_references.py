@@ -84,6 +84,20 @@ def test_doctor_says_what_there_is_and_what_to_do(alone: Shell) -> None:
     assert b"PROBLEM  store" in alone.run("doctor", code=1).stdout
 
 
+def test_doctor_warns_of_a_model_that_does_not_know_the_language(alone: Shell) -> None:
+    alone.run("write", "/memory/a.md", "quarterly figures")
+    alone.run("write", "/memory/b.md", "中东局势紧张升级，油价上涨，航运受阻")
+    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+    config.write_text("embedding: {model: all-MiniLM-L6-v2}\n")
+    assert b"knows English only" in alone.run("doctor", code=None).stdout
+    for settings in ("engine: universal", "model: paraphrase-multilingual-MiniLM-L12-v2", "enabled: false"):
+        config.write_text(f"embedding: {{{settings}}}\n")
+        assert b"English only" not in alone.run("doctor", code=None).stdout
+    config.write_text("embedding: {model: all-MiniLM-L6-v2}\n")
+    alone.run("write", "/memory/c.md", "many more words of English, so that most of it is known " * 3)
+    assert b"English only" not in alone.run("doctor", code=None).stdout
+
+
 @pytest.mark.mount
 def test_doctor_finds_a_running_daemon_well(world: World) -> None:
     shell = Shell({**world.environ, "LC_ALL": "C.UTF-8"})

@@ -17,6 +17,7 @@ from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.search.recall import recall
+from avmfs.store.postings import KnownPostings
 from avmfs.store.submit import OPERATOR
 from avmfs.store.table import SESSION_GAP, Table
 from avmfs.text import passages, segment
@@ -100,7 +101,7 @@ def test_postings_lengths_and_corpus_are_those_of_the_visible_text(world: World)
     index = world.store.search_index(BOB)
     for term in set(seen) | {"nowhere"}:
         assert len(index.postings([term])[0]) == seen[term], term
-    every = np.unique(np.concatenate(index.postings(list(seen))))
+    every = np.unique(np.concatenate([one.passages for one in index.postings(list(seen))]))
     assert index.table().passages.tolist() == every.tolist() and len(every) == count
     assert index.table().lengths.sum() == total
     assert index.below((b"memory", b"n")) == frozenset(every.tolist()) and index.below(()) is None
@@ -128,9 +129,53 @@ def test_any_bytes_can_be_drained_and_removed(world: World, data: bytes) -> None
                 assert len(index.postings([word])[0]) == times, word
     world.write(ALICE, "/memory/f", b"something else")
     world.drain()
-    assert len(np.concatenate(index.postings(["els", "someth"]))) >= 1
+    assert len(np.concatenate([one.passages for one in index.postings(["els", "someth"])])) >= 1
     world.unlink(ALICE, "/memory/f")
     assert len(index.table().passages) == 0
+
+
+def test_remembered_postings_are_those_that_sqlite_would_give_now(world: World) -> None:
+    random_ = random.Random(5)
+    index = world.store.search_index(ALICE)
+
+    def now() -> list[list[object]]:
+        table, found = index.table(), []
+        for one in index.postings(["coffe", "tea", "nvda", "unheardof"]):
+            here = table.find(one.passages) >= 0
+            found.append([one.passages[here].tolist(), one.times[here].tolist()])
+        return found
+
+    def anew() -> list[list[object]]:
+        index._catalogue.postings = KnownPostings()  # type: ignore[attr-defined]
+        return now()
+
+    for round_ in range(6):
+        for n in range(60):
+            where = ("/memory", "/memory/private/alice")[n % 2]
+            world.write(ALICE, f"{where}/{round_}-{n}", text(random_, 20))
+        if round_:
+            for n in range(0, 60, 7):
+                world.write(ALICE, f"/memory/{round_ - 1}-{2 * (n // 2)}", text(random_, 30))
+        settled(world)
+        known = now()
+        assert known == anew()
+        assert len(known[0][0]) > 50 * round_  # type: ignore[arg-type]
+    assert now() == now()
+
+
+def test_a_phrase_is_found_where_it_stands_and_may_be_seen(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"we met at the White House on Monday")
+    world.write(ALICE, "/memory/b", b"the house is white")
+    world.write(ALICE, "/memory/private/alice/c", b"my white house")
+    settled(world)
+    wanted = segment.terms("white houses")
+    for who, count in ((ALICE, 2), (BOB, 1)):
+        index = world.store.search_index(who)
+        ids = index.phrase(wanted)
+        assert len(ids) == count and (index.table().find(ids) >= 0).all()
+    assert not len(world.store.search_index(BOB).phrase(["my", "white"]))
+    answer = ask(world, BOB, 'the "white house"')
+    assert answer.hits[0].hit.path == b"/memory/a" and answer.hits[0].parts["phrase"] > 0
 
 
 def test_what_is_not_indexed_has_a_reason(world: World) -> None:

@@ -14,6 +14,8 @@ import tiktoken
 import tiktoken_ext.openai_public
 from mount_world import Place, World, cat, echo, line_from, meta, running, until, view
 
+from avmfs import AVM
+
 pytestmark = [pytest.mark.mount, pytest.mark.model]
 
 NOTES = {
@@ -89,6 +91,18 @@ def test_a_question_in_other_words_finds_the_note(notes: tuple[Path, Path], ques
 
 def test_a_question_about_nothing_that_is_known_is_not_answered(notes: tuple[Path, Path]) -> None:
     assert cat(notes[1] / ":recall?q=how do penguins raise their young") == "(nothing relevant)\n"
+
+
+def test_a_mount_answers_to_the_byte_as_the_python_api_does(notes: tuple[Path, Path], world: World) -> None:
+    root = world.mounts["bob"]
+    with AVM(agent="bob", environ=world.environ) as avm:
+        for question in ("why did the memory of the cache server grow", 'who said "two percent"?', "油价上涨"):
+            for budget in (150, 1000):
+                said = avm.agent_memory().recall(question, max_tokens=budget)
+                assert said and cat(root / f":recall?q={question}&max_tokens={budget}") == said
+            order = [hit["path"] for hit in avm.search(question, limit=5)]
+            shown = cat(root / f":search?q={question}&limit=5")
+            assert order and re.findall(r"^\[\d\.\d\d\] (\S+)", shown, re.MULTILINE) == order
 
 
 @pytest.mark.parametrize("budget", [30, 60, 100, 150, 250, 500, 1000, 4000])

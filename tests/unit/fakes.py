@@ -12,8 +12,9 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Hit
+from avmfs.store.postings import Postings
 from avmfs.store.table import ROW, Table, arrange
-from avmfs.store.vectors import VectorTable
+from avmfs.store.vectors import Toward, VectorTable
 from avmfs.text import passages, segment, speech
 
 END = 2**63 - 1
@@ -100,15 +101,36 @@ class MemoryIndex:
             )
         return arrange(np.array(rows, ROW), voices_of)
 
-    def postings(self, terms: Sequence[str]) -> list[NDArray[np.int64]]:
-        return [np.array([p for p, own in self._terms.items() for one in own if one == t], np.int64) for t in terms]
+    def postings(self, terms: Sequence[str]) -> list[Postings]:
+        found = []
+        for term in terms:
+            times = {p: own.count(term) for p, own in sorted(self._terms.items()) if term in own}
+            found.append(Postings(np.array(list(times), np.int64), np.array(list(times.values()), np.int64)))
+        return found
+
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        wanted, size = list(terms), len(terms)
+        return np.array(
+            [
+                p
+                for p, own in sorted(self._terms.items())
+                if any(own[at : at + size] == wanted for at in range(len(own)))
+            ],
+            np.int64,
+        )
 
     def nearest(
-        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64], within: NDArray[np.int64] | None
+        self,
+        model: str,
+        vector: NDArray[np.float32],
+        k: int,
+        also: NDArray[np.int64],
+        within: NDArray[np.int64] | None,
+        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         table = VectorTable(len(vector))
         table.put((p, 1, self._vectors[p].tobytes()) for p in self._hits if p in self._vectors and model == self._model)
-        found = table.nearest(frozenset({1}), vector, k, also, within)
+        found = table.nearest(frozenset({1}), vector, k, also, within, toward)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -134,13 +135,14 @@ def test_who_cannot_show_whom_it_speaks_for_is_dropped(house: House) -> None:
 @pytest.mark.parametrize("change", [
     {"k": -1}, {"k": 10**9}, {"k": True}, {"vector": b""}, {"vector": b"123"}, {"vector": np.float32(np.nan).tobytes()},
     {"also": b"1"}, {"within": 5}, {"within_s": 1e9}, {"agent": None}, {"operator": 1}, {"model": None}, {"id": "1"},
+    {"toward": b"1"}, {"toward": bytes(8 * 65)}, {"pull": -1.0}, {"pull": math.nan}, {"pull": None},
 ])  # fmt: skip
 def test_a_bad_question_ends_its_connection_and_nothing_else(house: House, change: dict[str, Any]) -> None:
     house.start()
     client = house.client()
     house.ask(client, ALICE)
     question = {"id": 1, "agent": "alice", "operator": False, "model": "m", "k": 1, "vector": bytes(256), "also": b"",
-                "within": None, "within_s": 1.0}  # fmt: skip
+                "within": None, "within_s": 1.0, "toward": b"", "pull": 0.0}  # fmt: skip
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(5)
         sock.connect(str(house.address))

@@ -38,7 +38,7 @@ def ask(made: MemoryCorpus, q: str = "NVDA", max_tokens: int = 4000, **options: 
 def test_the_golden_form() -> None:
     answer = ask(market(), strategy="relevance")
     tokens = COUNTER.count(answer.text)
-    figures = {scored.hit.handle: f"{scored.relevance:.2f}" for scored in answer.hits}
+    figures = {scored.hit.handle: f"{min(scored.relevance, 0.99):.2f}"[1:] for scored in answer.hits}
     assert answer.tokens == tokens
     assert answer.text == (
         f"## Relevant Memory (3 items, {tokens} tokens)\n"
@@ -70,7 +70,7 @@ def test_a_degraded_answer_says_so_first() -> None:
 
 
 def test_citations_name_path_and_version() -> None:
-    assert re.search(r"@aaac \([01]\.\d\d\) \[/memory/market/amd\.md@3\] AMD", ask(market(), cite="path").text)
+    assert re.search(r"@aaac \(\.\d\d\) \[/memory/market/amd\.md@3\] AMD", ask(market(), cite="path").text)
 
 
 def test_days_are_those_of_the_reader() -> None:

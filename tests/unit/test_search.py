@@ -60,7 +60,8 @@ def found(answer: Answer) -> list[str]:
 
 def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
-    return lexical.search(index.table(), index.postings(terms))
+    table = index.table()
+    return lexical.search(table, index.postings(terms)).over(np.arange(len(table.passages)))
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
@@ -122,7 +123,7 @@ def fused_of(cosine: list[float], words: list[float], **more: list[float]) -> tu
     names = ("cosine", "words", "context", "speaker", "date", "when", "question", "length")
     given = {**dict.fromkeys(names, zeros), "cosine": cosine, "words": words, **more}
     columns = {name: np.array(column) for name, column in given.items()}
-    return made, fuse(made.index(ALICE).table(), columns, WEIGHTS)
+    return made, fuse(made.index(ALICE).table(), np.arange(len(cosine)), columns, WEIGHTS)
 
 
 WEIGHTS = SearchWeights(session=0, next=0)
@@ -163,7 +164,7 @@ def test_a_session_lifts_what_stands_in_it_and_a_good_answer_what_it_answers() -
     table = made.index(ALICE).table()
     names = ("words", "context", "speaker", "date", "when", "question", "length")
     columns = {name: np.zeros(4) for name in names} | {"cosine": np.array([0.1, 0.9, 0.1, 0.2])}
-    fused = fuse(table, columns, SearchWeights(session=0.5, next=0.1))
+    fused = fuse(table, np.arange(4), columns, SearchWeights(session=0.5, next=0.1))
     assert fused.parts["session"].tolist() == pytest.approx([0.25, 0.25, 0.075, 0.075])
     assert fused.parts["next"].tolist() == pytest.approx([0.115, 0, 0.0275, 0])
 
@@ -300,6 +301,61 @@ def test_semantic_mode_does_not_look_at_words() -> None:
 @pytest.mark.parametrize("question", ['"quoted" AND (OR NOT', "*", "a:b^2", "\0", "\ud800", "中东", "x" * 100_000])
 def test_any_question_is_answered(question: str) -> None:
     assert isinstance(engine(corpus()).search(ALICE, question), Answer)
+
+
+class Angles:
+    """Vectors in a plane, by the degrees that a text begins with; a question's is at 0."""
+
+    model_id, dimension = "angles", 64
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            angle = math.radians(float(text.split()[0]) if text[0].isdigit() else 0.0)
+            row[:2] = math.cos(angle), math.sin(angle)
+        return Batch(self.model_id, rows)
+
+
+def test_pages_like_the_best_pages_come_before_others_as_near() -> None:
+    made, plane = MemoryCorpus(embed=False), Angles()
+    filler = "some words that a page is made of and nobody asks for " * 12
+    made.model = plane.model_id
+    for degrees in (20, 25, 30, 49, *range(100, 160)):
+        made.add(f"/up/{degrees}", f"{degrees} {filler}")
+    made.add("/down/48", f"312 {filler}")  # nearer to the question than 49, and alone there
+    for _, hit in made._hits:
+        made._vectors[hit.passage] = plane.embed_batch([hit.text]).vectors[0]
+
+    def order(feedback: float) -> list[str]:
+        weights = SearchWeights(session=0, next=0, feedback=feedback)
+        return found(Engine(made.index, plane, COUNTER, weights=weights).search(ALICE, "which", limit=5))[3:]
+
+    assert order(0.0) == ["/down/48", "/up/49"]
+    assert order(1.0) == ["/up/49", "/down/48"]
+
+
+def test_a_chinese_question_in_other_words_still_goes_by_its_words() -> None:
+    assert segment.pairs(segment.query_terms("中东局势")) == 1.0
+    assert segment.pairs(segment.query_terms("NVDA 局势")) == 0.5
+    assert segment.pairs([]) == 0.0
+
+
+def test_what_is_put_in_quotes_is_looked_for_as_it_stands() -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a", "the house is green and the door is white, white as a house")
+    made.add("/b", "we met at the White House on Monday and talked about the weather and the price of tea")
+    made.add("/c", "白色的房子")
+    ask = engine(made, words_only=True)
+    assert found(ask.search(ALICE, "white house")) == ["/a", "/b"]
+    for question in ('"white house"', "who was in the “White House”?", "«white houses»"):
+        answer = ask.search(ALICE, question)
+        assert found(answer) == ["/b", "/a"], question
+        assert answer.hits[0].parts["phrase"] == 0.5
+    assert found(ask.search(ALICE, '"white house" "price of tea"'))[0] == "/b"
+    assert "phrase" not in ask.search(ALICE, '"white house" "green house"').hits[0].parts
+    assert ask.search(ALICE, "「白色的房子」").hits[0].parts["phrase"] == 0.5
+    assert segment.quoted('"one" and "two words"') == [["two", "word"]]
+    assert len(segment.quoted('"two words" ' * 50)) == segment.QUOTES
 
 
 def test_chinese_is_found_by_parts_of_words() -> None:

@@ -15,7 +15,7 @@ from avmfs import paths, views
 FORMATS = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 _PROMPT = re.compile(r"^(alice|bob)\$ (.*)$", re.MULTILINE)
 _VARIES = (
-    (r"\b[01]\.\d\d\b", "0.00"),
+    (r"(?:\b[01]|(?<=\())\.\d\d\b", "0.00"),
     (r" *\b\d+ tokens\b", " N tokens"),
     (r'"(given|saved)": -?\d+', r'"\1": N'),  # handles are random, and so are their tokens
     (r"\b(seq=|(?:cursor|marked|current): )\d+", r"\1N"),

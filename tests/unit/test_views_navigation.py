@@ -53,7 +53,7 @@ def test_why_says_what_stood_just_before(world: World) -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/shared/garden.md", "was not looked at: it has none of the question's words and no vector"),
+        ("/shared/garden.md", "was not looked at: it has none of the question's words and no vector near it"),
         ("/shared/x.tmp", "is in no index: its name is on the ignore list"),
         ("/shared/blank.md", "is in no index: it has no words"),
         ("/shared/copy.md", "its text is that of a better hit, which names it"),
