@@ -19,6 +19,7 @@ from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node,
 from avmfs.store import content, history
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_discovery import SqliteDiscovery
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
@@ -49,6 +50,10 @@ class SqliteReader:
         self.who = who
         self.visible = visible
         self.now = now
+
+    @property
+    def discovery(self) -> SqliteDiscovery:
+        return SqliteDiscovery(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -224,7 +229,7 @@ class SqliteReader:
         # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
         rows = self._all(
             "select seq, at, op, agent, node, document, version, path, other from log"
-            " where seq > :after and at >= :since and op not in ('tell', 'attributes')"
+            " where seq > :after and at >= :since and op not in ('tell', 'attributes', 'privacy')"
             " and +scope in (select value from json_each(:scopes))"
             " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
             f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
