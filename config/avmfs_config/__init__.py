@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
     from avmfs_config.errors import ConfigError
+    from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.settings import (
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "EmbeddingSettings",
+    "Endpoint",
+    "GossipSettings",
     "Limits",
     "Mount",
     "Paths",
@@ -46,6 +49,7 @@ __all__ = [
 _MODULES = {
     "agent_id": ("check_agent_id",),
     "errors": ("ConfigError",),
+    "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
     "paths": ("Paths", "find_paths"),
     "settings": (

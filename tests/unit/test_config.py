@@ -17,6 +17,7 @@ import yaml
 from avmfs_config import (
     ConfigError,
     EmbeddingSettings,
+    GossipSettings,
     Limits,
     Mount,
     Paths,
@@ -34,6 +35,7 @@ from avmfs_config import (
     load_settings,
     readers,
 )
+from avmfs_config.gossip import gossip_readers
 
 ENVIRON = {"HOME": "/home/ada", "TEAM": "red"}
 
@@ -583,6 +585,7 @@ RECORDS: dict[type[Any], dict[str, Any]] = {
     EmbeddingSettings: dict(readers.embedding_readers({})),
     SearchSettings: dict(readers.SEARCH),
     Limits: dict(readers.LIMITS),
+    GossipSettings: dict(gossip_readers({})),
     Settings: dict(readers.settings_readers({})),
 }
 FIELDS = [(record, item) for record in RECORDS for item in dataclasses.fields(record)]

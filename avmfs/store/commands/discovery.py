@@ -67,18 +67,21 @@ def publish_digests(tx: Tx, digests: list[list[Any]]) -> dict[str, Any]:
 
 
 @relaxed
-def name_host(tx: Tx, name: str) -> dict[str, Any]:
-    """What other hosts call this one, and that it lives. {"host"}."""
+def name_host(tx: Tx, name: str | None) -> dict[str, Any]:
+    """What other hosts call this one (None: as before), and that it lives. {"host"}."""
     tx.require_operator()
     host = own_host(tx)
-    tx.db.execute("update digest_host set name = ?, alive = ? where host = ?", (name, tx.now, host))
+    tx.db.execute("update digest_host set name = coalesce(?, name), alive = ? where host = ?", (name, tx.now, host))
     return {"host": host}
 
 
 @relaxed
-def merge_digests(tx: Tx, host: str, name: str, alive: int, version: int, digests: list[list[Any]]) -> dict[str, Any]:
-    """Take over another host's digests, [agent, version, bits] in order of version. ``version``: all up to it are here
-    afterwards. What is known already is left. {"merged"}. Raises Invalid for what is about this host itself."""
+def merge_digests(
+    tx: Tx, host: str, name: str, alive: int, after: int, version: int, digests: list[list[Any]]
+) -> dict[str, Any]:
+    """Take over another host's digests, [agent, version, bits] in order of version: all from ``after`` up to
+    ``version``. What is known already is left, and all of it where something before it is missing. {"merged"}. Raises
+    Invalid for what is about this host itself."""
     tx.require_operator()
     known = tx.db.execute("select version, own from digest_host where host = ?", (host,)).fetchone()
     if known is not None and known[1]:
@@ -86,6 +89,8 @@ def merge_digests(tx: Tx, host: str, name: str, alive: int, version: int, digest
     if known is None and tx.db.execute("select count(*) from digest_host").get >= HOSTS_KNOWN:
         raise Invalid(f"{HOSTS_KNOWN} hosts are known already")
     reached, merged = (0 if known is None else known[0]), 0
+    if reached < after:  # forgotten since it was asked for
+        return {"merged": 0}
     for agent, number, bits in digests:
         if number <= reached:
             continue
