@@ -188,6 +188,24 @@ def test_rules_that_hide_a_note_from_its_owner_hide_it_from_the_librarian(tmp_pa
         assert alice.cat("/:who?q=NVDA") == "bob  private: NVDA (1)\n"
 
 
+def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/shared/one.md", "plain words about the #market")
+    bob.memory.make_searchable()
+    alice.echo("+crypto\n+市场\n+market\n", "/shared/one.md:tags")
+    digests.publish(world.store)
+    for question in ("crypto", "市场"):
+        assert bob.cat(f"/:who?q={question}").startswith("alice  1 file: "), question
+        assert bob.cat(f"/:who?q={question}&via=gossip") == "alice  perhaps\n"
+    assert "crypto" in bob.cat("/shared/:topics")
+    alice.echo("-crypto\n-market\n", "/shared/one.md:tags")
+    assert bob.cat("/:who?q=crypto") == "(nobody is known to know)\n"
+    assert bob.cat("/:who?q=market").startswith("alice  1 file: market")  # the text has it still
+    alice.memory.remember("nothing but words", tags=["macro"])
+    alice.echo("full", "/:who")
+    assert bob.cat("/:who?q=macro") == "alice  private: macro (1)\n"
+
+
 # Nothing leaks
 
 
