@@ -22,6 +22,7 @@ LEAST: Final = 128  # bytes
 MOST: Final = 1 << 20  # of a digest that is accepted from elsewhere
 BITS_A_TOPIC: Final = 5
 _HASHES: Final = struct.Struct("<III")
+_CELLS: Final = 1 << 18  # looked at together
 
 
 def size(topics: int) -> int:
@@ -90,26 +91,44 @@ class Directory:
         for member, bits in digests:
             if bits:
                 by_size.setdefault(len(bits), []).append((member, bits))
-        self._groups: list[tuple[list[Member], NDArray[np.uint8]]] = [
-            # By column: a look at one byte of all of them reads what lies together.
-            (
-                [member for member, _ in group],
-                np.frombuffer(b"".join(bits for _, bits in group), np.uint8).reshape(len(group), length).T.copy(),
-            )
-            for length, group in sorted(by_size.items())
-        ]
+        self._groups = [_Group.of(group, length) for length, group in sorted(by_size.items())]
 
     def ask(self, keys: Sequence[str]) -> list[Asked]:
-        """Who may know about any of the topics, most of them first."""
-        places = [hashes(key) for key in keys]
+        """Who may know about any of the topics, most of them first.
+
+        Of many topics some seem to be in any full digest. A member is left out that has no more of them than chance
+        gives, once that would be one or more: with up to ten topics nobody is missed, whatever the digest.
+        """
+        places = np.array([hashes(key) for key in keys], np.uint32).reshape(len(keys), 3)
         found = []
-        for members, columns in self._groups:
-            mask = 8 * len(columns) - 1
-            counts = np.zeros(len(members), np.int64)
-            for three in places:
-                held = np.full(len(members), 1, np.uint8)
-                for place in three:
-                    held &= columns[(place & mask) >> 3] >> np.uint8(place & 7)
-                counts += held
-            found += [Asked(members[at], int(counts[at])) for at in np.flatnonzero(counts)]
+        for group in self._groups:
+            counts = group.counts(places)
+            chance = len(keys) * group.mistaken
+            least = np.where(chance < 1, 0, chance + 3 * np.sqrt(chance))
+            found += [Asked(group.members[at], int(counts[at])) for at in np.flatnonzero(counts > least)]
         return sorted(found, key=lambda asked: (-asked.topics, asked.member.host, asked.member.agent))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Digests of one size. ``columns``: by byte, so that a look at one byte of all of them reads what lies together."""
+
+    members: list[Member]
+    columns: NDArray[np.uint8]
+    mistaken: NDArray[np.float64]
+
+    @staticmethod
+    def of(group: Sequence[tuple[Member, bytes]], length: int) -> _Group:
+        rows = np.frombuffer(b"".join(bits for _, bits in group), np.uint8).reshape(len(group), length)
+        wrong = np.array([mistaken(bits) for _, bits in group])
+        return _Group([member for member, _ in group], rows.T.copy(), wrong)
+
+    def counts(self, places: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """How many of the topics, a row of three hashes each, seem to be in each digest."""
+        counts = np.zeros(len(self.members), np.int64)
+        step = max(1, _CELLS // len(self.members))
+        for at in range(0, len(places), step):
+            some = places[at : at + step] & np.uint32(8 * len(self.columns) - 1)
+            bits = self.columns[some >> 3] >> (some & 7).astype(np.uint8)[:, :, None]
+            counts += (np.bitwise_and.reduce(bits, axis=1) & 1).sum(axis=0, dtype=np.int64)
+        return counts

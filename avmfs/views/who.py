@@ -70,7 +70,8 @@ def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian"
         memory.make_searchable()
     with memory.reading() as reader:
         directory, hosts = memory.around.digests.current(reader)
-        perhaps = librarian.by_digest(directory.ask(keys), hosts, local=via == "gossip")
+        asked = directory.ask(keys) if via == "gossip" or len(hosts) > 1 else []  # our own, the librarian knows better
+        perhaps = librarian.by_digest(asked, hosts, local=via == "gossip")
         if via == "gossip":
             return Known(tuple(perhaps[:limit]))
         found = librarian.by_files(reader.discovery.evidence(keys))

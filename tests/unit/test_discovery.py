@@ -322,6 +322,19 @@ def test_a_directory_answers_like_each_digest_alone() -> None:
         assert asked == {agent: count for agent, count in alone.items() if count}
 
 
+def test_a_full_digest_is_not_named_for_every_long_question() -> None:
+    full = bloom.digest([f"topic {number}" for number in range(204)])
+    directory = bloom.Directory([(bloom.Member("h", "full"), full), (bloom.Member("h", "small"), bloom.digest(["x"]))])
+    absent = [f"absent {number}" for number in range(400)]
+    assert directory.ask(absent) == []
+    assert [each.member.agent for each in directory.ask([*absent, "x"])] == ["small"]
+    meets = [f"topic {number}" for number in range(60)]
+    assert directory.ask([*absent, *meets])[0].member.agent == "full"
+    for number in range(200):  # few topics: nobody is missed
+        assert directory.ask([f"topic {number}", *absent[number : number + 9]])[0].member.agent == "full"
+    assert directory.ask([]) == []
+
+
 def test_librarian_and_gossip_agree(world: World) -> None:
     """What the librarian tells somebody with whom nothing is shared, the digests have; beyond it they are rarely
     mistaken. Over random worlds of changes."""
