@@ -24,6 +24,9 @@ insert into sole(scope, agent)
   select id, substr(spec, 8, instr(substr(spec, 8), '=') - 1) from scope
   where spec glob '[*]=none;*=r[ow]' and instr(substr(spec, 8), ';') = 0;
 
+-- By class: what all may learn, and what becomes of an agent's own when its mode changes.
+create index topic_scope on topic(scope);
+
 -- Topics of documents that `agent` alone may read, of agents that let something of them be learnt; nobody else's are
 -- touched by a question. It follows `topic` by itself. A question still looks at the node: its ttl may have passed.
 create table revealed(key text, document int, agent text not null, name text not null, primary key(key, document))
