@@ -24,7 +24,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two() -> Iterator[list[Daemon]]:
     if not os.path.exists("/dev/fuse"):
         pytest.skip("no /dev/fuse")
@@ -82,6 +82,7 @@ def test_what_is_written_beside_one_daemon_is_known_beside_the_other(two: list[D
 
 
 def test_a_key_that_others_can_read_keeps_gossip_off_and_nothing_else(two: list[Daemon]) -> None:
+    """The last one: mars is of no use to others afterwards."""
     mars, _ = two
     key = mars.root.parent / "key"
     key.chmod(0o644)
