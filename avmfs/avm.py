@@ -161,6 +161,26 @@ class AVM:
         finally:
             door.close()
 
+    # Discovery -----------------------------------------------------------------------------------------------
+
+    def who(self, q: str, *, limit: int = 10, via: str = "librarian") -> builtins.list[dict[str, Any]]:
+        """Who knows about it: agent (None: somebody), host (None: this one), how ("files", "private", "digest"), files,
+        topics, handle and path of the newest file. ``via`` "gossip" asks the digests alone."""
+        return builtins.list(self._door.call("who", q=q, limit=limit, via=via)["knows"])
+
+    def ask(
+        self, question: str, *, max_tokens: int | None = None, to: str | None = None, forward: bool = False
+    ) -> dict[str, Any]:
+        """What memory holds on the question ("recalled"), who knows about it ("knows") and, where it was sent ``to`` an
+        agent or ``forward`` to whoever knows best, "asked": {"recipient", "id"}; "text" is all of it."""
+        asked: dict[str, Any] = self._door.call("ask", question=question, max_tokens=max_tokens, to=to, forward=forward)
+        return asked
+
+    def privacy(self, mode: str | None = None) -> str:
+        """How much others may learn of what this agent alone can read ("full", "owner", "existence", "none"), changed
+        to ``mode`` first."""
+        return str(self._door.call("privacy", mode=mode)["mode"])
+
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
         before = time.perf_counter()
@@ -215,6 +235,12 @@ class AgentMemory:
             "recall", q=query, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy
         )
         return str(found["text"]) if found["items"] else ""
+
+    # Discovery -----------------------------------------------------------------------------------------------
+
+    def topics(self, path: str = "/memory", *, name: str | None = None, limit: int = 30) -> str:
+        """What the files below a directory are about, ``COUNT  TOPIC`` a line; with ``name`` the files of one topic."""
+        return str(self._door.call("topics", path=path, name=name, limit=limit)["text"])
 
 
 def located(

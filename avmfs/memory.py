@@ -22,7 +22,7 @@ from avmfs_config import Limits, SearchSettings
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.agents import mail
+from avmfs.agents import digests, mail
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Engine, Mode
@@ -49,6 +49,7 @@ class Surroundings:
     clock: Callable[[], int]
     zone: tzinfo
     host: Callable[[str, dict[str, Any]], Any] | None = None
+    digests: digests.Known = field(default_factory=digests.Known)  # of who knows what, as last laid out
 
 
 @dataclass(slots=True)

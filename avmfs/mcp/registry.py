@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-_MODULES = ("finding", "files", "mail", "memories")
+_MODULES = ("finding", "files", "mail", "memories", "discovery")
 
 
 class Result(BaseModel):

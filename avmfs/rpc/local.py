@@ -14,6 +14,7 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
+from avmfs.agents import digests
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
@@ -26,7 +27,7 @@ from avmfs.store.transaction import IndexRules
 from avmfs.text.tokens import TokenCounter
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
-_NEED_VECTORS = frozenset({"search", "recall", "warmup"})
+_NEED_VECTORS = frozenset({"search", "recall", "warmup", "who", "ask"})
 
 
 class LocalDoor:
@@ -67,6 +68,8 @@ class LocalDoor:
         if method in _NEED_VECTORS and self._embedder is not None:
             with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
                 embed_pending(self._store, self._embedder, self._embedder.model_id)
+        if method == "who" and arguments.get("via") == "gossip":
+            digests.publish(self._store)  # no keeper does
         result = methods.call(self._memory, method, arguments)
         self.urgent = self._memory.banner()
         return result

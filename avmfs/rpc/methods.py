@@ -25,6 +25,7 @@ _MODULES = (
     "mail",
     "documents",
     "people",
+    "discovery",
 )  # which import this one: they are loaded with the first call
 
 

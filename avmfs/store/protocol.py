@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+from avmfs.store.protocol_discovery import DiscoveryReader
 from avmfs.store.protocol_people import PeopleReader
 
 
@@ -63,7 +64,8 @@ class Reader(Protocol):
 
     @property
     def people(self) -> PeopleReader: ...
-
+    @property
+    def discovery(self) -> DiscoveryReader: ...
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:

@@ -19,6 +19,7 @@ from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node,
 from avmfs.store import content, history, keys
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_discovery import SqliteDiscovery
 from avmfs.store.reader_people import PeopleReader
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
@@ -34,6 +35,15 @@ with recursive below(id) as (
 )
 """
 _NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
+# Operations that change no file's contents or place.
+_UNTOLD = (
+    "tell",
+    "attributes",
+    "sudo",
+    "key",
+    "people",
+    "privacy",
+)
 _FIRST_LINE_BYTES = 400
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
@@ -55,6 +65,10 @@ class SqliteReader:
     @property
     def people(self) -> PeopleReader:
         return PeopleReader(self._db, self.who, self.visible, self.now)
+
+    @property
+    def discovery(self) -> SqliteDiscovery:
+        return SqliteDiscovery(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -238,7 +252,7 @@ class SqliteReader:
         # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
         rows = self._all(
             "select seq, at, op, agent, node, document, version, path, other from log"
-            " where seq > :after and at >= :since and op not in ('tell', 'attributes', 'sudo', 'key', 'people')"
+            f" where seq > :after and at >= :since and op not in {_UNTOLD}"
             " and +scope in (select value from json_each(:scopes))"
             " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
             f" order by seq {'desc' if newest_first else 'asc'} limit :limit",

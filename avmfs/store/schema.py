@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from avmfs.store.schema_discovery import DISCOVERY
 from avmfs.store.schema_people import PEOPLE
 
 APPLICATION_ID: Final = 0x41564D46  # "AVMF"
@@ -164,5 +165,9 @@ create table vector_log(seq integer primary key autoincrement, id int not null);
 create table hold(node int, holder blob, at int not null, primary key(node, holder)) without rowid;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, PEOPLE)
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _FIRST,
+    PEOPLE,
+    DISCOVERY,
+)
 VERSION: Final = len(MIGRATIONS)

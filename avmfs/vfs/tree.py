@@ -334,8 +334,8 @@ class Tree:
             if writable:
                 if found.view.write is None:
                     raise Denied(f":{found.view.name} cannot be written", paths.printable(path))
-                # Marks and mail are the asker's own; everything else changes the document.
-                if not found.view.empty_write:
+                # Marks, mail and what only the root has are the asker's own; everything else changes the document.
+                if not found.view.empty_write and "root" not in found.view.on:
                     reader.visible.require(found.node.scope, paths.printable(path))
         if writable:
             self._writable()

@@ -10,6 +10,8 @@ import math
 from typing import Annotated
 
 from avmfs import paths
+from avmfs.node import Hit
+from avmfs.search.index import SearchIndex
 from avmfs.text import segment
 from avmfs.views.registry import Context, Range, view
 from avmfs.views.shape import lines, parts
@@ -17,24 +19,43 @@ from avmfs.views.shape import lines, parts
 
 @view("topics", "directory", summary="what the files below it are about; `name`: the files of one topic", prose=True)
 def topics(ctx: Context, *, name: str | None = None, limit: Annotated[int, Range(1, 1000)] = 30) -> str:
-    memory = ctx.memory
-    memory.make_searchable()
-    index = memory.around.store.search_index(memory.who)
-    with memory.reading() as reader:
-        under = parts(reader.path(ctx.node.id))
-    if name is not None:
-        hits = index.about(" ".join(segment.terms(name)), under, limit)
-        rows = (f"@{hit.handle}  {paths.printable(hit.path)}  {_first(hit.text)}".rstrip() for hit in hits)
-        return lines(rows, "no files")
+    return file_lines(files_about(ctx, name, limit)) if name is not None else listing(found_topics(ctx, limit))
+
+
+def files_about(ctx: Context, name: str, limit: int) -> list[Hit]:
+    """The first passages of the files of one topic, the newest first."""
+    index, under = _searchable(ctx)
+    return index.about(" ".join(segment.terms(name)), under, limit)
+
+
+def file_lines(hits: list[Hit]) -> str:
+    rows = (f"@{hit.handle}  {paths.printable(hit.path)}  {first_line(hit.text)}".rstrip() for hit in hits)
+    return lines(rows, "no files")
+
+
+def found_topics(ctx: Context, limit: int) -> list[tuple[str, int]]:
+    """(topic, number of files), the most telling first."""
+    index, under = _searchable(ctx)
     found, files = index.topics(under)
     scored = sorted(found, key=lambda topic: (-_telling(topic[2], files), topic[0]))
-    return lines((f"{count:>4}  {shown}" for _, shown, count in scored[:limit]), "no topics")
+    return [(shown, count) for _, shown, count in scored[:limit]]
+
+
+def listing(found: list[tuple[str, int]]) -> str:
+    return lines((f"{count:>4}  {shown}" for shown, count in found), "no topics")
+
+
+def _searchable(ctx: Context) -> tuple[SearchIndex, tuple[bytes, ...]]:
+    memory = ctx.memory
+    memory.make_searchable()
+    with memory.reading() as reader:
+        return memory.store.search_index(memory.who), parts(reader.path(ctx.node.id))
 
 
 def _telling(count: int, files: int) -> float:
     return count * math.log1p(files / count)
 
 
-def _first(text: str) -> str:
+def first_line(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip(" #\t-*>")), "")
     return line.lstrip("# ")[:80]

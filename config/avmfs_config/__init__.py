@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
     from avmfs_config.errors import ConfigError
+    from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.people import AgentSettings, QuotaSettings
@@ -29,6 +30,8 @@ __all__ = [
     "AgentSettings",
     "ConfigError",
     "EmbeddingSettings",
+    "Endpoint",
+    "GossipSettings",
     "Limits",
     "Mount",
     "Paths",
@@ -49,6 +52,7 @@ __all__ = [
 _MODULES = {
     "agent_id": ("check_agent_id",),
     "errors": ("ConfigError",),
+    "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
     "paths": ("Paths", "find_paths"),
     "people": ("AgentSettings", "QuotaSettings"),

@@ -17,7 +17,7 @@ from avmfs_config.readers import read_mount, read_settings
 from avmfs_config.settings import Mount, Settings
 
 DEFAULTS = "defaults.yaml"
-SECTIONS = ("embedding", "search", "limits")  # mappings laid over the default key by key
+SECTIONS = ("embedding", "search", "limits", "gossip")  # mappings laid over the default key by key
 _EXAMPLE = r"mounts:\n  - {mountpoint: ~/agents/alice/avm, agent_id: alice}\n"
 
 

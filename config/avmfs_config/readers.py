@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
+from avmfs_config.gossip import read_gossip
 from avmfs_config.parse import Reader, Value
 from avmfs_config.paths import expand_path
 from avmfs_config.people import check_groups, read_agents, read_group
@@ -82,6 +83,7 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "search": lambda value: value.record(SearchSettings, SEARCH),
         "limits": lambda value: value.record(Limits, LIMITS),
         "agents": read_agents,
+        "gossip": lambda value: read_gossip(value, environ),
     }
 
 

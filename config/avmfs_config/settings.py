@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from avmfs_config.gossip import GossipSettings
 from avmfs_config.people import AgentSettings
 
 Access = Literal["rw", "ro", "none"]
@@ -177,6 +178,7 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)
     limits: Limits = field(default_factory=Limits)
     agents: Mapping[str, AgentSettings] = field(default_factory=dict)
+    gossip: GossipSettings = field(default_factory=GossipSettings)
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""

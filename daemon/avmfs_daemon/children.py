@@ -89,17 +89,20 @@ def run_index(spec: ChildSpec) -> None:
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
     from avmfs.store.sqlite import open_attached
+    from avmfs_daemon.gossip import Digests
     from avmfs_daemon.keeper import SETTLE_S, Keeper
 
     with living(spec) as life:
         assert spec.embedding is not None
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
-        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}))
+        digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
+        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,))
         life.on_stop = lambda message: keeper.stop()
         with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()
             keeper.run()
+        digests.close()
 
 
 def run_door(spec: ChildSpec) -> None:

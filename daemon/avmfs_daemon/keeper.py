@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
@@ -38,11 +38,12 @@ class InformedEmbedder(Embedder, Protocol):
 
 class Keeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
-    giving passages their vectors."""
+    giving passages their vectors; `also` is called in every round, and sees to it itself how often it works."""
 
     def __init__(
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], int] = time.time_ns, report: Callable[[dict[str, Any]], None] = lambda figures: None,
+        also: Sequence[Callable[[], None]] = (),
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -52,6 +53,7 @@ class Keeper:
         self._stopping = threading.Event()
         self._model = ("", 0)
         self._report = report
+        self._also = also
         self._figures: dict[str, Any] = {"embedded": 0, "per_second": None, "last_burst": 0, "searchable_after_s": None}
         self._since: float | None = None  # by our clock: when passages began to wait for vectors
         self._burst, self._told_at = 0, float("-inf")
@@ -90,6 +92,8 @@ class Keeper:
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
+        for chore in self._also:
+            chore()
         return more
 
     def reap_orphans(self) -> None:

@@ -263,11 +263,22 @@ def _shown(answer: dict[str, Any]) -> str:
     index = answer.get("index", {})
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
+    lines += _gossip(answer.get("gossip", {"state": "off"}))
     if "error" in store:
         lines.append(f"           {store['error']}")
     else:
         lines.append(f"waiting    {store['waiting_lexical']} for words, {store['waiting_semantic']} for vectors")
     return "\n".join(lines)
+
+
+def _gossip(said: dict[str, Any]) -> list[str]:
+    """How the exchange with other hosts is; nothing where there is none."""
+    if said["state"] in ("off", "starting"):
+        return []
+    if said["state"] != "on":
+        return [f"gossip     {said['state']}"]
+    peers = [f"           {peer}: {state['state']}" for peer, state in said["peers"].items()]
+    return [f"gossip     {said.get('digests', 0)} digests of {said.get('hosts', 0)} hosts", *peers]
 
 
 def _ago(since: float) -> str:

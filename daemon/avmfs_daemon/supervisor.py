@@ -239,7 +239,7 @@ class Supervisor:
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
         elif "figures" in message and slot.kind in ("index", "keeper"):
-            self._figures[slot.kind] = message["figures"]
+            self._figures[str(message.get("of", slot.kind))] = message["figures"]
         elif "ask" in message:
             known = message.get("do") == "status"
             answer = {"value": self.status()} if known else {"error": f"unknown question {message.get('do')!r}"}
@@ -308,6 +308,7 @@ class Supervisor:
             ],
             "embedding": self._service.status(),
             "index": self._index_status(),
+            "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
             "holder_pid": self._legacy.holder_pid,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",

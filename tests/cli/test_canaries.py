@@ -317,7 +317,8 @@ def test_a_symlink_into_her_space_leads_nowhere(planted: Planted) -> None:
 
 def test_asking_for_a_planted_word_is_like_asking_for_any_other(planted: Planted) -> None:
     """The answers differ in nothing but the word asked for."""
-    mount, views = planted.bob, (":recall?q=", ":search?q=", ":list?q=", ":list?tag=", "shared/team/:list?tag=")
+    mount, views = planted.bob, (":recall?q=", ":search?q=", ":list?q=", ":list?tag=", "shared/team/:list?tag=",
+                            ":who?q=", ":who?via=gossip&q=", ":topics?name=")  # fmt: skip
     for suffix in views:
         plain = cat(mount / f"{suffix}{CONTROL}")
         for word in NAMED.values():
@@ -627,6 +628,8 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         ["ls"], ["ls", "-l", "/memory/shared/team"], ["ls", "/memory/private"], ["ls", "/"], ["ls", "/tell"],
         ["search", "market", "-n", "200"], ["recall", "market", "--min-relevance", "0", "--cite"], ["stats"],
         ["inbox"], ["read", "/:changes?since=0"], ["read", "/:list?q=&limit=1000"], ["read", "/:error"],
+        ["who", "market"], ["who", "market", "--gossip"], ["who", NAMED["content"], "--json"], ["who"],
+        ["ask", "market"], ["ask", "market", "--json"], ["topics", "/"], ["topics", "--name", "market"],
         ["--json", "search", "market"], ["--json", "recall", "market"], ["--json", "inbox"],
     ]  # fmt: skip
     for arguments in told:
@@ -680,6 +683,9 @@ def tool_calls(bob: Path, planted: Planted) -> dict[str, list[dict[str, Any]]]:
         "avm_tags": [{}] + [{"path": path} for path in targets],
         "avm_history": [{"path": path, "older": older} for path in targets for older in (None, 0, 1)],
         "avm_link": [{"path": path} for path in targets],
+        "avm_topics": [{"under": place, "limit": 1000} for place in (*places, *guessed)]
+        + [{"name": name} for name in ("market", NAMED["tag"], NAMED["content"])],
+        "avm_ask": [{"question": q} for q in (*QUERIES, NAMED["content"], NAMED["tag"], NAMED["limtext"])],
         "avm_inbox": [{}],
         "avm_remember": [
             {"content": "x", "path": "/memory/private/alice/x.md"}, {"content": "x", "namespace": "/memory/vault"},

@@ -52,7 +52,17 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     status = daemon.status()
-    assert status.keys() == {"pid", "version", "mounts", "embedding", "index", "store", "isolation", "holder_pid"}
+    assert status.keys() == {
+        "pid",
+        "version",
+        "mounts",
+        "embedding",
+        "index",
+        "gossip",
+        "store",
+        "isolation",
+        "holder_pid",
+    }
     (mount,) = status["mounts"]
     assert mount.keys() == {
         "agent_id", "mountpoint", "pid", "state", "restarts", "since", "survives", "caching", "caching_reason",

@@ -417,6 +417,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "agents": {}, "user": {"name": "alice"}, "check_usage": {}, "list_keys": {}, "revoke_key": {"id": "nokey"},
     "check_permission": {"user": "alice", "path": "/private/y.md", "action": "read"},
     "init_permissions": {"users": {}}, "create_key": {"actions": ["none"]},
+    "who": {"q": "hello"}, "ask": {"question": "hello"}, "privacy": {}, "topics": {},
 }  # fmt: skip
 
 

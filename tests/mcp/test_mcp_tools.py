@@ -19,6 +19,7 @@ NAMES = sorted(registry.tools())
 WANTED = {
     "avm_recall", "avm_browse", "avm_fetch", "avm_remember", "avm_search", "avm_list", "avm_read", "avm_write",
     "avm_tags", "avm_recent", "avm_stats", "avm_tell", "avm_inbox", "avm_history", "avm_link", "memory",
+    "avm_topics", "avm_ask",
 }  # fmt: skip
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
@@ -40,6 +41,8 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_tell": ({"recipient": "carol", "body": "hello", "priority": "low", "expires": "1h"}, "sent to carol"),
     "avm_inbox": ({"unread_only": True}, "(no"),
     "memory": ({"command": "view", "path": "/memories"}, "/memories"),
+    "avm_topics": ({"under": "/memory/shared", "limit": 5}, "Zebra"),
+    "avm_ask": ({"question": "zebra stripes", "max_tokens": 500}, "Who knows"),
 }  # fmt: skip
 
 # What each refuses beside wrong types and names, and a word of the reason.
@@ -58,6 +61,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_history": ({"path": "/shared/ground/zebra.md", "older": 99}, "99"),
     "avm_link": ({"path": "/shared/ground/zebra.md", "target": "/shared/ground/none.md"}, "No such file"),
     "avm_tell": ({"recipient": "nobody-of-that-name", "body": "x"}, "nobody-of-that-name"),
+    "avm_topics": ({"under": "/memory/nowhere"}, "No such file"),
+    "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),
     "memory": ({"command": "view", "path": "/etc/passwd"}, "not below /memories"),
 }  # fmt: skip

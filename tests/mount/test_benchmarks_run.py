@@ -31,11 +31,12 @@ RUNS = {
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
     "bench_engines": ["--queries", "4", "--memories", "32"],
     "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
+    "bench_discovery": ["--agents", "2,8", "--questions", "5"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
     "bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle",
-    "bench_vectors", "bench_index", "bench_engines", "bench_embedding",
+    "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

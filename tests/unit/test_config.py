@@ -18,6 +18,7 @@ from avmfs_config import (
     AgentSettings,
     ConfigError,
     EmbeddingSettings,
+    GossipSettings,
     Limits,
     Mount,
     Paths,
@@ -37,6 +38,7 @@ from avmfs_config import (
     people,
     readers,
 )
+from avmfs_config.gossip import gossip_readers
 
 ENVIRON = {"HOME": "/home/ada", "TEAM": "red"}
 
@@ -633,6 +635,7 @@ RECORDS: dict[type[Any], dict[str, Any]] = {
     Limits: dict(readers.LIMITS),
     AgentSettings: dict(people.AGENT),
     QuotaSettings: dict(people.QUOTA),
+    GossipSettings: dict(gossip_readers({})),
     Settings: dict(readers.settings_readers({})),
 }
 FIELDS = [(record, item) for record in RECORDS for item in dataclasses.fields(record)]

@@ -18,12 +18,18 @@ USER_LIMIT = 64 * 1024
 def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool) -> dict[str, Any]:
     """Add and remove tags; ``replace`` first removes all."""
     found, document = _document(tx, node)
+    before = {tag for (tag,) in tx.db.execute("select tag from tag where document = ?", (document,))}
     if replace:
         tx.db.execute("delete from tag where document = ?", (document,))
     for name in remove:
         tx.db.execute("delete from tag where document = ? and tag = ?", (document, name))
     for name in add:
         tx.db.execute("insert or ignore into tag(document, tag) values(?, ?)", (document, name))
+    if before & set(remove) or (replace and before - set(add)):
+        lineage.enqueue(tx, document)  # only its text can tell whether it has the topic without the tag
+    elif tx.db.execute("select 1 from passage where document = ?", (document,)).get:  # else it is yet to be indexed
+        lineage.add_topics(tx, document, found.scope, add)
+        tx.db.execute("insert into passage_log(document) values(?)", (document,))
     _changed(tx, "tags", found)
     return {}
 

@@ -170,6 +170,8 @@ def _index(tx: Tx, document: int) -> int:
         tx.db.execute(
             "insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope)
         )
+    tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
+    lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
     for part, (start, stop) in enumerate(passages.cut(text)):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)

@@ -16,6 +16,7 @@ from avmfs.store import content, history
 from avmfs.store.content import Edit
 from avmfs.store.history import Encoding
 from avmfs.store.transaction import Tx, new_id
+from avmfs.text import segment
 
 AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
@@ -267,6 +268,16 @@ def drop_index(tx: Tx, document: int) -> None:
     tx.db.execute("delete from topic where document = ?", (document,))
     tx.db.execute("delete from vector where document = ?", (document,))
     tx.db.execute("delete from passage where document = ?", (document,))
+
+
+def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:
+    """What a document is tagged with, it is about."""
+    for tag in tags:
+        if key := " ".join(segment.terms(tag)):
+            tx.db.execute(
+                "insert or ignore into topic(document, key, name, scope) values(?, ?, ?, ?)",
+                (document, key, tag, scope),
+            )
 
 
 def enqueue(tx: Tx, document: int) -> None:

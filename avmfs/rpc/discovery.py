@@ -1,0 +1,81 @@
+"""Methods of the door about who knows what: who, ask, privacy, topics. Called through the registry."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from avmfs import paths
+from avmfs.agents import librarian
+from avmfs.errors import Invalid
+from avmfs.memory import Memory
+from avmfs.node import Kind
+from avmfs.rpc.methods import method
+from avmfs.views import Context
+from avmfs.views.topics import file_lines, files_about, first_line, found_topics, listing
+from avmfs.views.who import Known, Via, set_privacy, who_knows
+from avmfs.views.who import ask as put
+
+
+@method
+def who(memory: Memory, q: str, limit: int = 10, via: str = "librarian") -> dict[str, Any]:
+    """{"text", "knows": [{"agent", "host", "how", "files", "topics", "handle", "path"}], "degraded"}."""
+    if via not in ("librarian", "gossip"):
+        raise Invalid(f"via {via!r}: expected librarian or gossip")
+    _check_limit(limit)
+    found = who_knows(memory, q, limit=limit, via=cast(Via, via))
+    return {"text": found.text, "knows": _knows(found), "degraded": found.degraded}
+
+
+@method
+def ask(
+    memory: Memory, question: str, max_tokens: int | None = None, to: str | None = None, forward: bool = False
+) -> dict[str, Any]:
+    """{"text", "recalled", "tokens", "knows", "degraded", "asked": None or {"recipient", "id"}}."""
+    found = put(memory, question, max_tokens=max_tokens, to=to, forward=forward)
+    return {
+        "text": found.text, "recalled": found.recalled, "tokens": found.tokens, "knows": _knows(found.known),
+        "degraded": found.degraded,
+        "asked": None if found.sent is None else {"recipient": found.recipient, "id": found.sent},
+    }  # fmt: skip
+
+
+@method
+def privacy(memory: Memory, mode: str | None = None, agent: str | None = None) -> dict[str, Any]:
+    """How much others may learn of what an agent alone can read, its own unless an operator asks; changed to ``mode``
+    first. {"agent", "mode"}."""
+    if mode is not None:
+        set_privacy(memory, mode, agent)
+    whose = memory.who.name if agent is None else agent
+    with memory.reading() as reader:
+        return {"agent": whose, "mode": reader.discovery.privacy(whose)}
+
+
+@method
+def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int = 30) -> dict[str, Any]:
+    """What the files below a directory are about, or with ``name`` the files of one topic.
+
+    {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}]}: one of the two lists is empty."""
+    _check_limit(limit)
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.kind is not Kind.DIRECTORY:
+            raise Invalid("not a directory", path)
+        context = Context(memory, node, reader.path(node.id))
+    if name is not None:
+        hits = files_about(context, name, limit)
+        files = [
+            {"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit.text)} for hit in hits
+        ]
+        return {"text": file_lines(hits), "topics": [], "files": files}
+    found = found_topics(context, limit)
+    counts = [{"topic": topic, "files": count} for topic, count in found]
+    return {"text": listing(found), "topics": counts, "files": []}
+
+
+def _knows(found: Known) -> list[dict[str, Any]]:
+    return [librarian.plain(line) for line in found.lines]
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= 1000:
+        raise Invalid(f"limit {limit}: expected 1 to 1000")

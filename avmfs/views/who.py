@@ -1,0 +1,175 @@
+"""Who knows about it. Owns :who and :agents (docs/FORMATS.md, docs/DISCOVERY.md), and what the door's methods of the
+same names give.
+
+The librarian looks up the topics that a question names: in the files that the asker can see, and in what the owners of
+others let be learnt. Only where the asker can see nothing of the kind is the question searched for, and the authors of
+what is found are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, cast
+
+from avmfs.agents import librarian
+from avmfs.agents.librarian import Knows
+from avmfs.errors import Invalid, NotFound
+from avmfs.memory import Memory
+from avmfs.search.engine import Answer
+from avmfs.search.pack import NOTHING
+from avmfs.store.protocol import Reader
+from avmfs.store.protocol_discovery import PRIVACY, Evidence, Privacy
+from avmfs.views.registry import Context, Range, view, writes
+from avmfs.views.shape import lines, size
+
+Via = Literal["librarian", "gossip"]
+SEARCHED = 20  # hits of a search whose authors are named
+ASKED = 5  # of those who know, in the answer to a question
+_NOBODY = "nobody is known to know"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """``degraded``: why a search that was needed had to do without vectors."""
+
+    lines: tuple[Knows, ...]
+    degraded: str | None = None
+
+    @property
+    def text(self) -> str:
+        head = "" if self.degraded is None else f"# semantic search unavailable: {self.degraded}\n"
+        return head + lines(map(librarian.shown, self.lines), _NOBODY)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a question was answered with. ``recalled`` is empty when nothing was relevant; ``sent`` is the number of the
+    message to ``recipient``."""
+
+    recalled: str
+    tokens: int
+    degraded: str | None
+    known: Known
+    recipient: str | None
+    sent: int | None
+
+    @property
+    def text(self) -> str:
+        head = self.recalled or NOTHING
+        told = "" if self.sent is None else f"\nasked {self.recipient} (#{self.sent})\n"
+        return f"{head}\n{_section(self.known)}{told}"
+
+
+def who_knows(memory: Memory, q: str, *, limit: int = 10, via: Via = "librarian") -> Known:
+    """Who knows about ``q``, at most ``limit`` lines. By "gossip": by digests alone, which may be mistaken and late."""
+    keys = librarian.topic_keys(q)
+    if not q.strip():
+        raise Invalid("q: what is it about?")
+    if via == "librarian":
+        memory.make_searchable()
+    with memory.reading() as reader:
+        directory, hosts = memory.around.digests.current(reader)
+        asked = directory.ask(keys) if via == "gossip" or len(hosts) > 1 else []  # our own, the librarian knows better
+        perhaps = librarian.by_digest(asked, hosts, local=via == "gossip")
+        if via == "gossip":
+            return Known(tuple(perhaps[:limit]))
+        found = librarian.by_files(reader.discovery.evidence(keys))
+        told = librarian.by_word(reader.discovery.revealed(keys))
+    degraded = None
+    if not found:
+        answer = memory.search(q, limit=SEARCHED)
+        found, degraded = _authors(memory, answer), answer.degraded
+    with memory.reading() as reader:
+        placed = tuple(_placed(reader, line) for line in [*found, *told, *perhaps][:limit])
+    return Known(placed, degraded)
+
+
+def ask(
+    memory: Memory, question: str, *, max_tokens: int | None = None, to: str | None = None, forward: bool = False
+) -> Answered:
+    """What memory holds on the question and who knows about it, together in ``max_tokens`` tokens; and, when ``to``
+    names an agent, or ``forward``, the question as a message to that agent or to whoever knows best. Raises NotFound
+    when there is nobody to forward it to."""
+    budget = memory.around.search.max_tokens if max_tokens is None else max_tokens
+    known = who_knows(memory, question, limit=ASKED)
+    count = memory.around.engine.counter.count
+    while known.lines and count(_section(known)) > budget // 2:
+        known = replace(known, lines=known.lines[:-1])
+    recipient = to
+    if to is None and forward:
+        others = [line for line in known.lines if line.host is None and line.agent not in (None, memory.who.name)]
+        with memory.reading() as reader:
+            enrolled = set(reader.agents())
+        recipient = next((line.agent for line in others if line.agent in enrolled), None)
+        if recipient is None:
+            raise NotFound("nobody else is known to know about it: name whom to ask")
+    found = memory.recall(question, max_tokens=budget, reserve=min(count(_section(known)), budget - 1))
+    sent = None if recipient is None else memory.tell(recipient, question)
+    recalled = found.text if found.hits else ""
+    return Answered(recalled, found.tokens, found.degraded, known, recipient, sent)
+
+
+def set_privacy(memory: Memory, mode: str, agent: str | None = None) -> None:
+    """Raises Invalid, Denied, NotFound."""
+    if mode not in PRIVACY:  # before the agent is enrolled for nothing
+        raise Invalid(f"privacy {mode[:80]!r}: expected one of {', '.join(PRIVACY)}")
+    if agent is None:
+        memory.enroll()
+    memory.submit("set_privacy", mode=mode, agent=agent)
+
+
+@view("who", "root", summary="who knows about `q`; without it, how much others may learn of this agent", slow=True)
+def who(
+    ctx: Context, *, q: str | None = None, limit: Annotated[int, Range(1, 1000)] = 10, via: Via = "librarian"
+) -> str:
+    if q is not None:
+        return who_knows(ctx.memory, q, limit=limit, via=via).text
+    with ctx.memory.reading() as reader:
+        return f"privacy: {reader.discovery.privacy(ctx.memory.who.name)}\n"
+
+
+@writes("who", "`full`, `owner`, `existence` or `none`: how much others may learn of what only this agent can read")
+def write_who(ctx: Context, text: str) -> None:
+    set_privacy(ctx.memory, cast(Privacy, text.strip()))
+
+
+@view("agents", "root", summary="all agents, and how large the digest is that each has published")
+def agents(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        own = {host.host for host in reader.discovery.hosts() if host.own}
+        digests = {row.agent: row.bits for row in reader.discovery.digests() if row.host in own and row.bits}
+        names = reader.agents()
+    return lines(
+        (
+            name + ("  (you)" if name == ctx.memory.who.name else "")
+            + (f"  digest {size(len(digests[name]))}" if name in digests else "")
+            for name in names
+        ),
+        "no agents",
+    )  # fmt: skip
+
+
+def _section(known: Known) -> str:
+    return f"## Who knows\n\n{known.text}"
+
+
+def _authors(memory: Memory, answer: Answer) -> list[Knows]:
+    """The authors of what a search has found that is relevant enough to be recalled."""
+    least = memory.around.search.min_relevance
+    hits: Sequence[Evidence] = [
+        Evidence(each.hit.author, "", "", each.hit.document, each.hit.node, each.hit.updated, each.hit.handle)
+        for each in answer.hits
+        if each.relevance >= least
+    ]
+    return [replace(line, topics=()) for line in librarian.by_files(hits)]
+
+
+def _placed(reader: Reader, line: Knows) -> Knows:
+    """With the path of its newest file, unless that went meanwhile."""
+    if line.node is None:
+        return line
+    try:
+        return replace(line, path=reader.path(line.node))
+    except NotFound:
+        return replace(line, handle=None)

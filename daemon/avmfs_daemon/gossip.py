@@ -1,0 +1,76 @@
+"""Digests as the keeper's work: publishing this store's, and exchanging them with other hosts where configured.
+
+Composed by `children.run_keeper`. Holds no state that a restart would lose. What it says of itself is the section
+`gossip` of `avm-daemon status`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from avmfs_config import GossipSettings
+
+from avmfs.agents.digests import Publisher
+from avmfs.agents.gossip import ALIVE_NS, StoreKnowledge
+from avmfs.agents.gossip_link import Gossip
+from avmfs.errors import AvmError
+from avmfs.store.protocol import Store
+from avmfs.store.submit import OPERATOR
+
+log = logging.getLogger(__name__)
+
+FORGOTTEN_NS: Final = 14 * 24 * 3600 * 10**9  # a host that has not been alive for so long
+
+
+class Digests:
+    """`step` is for the keeper's rounds; `close` ends what listens. `report` hears how it is."""
+
+    def __init__(
+        self, store: Store, settings: GossipSettings, report: Callable[[dict[str, Any]], None],
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._report = report
+        self._publisher = Publisher(store)
+        self._gossip: Gossip | None = None
+        self._said: dict[str, Any] = {"state": "off"}
+        if settings.enabled:
+            try:
+                self._gossip = Gossip(settings, StoreKnowledge(store), self._alive, self._heard)
+            except OSError as e:  # AvmError is one: memory goes on without other hosts
+                log.error("gossip does not start: %s", e)
+                self._said = {"state": f"failed: {e}"}
+        self._heard(self._said if self._gossip is None else self._gossip.status())
+
+    def step(self) -> None:
+        self._publisher.step()
+
+    def close(self) -> None:
+        if self._gossip is not None:
+            self._gossip.close()
+
+    def _alive(self) -> None:
+        """Say, now and then, that this host lives, and forget those that have not for long."""
+        with self._store.reading(OPERATOR) as reader:
+            hosts = reader.discovery.hosts()
+        own, now = next((host for host in hosts if host.own), None), self._clock()
+        name = self._settings.name
+        if own is None or now - own.alive >= ALIVE_NS or (name is not None and own.name != name):
+            self._store.submit(OPERATOR, "name_host", name=name)
+        if any(not host.own and now - host.alive > FORGOTTEN_NS for host in hosts):
+            self._store.submit(OPERATOR, "forget_hosts", before=now - FORGOTTEN_NS)
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        known: dict[str, Any] = {}
+        try:
+            with self._store.reading(OPERATOR) as reader:
+                hosts = reader.discovery.hosts()
+                known = {"hosts": len(hosts), "digests": sum(bool(row.bits) for row in reader.discovery.digests())}
+        except AvmError as e:
+            log.warning("gossip: %s", e)
+        self._report({**said, **known})
