@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
     from avmfs_config.errors import ConfigError
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
+    from avmfs_config.outbox import Hook, WebhookSettings
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.settings import (
         EmbeddingSettings,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "EmbeddingSettings",
+    "Hook",
     "Limits",
     "Mount",
     "Paths",
@@ -35,6 +37,7 @@ __all__ = [
     "SearchSettings",
     "SearchWeights",
     "Settings",
+    "WebhookSettings",
     "check",
     "check_agent_id",
     "default_settings",
@@ -47,6 +50,7 @@ _MODULES = {
     "agent_id": ("check_agent_id",),
     "errors": ("ConfigError",),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
+    "outbox": ("Hook", "WebhookSettings"),
     "paths": ("Paths", "find_paths"),
     "settings": (
         "EmbeddingSettings",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
+from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, hook_readers
 from avmfs_config.parse import Reader, Value
 from avmfs_config.paths import expand_path
 from avmfs_config.settings import (
@@ -77,6 +78,8 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "embedding": lambda value: value.record(EmbeddingSettings, embedding),
         "search": lambda value: value.record(SearchSettings, SEARCH),
         "limits": lambda value: value.record(Limits, LIMITS),
+        "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
+        "hooks": lambda value: value.items(lambda item: item.record(Hook, hook_readers(_pattern))),
     }
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from avmfs_config.outbox import Hook, WebhookSettings
+
 Access = Literal["rw", "ro", "none"]
 Coherence = Literal["strict", "close-to-open"]
 Device = Literal["auto", "cpu", "mps", "cuda"]
@@ -169,3 +171,5 @@ class Settings:
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
     limits: Limits = field(default_factory=Limits)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    hooks: tuple[Hook, ...] = ()
