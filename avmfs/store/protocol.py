@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+from avmfs.store.protocol_outbox import OutboxReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Reader(Protocol):
     visible: Visible
     now: int
 
+    @property
+    def outbox(self) -> OutboxReader: ...
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:

@@ -19,6 +19,7 @@ from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node,
 from avmfs.store import content, history
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_outbox import SqliteOutbox
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
@@ -49,6 +50,10 @@ class SqliteReader:
         self.who = who
         self.visible = visible
         self.now = now
+
+    @property
+    def outbox(self) -> SqliteOutbox:
+        return SqliteOutbox(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()

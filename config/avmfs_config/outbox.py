@@ -107,4 +107,3 @@ WEBHOOKS: Readers = {
     "timeout_s": lambda value: value.number(0.05, 300.0),
     "backoff_s": lambda value: value.number(0.01, 3600.0),
 }
-

@@ -239,7 +239,7 @@ class Supervisor:
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
         elif "figures" in message and slot.kind in ("index", "keeper"):
-            self._figures[slot.kind] = message["figures"]
+            self._figures[message.get("of", slot.kind)] = message["figures"]
         elif "ask" in message:
             known = message.get("do") == "status"
             answer = {"value": self.status()} if known else {"error": f"unknown question {message.get('do')!r}"}
@@ -309,6 +309,7 @@ class Supervisor:
             "embedding": self._service.status(),
             "index": self._index_status(),
             "store": store,
+            "outbox": self._figures.get("outbox", {}),
             "holder_pid": self._legacy.holder_pid,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
         }

@@ -26,6 +26,7 @@ from avmfs_config import (
     SearchSettings,
     SearchWeights,
     Settings,
+    WebhookSettings,
     agent_id,
     check,
     check_agent_id,
@@ -34,7 +35,6 @@ from avmfs_config import (
     load_mounts,
     load_settings,
     readers,
-    WebhookSettings,
 )
 
 ENVIRON = {"HOME": "/home/ada", "TEAM": "red"}
