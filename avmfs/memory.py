@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings
+from avmfs_config import Limits, SearchSettings, WebhookSettings
 
 from avmfs import paths
 from avmfs.access import Principal
@@ -49,6 +49,7 @@ class Surroundings:
     clock: Callable[[], int]
     zone: tzinfo
     host: Callable[[str, dict[str, Any]], Any] | None = None
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
 
 
 @dataclass(slots=True)

@@ -48,7 +48,14 @@ class LocalDoor:
             weights=settings.search.weights, absent=NO_DAEMON,
         )  # fmt: skip
         around = Surroundings(
-            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
+            self._store,
+            engine,
+            settings.search,
+            settings.limits,
+            time.time_ns,
+            LocalZone(),
+            self._host,
+            settings.webhooks,
         )
         self._memory = Memory(around, who)
 

@@ -19,7 +19,13 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 
 _METHODS: dict[str, Callable[..., Any]] = {}
-_MODULES = ("files", "finding", "mail", "documents")  # which import this one: they are loaded with the first call
+_MODULES = (
+    "files",
+    "finding",
+    "mail",
+    "documents",
+    "subscriptions",
+)  # which import this one: they are loaded with the first call
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:

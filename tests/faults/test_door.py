@@ -414,6 +414,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
     "urgent": {}, "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"},
     "history": {"path": "/private/y.md"}, "recent": {}, "watch": {},
+    "subscribe": {"pattern": "/shared/*"}, "unsubscribe": {"pattern": "/shared/*"}, "subscriptions": {},
+    "dead_letters": {}, "redeliver": {}, "notices": {},
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from avmfs import paths
@@ -238,7 +238,7 @@ def _queue(tx: Tx, one: _Subscription, found: list[Event]) -> None:
         _add(tx, one, [([event], None, AT_ONCE) for event in found])
     elif one.mode == "throttled":
         for event in latest_by_path(found):
-            _join(tx, one, [event], event.path, 1)
+            _join(tx, one, [replace(event, count=1)], event.path, 1)
     elif one.mode == "batched":
         _join(tx, one, found, None, BATCH_EVENTS)
     else:
