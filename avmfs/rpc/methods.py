@@ -19,13 +19,8 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 
 _METHODS: dict[str, Callable[..., Any]] = {}
-_MODULES = (
-    "files",
-    "finding",
-    "mail",
-    "documents",
-    "subscriptions",
-)  # which import this one: they are loaded with the first call
+# They import this one, so they are loaded with the first call.
+_MODULES = ("files", "finding", "mail", "documents", "subscriptions")
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
