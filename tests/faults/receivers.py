@@ -29,10 +29,12 @@ class Delivery:
 
 
 class Receiver:
-    """A server on one local address; ``fate`` decides on each request, by how many have come. ``connections`` counts
+    """A server on one local address; ``fate`` decides on each request, by its path. ``connections`` counts
     even those that said nothing."""
 
-    def __init__(self, fate: Callable[[int], Fate] = lambda n: "take", host: str = "127.0.0.1", away: str = "") -> None:
+    def __init__(
+        self, fate: Callable[[str], Fate] = lambda target: "take", host: str = "127.0.0.1", away: str = ""
+    ) -> None:
         self.got: list[Delivery] = []
         self.connections = 0
         self._fate, self._host, self._away = fate, host, away
@@ -57,7 +59,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 with receiver._mutex:
-                    fate = receiver._fate(len(receiver.got))
+                    fate = receiver._fate(self.path)
                     headers = {name.lower(): value for name, value in self.headers.items()}
                     receiver.got.append(Delivery(fate, self.path, headers, body))
                 if fate == "hang":
