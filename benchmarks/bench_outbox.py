@@ -132,7 +132,7 @@ def measure(run: Run) -> Findings:
 def _cpu(spent: Mapping[str, Sequence[Mapping[str, float]]], width: int) -> Table:
     """What a write costs the daemon, whatever else the machine does: the median of rounds. Deliveries are in it."""
     known = sorted({role for rounds in spent.values() for one in rounds for role in one})
-    rows = [
+    rows: list[Sequence[Value]] = [
         (variant, *(statistics.median(one[role] for one in rounds) for role in known))
         for variant, rounds in spent.items()
         if rounds

@@ -2,6 +2,9 @@
 
 Owns what the command gets and how it ends: no shell, a small environment, no descriptors of ours, a folder that is
 nobody's, a process group of its own that is killed when its time is over. Called by the deliverer's threads.
+
+Should this process be killed meanwhile, nobody is left to end the command: an alarm that it is started with does. A
+launcher sets it and becomes the command, since code of ours between fork and exec could hang in a process with threads.
 """
 
 from __future__ import annotations
@@ -10,10 +13,22 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+ALARM_LATER_S: Final = 2  # than who waits for it would end it
 SAID_BYTES: Final = 300  # of what a failed command wrote
+_LAUNCHER: Final = """
+import os, signal, sys
+signal.alarm(int(sys.argv[1]))
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(ignored, signal.SIG_DFL)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as e:
+    sys.exit(e.strerror)
+"""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -33,10 +48,11 @@ def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
 
 def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
     """Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
     try:
         child = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(environ),
-            cwd="/", close_fds=True, start_new_session=True,
+            [*launcher, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=dict(environ), cwd="/", close_fds=True, start_new_session=True,
         )  # fmt: skip
     except OSError as e:
         raise HookFailed(f"{command[0]}: {e.strerror}") from None

@@ -21,6 +21,7 @@ from avmfs.errors import Invalid
 
 PATTERN_MAX, STARS_MAX = 4096, 32
 MAIL = "/tell/"
+_WILD = re.compile(r"[*?\[]")
 SILENT = frozenset({"attributes"})  # times, modes and owners: nobody has asked for those
 
 
@@ -79,33 +80,34 @@ def place_of(pattern: str, agent: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(place: str) -> re.Pattern[str]:
+def _compiled(place: str) -> tuple[str, re.Pattern[str]]:
+    """What every match begins with, and the whole."""
     whole = fnmatch.translate(place)
-    return re.compile(f"{whole}|{fnmatch.translate(place[:-2])}" if place.endswith("/*") else whole)
+    pattern = re.compile(f"{whole}|{fnmatch.translate(place[:-2])}" if place.endswith("/*") else whole)
+    return _WILD.split(place.removesuffix("/*"), maxsplit=1)[0], pattern
 
 
 def matches(place: str, path: str) -> bool:
     """As rules match (access.Rule): ``*`` also crosses ``/``, and ``/x/*`` is about /x itself too. Mail is matched by a
     pattern that says so only."""
-    if path.startswith(MAIL) and not place.startswith(MAIL):
+    prefix, pattern = _compiled(place)
+    if not path.startswith(prefix) or (path.startswith(MAIL) and not place.startswith(MAIL)):
         return False
-    return _compiled(place).match(path) is not None
+    return pattern.match(path) is not None
 
 
-def of_change(
-    place: str, seq: int, at: int, op: str, author: str, node: int, version: int | None, scope: int, path: bytes,
+def of_row(
+    seq: int, at: int, op: str, author: str, node: int, version: int | None, scope: int, path: bytes,
     other: bytes | None,
-) -> Event | None:  # fmt: skip
-    """The event that a row of the log is for a pattern, None for none. The old name of a rename is told only where the
-    new one is not what was asked for."""
+) -> tuple[Event, ...]:  # fmt: skip
+    """What a row of the log may be to a subscriber: the first of these that its pattern is about. The old name of a
+    rename is told where the new one is not what was asked for."""
     if op in SILENT or not path:
-        return None
-    now = paths.text(path)
-    if matches(place, now):
-        return Event(seq, at, op, now, node, version, scope, author)
-    if op == "rename" and other is not None and matches(place, before := paths.text(other)):
-        return Event(seq, at, "remove", before, node, version, scope, author)
-    return None
+        return ()
+    event = Event(seq, at, op, paths.text(path), node, version, scope, author)
+    if op == "rename" and other is not None:
+        return event, replace(event, event="remove", path=paths.text(other))
+    return (event,)
 
 
 def message_id(subscription: int, seq: int) -> str:

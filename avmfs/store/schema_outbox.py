@@ -31,11 +31,11 @@ create unique index subscribed on subscription(agent, pattern, coalesce(url, '')
 create table outbox(
   turn integer primary key autoincrement,
   subscription int not null, message text not null unique, state int not null, due int not null,
-  attempts int not null default 0, path text, events text not null, size int not null, at int not null, error text
+  attempts int not null default 0, path blob, events text not null, size int not null, at int not null, error text
 );
 create index outbox_waiting on outbox(subscription, state, due);
 -- When a throttled subscription was last sent something of a path.
-create table outbox_throttle(subscription int, path text, at int not null, primary key(subscription, path))
+create table outbox_throttle(subscription int, path blob, at int not null, primary key(subscription, path))
   without rowid;
 -- One row: the log has been looked through up to here for all subscriptions there are.
 create table outbox_cursor(seq int not null);

@@ -280,6 +280,15 @@ def test_throttled_tells_the_last_state_of_a_path_once_in_its_time(world: World)
     assert third[0]["deliveries"][0]["events"][0][5] == world.document(ALICE, "/memory/a").head
 
 
+def test_a_name_that_is_no_text_holds_nothing_up(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "throttled", every=MINUTE)
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE, url=None)
+    world.write(ALICE, "/memory/\udcff\udcfe.md", b"x")
+    assert told(take(world)) == [("write", "/memory/\udcff\udcfe.md")]
+    world.clock.advance(61)
+    assert notices(world, BOB) == [("create", "/memory/\udcff\udcfe.md"), ("write", "/memory/\udcff\udcfe.md")]
+
+
 def test_batched_tells_what_came_together_as_one(world: World) -> None:
     subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
     world.write(ALICE, "/memory/a", b"1")

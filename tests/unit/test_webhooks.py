@@ -9,9 +9,11 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -262,6 +264,20 @@ def test_a_hook_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
             return
         time.sleep(0.02)
     pytest.fail("its child lives on")
+
+
+def test_a_hook_has_an_alarm_for_when_nobody_is_left_to_end_it() -> None:
+    with pytest.raises(hooks.HookFailed, match="not done within"):
+        hooks.run(["/bin/sleep", "60"], b"", {"PATH": hooks.PATH}, 0.2)
+    # The same command, begun as it is there, and left alone.
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", hooks._LAUNCHER, "1", "/bin/sleep", "60"], start_new_session=True
+    )
+    try:
+        assert child.wait(10) == -signal.SIGALRM
+    finally:
+        child.kill()
+        child.wait()
 
 
 @pytest.mark.parametrize(

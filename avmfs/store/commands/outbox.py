@@ -25,7 +25,7 @@ from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.store.commands import command, relaxed
 from avmfs.store.commands.subscribing import HOOKS
-from avmfs.store.events import MAIL, Event, latest_by_path, message_id, of_change, pack, unpack
+from avmfs.store.events import MAIL, Event, latest_by_path, matches, message_id, of_row, pack, unpack
 from avmfs.store.transaction import Tx
 
 OPEN, SEALED, DEAD, ARRIVED = range(4)
@@ -37,7 +37,8 @@ NOTICES: Final = 1000  # that an agent has not read; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
 LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
-LOOKED_AT: Final = 1000
+LOOKED_AT: Final = 1000  # rows of the log at once,
+MATCHED: Final = 20_000  # and so many of them times subscriptions: the writer has others to serve
 AT_A_TIME: Final = 2000  # events in one answer, or a single delivery
 JUDGED: Final = 20_000  # rows of the log, which has no index by node: writes would pay for it
 GONE: Final = frozenset({"remove", "rmdir"})
@@ -207,6 +208,7 @@ def _fill(tx: Tx, limit: int) -> bool:
     subscriptions = [_Subscription(*row) for row in tx.db.execute(f"select {_COLUMNS} from subscription order by id")]
     if not subscriptions:
         return False
+    limit = max(1, min(limit, MATCHED // len(subscriptions)))
     rows: list[Any] = tx.db.execute(
         "select seq, at, op, agent, node, version, scope, path, other from log"
         " where seq > (select seq from outbox_cursor) order by seq limit ?",
@@ -216,14 +218,12 @@ def _fill(tx: Tx, limit: int) -> bool:
         return False
     scopes = {one.id: tx.known.scopes.visible_as_loaded(one.who) for one in subscriptions}
     found: dict[int, list[Event]] = {}
-    for seq, at, op, author, node, version, scope, path, other in rows:
-        for one in subscriptions:
-            if seq <= one.since or scope not in scopes[one.id]:
+    for row in rows:
+        candidates = of_row(*row)
+        for one in subscriptions if candidates else ():
+            if candidates[0].seq <= one.since or candidates[0].scope not in scopes[one.id]:
                 continue
-            event = of_change(
-                one.place, seq, at, op, author, node, version, scope, bytes(path),
-                None if other is None else bytes(other),
-            )  # fmt: skip
+            event = next((each for each in candidates if matches(one.place, each.path)), None)
             if event is not None and one.wants(event):
                 found.setdefault(one.id, []).append(event)
     for one in subscriptions:
@@ -238,14 +238,14 @@ def _queue(tx: Tx, one: _Subscription, found: list[Event]) -> None:
         _add(tx, one, [([event], None, AT_ONCE) for event in found])
     elif one.mode == "throttled":
         for event in latest_by_path(found):
-            _join(tx, one, [replace(event, count=1)], event.path, 1)
+            _join(tx, one, [replace(event, count=1)], paths.raw(event.path), 1)
     elif one.mode == "batched":
         _join(tx, one, found, None, BATCH_EVENTS)
     else:
         _join(tx, one, latest_by_path(found), None, DIGEST_PATHS)
 
 
-def _join(tx: Tx, one: _Subscription, found: list[Event], path: str | None, most: int) -> None:
+def _join(tx: Tx, one: _Subscription, found: list[Event], path: bytes | None, most: int) -> None:
     """Add to the delivery that is still open, or begin one: of a path for a throttled subscription, which keeps the
     last state only."""
     row: Any = tx.db.execute(
@@ -275,7 +275,7 @@ def _join(tx: Tx, one: _Subscription, found: list[Event], path: str | None, most
         _add(tx, one, [(piece, None, AT_ONCE if len(piece) == most else tx.now + one.every) for piece in pieces])
 
 
-def _add(tx: Tx, one: _Subscription, deliveries: Sequence[tuple[list[Event], str | None, int]]) -> None:
+def _add(tx: Tx, one: _Subscription, deliveries: Sequence[tuple[list[Event], bytes | None, int]]) -> None:
     if not deliveries:
         return
     waiting = tx.db.execute(
