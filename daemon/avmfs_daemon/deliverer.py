@@ -33,6 +33,7 @@ OF_ONE_AGENT: Final = 4  # subscriptions of one agent that are being delivered t
 EACH: Final = 16  # deliveries taken of one subscription at once
 REPORT_S: Final = 2.0  # what has been delivered is reported this often: a kill repeats what was not
 IDLE_S: Final = 3.0
+FILL_S: Final = 0.1  # between two looks at what was committed
 RETRY_S: Final = 1.0  # when the writer cannot be reached
 TELL_S: Final = 1.0  # between reports of figures
 TIDY_S: Final = 600.0
@@ -53,7 +54,7 @@ class Deliverer:
         self._mutex = threading.Lock()
         self._busy: dict[int, str] = {}  # subscriptions that are being delivered to, and whose they are
         self._told: dict[str, Any] = {}
-        self._told_at = self._tidied_at = float("-inf")
+        self._told_at = self._tidied_at = self._filled_at = float("-inf")
         self._hooks_set = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
@@ -93,18 +94,25 @@ class Deliverer:
                 busy = dict(self._busy)
             with self._store.reading(OPERATOR) as reader:
                 behind, due = reader.outbox.behind(), reader.outbox.next_due(list(busy))
-            if behind:
-                while self._store.submit(OPERATOR, "outbox_fill")["more"] and not self._stopping.is_set():
-                    pass
+            # While commits keep coming in, many are looked at together: the writer has them to serve.
+            if behind and (wait := FILL_S - (time.monotonic() - self._filled_at)) <= 0:
+                self._fill()
                 continue
+            if behind:
+                pause = min(pause, wait)
             if due is None or len(busy) >= HANDS:
                 break
             if due > (now := self._clock()):
-                pause = min(IDLE_S, (due - now) / 1e9)
+                pause = min(pause, (due - now) / 1e9)
                 break
             if not self._hand_out(busy):
                 break
         return min(pause, self._chores())
+
+    def _fill(self) -> None:
+        while self._store.submit(OPERATOR, "outbox_fill")["more"] and not self._stopping.is_set():
+            pass
+        self._filled_at = time.monotonic()
 
     def _hand_out(self, busy: dict[int, str]) -> bool:
         """Whether anything could be taken."""
