@@ -80,20 +80,23 @@ def place_of(pattern: str, agent: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(place: str) -> tuple[str, re.Pattern[str]]:
-    """What every match begins with, and the whole."""
+def _compiled(place: str) -> re.Pattern[str]:
     whole = fnmatch.translate(place)
-    pattern = re.compile(f"{whole}|{fnmatch.translate(place[:-2])}" if place.endswith("/*") else whole)
-    return _WILD.split(place.removesuffix("/*"), maxsplit=1)[0], pattern
+    return re.compile(f"{whole}|{fnmatch.translate(place[:-2])}" if place.endswith("/*") else whole)
 
 
 def matches(place: str, path: str) -> bool:
     """As rules match (access.Rule): ``*`` also crosses ``/``, and ``/x/*`` is about /x itself too. Mail is matched by a
     pattern that says so only."""
-    prefix, pattern = _compiled(place)
-    if not path.startswith(prefix) or (path.startswith(MAIL) and not place.startswith(MAIL)):
+    if path.startswith(MAIL) and not place.startswith(MAIL):
         return False
-    return pattern.match(path) is not None
+    return _compiled(place).match(path) is not None
+
+
+@lru_cache(maxsize=4096)
+def prefix_of(place: str) -> str:
+    """What every path that matches begins with."""
+    return _WILD.split(place.removesuffix("/*"), maxsplit=1)[0]
 
 
 def of_row(

@@ -13,9 +13,9 @@ import apsw
 
 from avmfs.access import Principal, Visible
 from avmfs.errors import Denied
-from avmfs.store.commands.outbox import ARRIVED, DEAD, GONE, LONGEST_PAUSE_NS, OPEN, SEALED
-from avmfs.store.commands.subscribing import HOOKS
+from avmfs.store.commands.outbox import GONE, LONGEST_PAUSE_NS
 from avmfs.store.events import MAIL, Event, unpack
+from avmfs.store.filling import ARRIVED, DEAD, HOOKS, OPEN, SEALED
 from avmfs.store.protocol_outbox import Figures, Letter, Notice, Subscription
 
 _WAITS: Final = f"outbox.subscription = subscription.id and state in ({OPEN}, {SEALED})"

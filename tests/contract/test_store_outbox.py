@@ -11,8 +11,7 @@ from store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
-from avmfs.store import database, schema
-from avmfs.store.commands import outbox
+from avmfs.store import database, filling, schema
 from avmfs.store.commands.subscribing import PER_AGENT
 from avmfs.store.submit import OPERATOR
 
@@ -310,10 +309,10 @@ def test_batched_tells_what_came_together_as_one(world: World) -> None:
 
 def test_a_batch_that_is_full_leaves_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
-    for n in range(outbox.BATCH_EVENTS // 2 + 2):
+    for n in range(filling.BATCH_EVENTS // 2 + 2):
         world.write(ALICE, f"/memory/{n}", b"x")
     taken = take(world)
-    assert [len(each["events"]) for each in taken[0]["deliveries"]] == [outbox.BATCH_EVENTS]
+    assert [len(each["events"]) for each in taken[0]["deliveries"]] == [filling.BATCH_EVENTS]
     done(world, taken)
     world.clock.advance(61)
     assert len(told(take(world))) == 4
@@ -379,7 +378,7 @@ def test_a_dead_letter_is_delivered_anew_under_its_id(world: World) -> None:
 
 
 def test_a_queue_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "QUEUED", 5)
+    monkeypatch.setattr(filling, "QUEUED", 5)
     subscribe(world, BOB, "/memory/*")
     for n in range(4):
         world.write(ALICE, f"/memory/{n}", b"x")
@@ -473,6 +472,25 @@ def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path:
         world.write(ALICE, "/memory/a", b"2")
         assert len(ran) == without > 5
         applier.db.trace_v2(0)
+    finally:
+        world.close()
+
+
+def test_looking_through_many_changes_for_many_subscriptions_takes_few_statements(tmp_path: Any) -> None:
+    world = World(tmp_path, "direct")
+    try:
+        for n in range(50):
+            subscribe(world, BOB, f"/memory/other/{n}/*")
+        for n in range(100):
+            world.write(ALICE, f"/memory/{n}", b"1")
+        ran: list[str] = []
+        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        assert not world.do(OPERATOR, "outbox_fill", limit=1000)["more"]
+        applier.db.trace_v2(0)
+        assert 3 < len(ran) < 15, ran
+        with world.reading(OPERATOR) as reader:
+            assert not reader.outbox.behind()
     finally:
         world.close()
 

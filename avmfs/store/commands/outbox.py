@@ -17,76 +17,42 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any, Final
 
 from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.store.commands import command, relaxed
-from avmfs.store.commands.subscribing import HOOKS
-from avmfs.store.events import MAIL, Event, latest_by_path, matches, message_id, of_row, pack, unpack
+from avmfs.store.events import MAIL, Event, pack, unpack
+from avmfs.store.filling import ARRIVED, COLUMNS, DEAD, LOOKED_AT, OPEN, QUEUED, SEALED, Subscription, fill
 from avmfs.store.transaction import Tx
 
-OPEN, SEALED, DEAD, ARRIVED = range(4)
-AT_ONCE: Final = 0
-BATCH_EVENTS: Final = 500  # a batch with so many leaves at once
-DIGEST_PATHS: Final = 10_000
-QUEUED: Final = 10_000  # deliveries that may wait for one subscription; more are dead letters at once
 NOTICES: Final = 1000  # that an agent has not read; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
 LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
-LOOKED_AT: Final = 1000  # rows of the log at once,
-MATCHED: Final = 20_000  # and so many of them times subscriptions: the writer has others to serve
 AT_A_TIME: Final = 2000  # events in one answer, or a single delivery
 JUDGED: Final = 20_000  # rows of the log, which has no index by node: writes would pay for it
 GONE: Final = frozenset({"remove", "rmdir"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    id: int
-    agent: str
-    place: str
-    mode: str
-    every: int
-    url: str | None
-    hook: str | None
-    since: int
-
-    @property
-    def who(self) -> Principal:
-        """Whose eyes it sees with: its agent's, however it was made. A hook's are the operator's."""
-        return Principal("avmfs", operator=True) if self.agent == HOOKS else Principal(self.agent)
-
-    def wants(self, event: Event) -> bool:
-        if self.hook is not None:
-            return json.loads(self.hook)["event"] in ("any", event.event) and not event.path.startswith(MAIL)
-        # A notice is for the agent itself, which knows what it did; a webhook is for some other program.
-        return self.url is not None or event.author != self.agent or event.path.startswith(MAIL)
-
-
-_COLUMNS = "id, agent, place, mode, every, url, hook, since"
 
 
 @relaxed
 def outbox_fill(tx: Tx, limit: int = LOOKED_AT) -> dict[str, Any]:
     """Look through the log from where the last call stopped, at most so many rows. {"more"}."""
     tx.require_operator()
-    return {"more": _fill(tx, limit)}
+    return {"more": fill(tx, limit)}
 
 
 @relaxed
 def collect_notices(tx: Tx) -> dict[str, Any]:
     """What the asker's own subscriptions have for it by now can be read when this returns, also when no daemon runs."""
-    while _fill(tx, LOOKED_AT):
+    while fill(tx, LOOKED_AT):
         pass
     rows: list[Any] = tx.db.execute(
-        f"select {_COLUMNS} from subscription where agent = ? and url is null and hook is null", (tx.who.name,)
+        f"select {COLUMNS} from subscription where agent = ? and url is null and hook is null", (tx.who.name,)
     ).fetchall()
     for row in rows:
-        _take(tx, _Subscription(*row), NOTICES)
+        _take(tx, Subscription(*row), NOTICES)
     return {}
 
 
@@ -101,7 +67,7 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
     of_agent: Counter[str] = Counter()
     moved = False
     rows: list[Any] = tx.db.execute(
-        f"select {_COLUMNS}, pattern, secret, trusted, failures from subscription where"
+        f"select {COLUMNS}, pattern, secret, trusted, failures from subscription where"
         " (retry_at is null or retry_at <= :now or retry_at > :now + :longest)"
         " and id not in (select value from json_each(:busy)) and agent not in (select value from json_each(:full))"
         " and exists (select 1 from outbox where"
@@ -112,7 +78,7 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
          "sealed": SEALED, "open": OPEN},
     ).fetchall()  # fmt: skip
     for row in rows:
-        subscription = _Subscription(*row[:8])
+        subscription = Subscription(*row[:8])
         pattern, secret, trusted, failures = row[8:]
         if len(found) == limit or of_agent[subscription.agent] == OF_ONE_AGENT:
             continue
@@ -201,101 +167,10 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
     return {}
 
 
-# Filling -------------------------------------------------------------------------------------------------------
-
-
-def _fill(tx: Tx, limit: int) -> bool:
-    subscriptions = [_Subscription(*row) for row in tx.db.execute(f"select {_COLUMNS} from subscription order by id")]
-    if not subscriptions:
-        return False
-    limit = max(1, min(limit, MATCHED // len(subscriptions)))
-    rows: list[Any] = tx.db.execute(
-        "select seq, at, op, agent, node, version, scope, path, other from log"
-        " where seq > (select seq from outbox_cursor) order by seq limit ?",
-        (limit,),
-    ).fetchall()
-    if not rows:
-        return False
-    scopes = {one.id: tx.known.scopes.visible_as_loaded(one.who) for one in subscriptions}
-    found: dict[int, list[Event]] = {}
-    for row in rows:
-        candidates = of_row(*row)
-        for one in subscriptions if candidates else ():
-            if candidates[0].seq <= one.since or candidates[0].scope not in scopes[one.id]:
-                continue
-            event = next((each for each in candidates if matches(one.place, each.path)), None)
-            if event is not None and one.wants(event):
-                found.setdefault(one.id, []).append(event)
-    for one in subscriptions:
-        if one.id in found:
-            _queue(tx, one, found[one.id])
-    tx.db.execute("update outbox_cursor set seq = ?", (rows[-1][0],))
-    return len(rows) == limit
-
-
-def _queue(tx: Tx, one: _Subscription, found: list[Event]) -> None:
-    if one.mode == "realtime":
-        _add(tx, one, [([event], None, AT_ONCE) for event in found])
-    elif one.mode == "throttled":
-        for event in latest_by_path(found):
-            _join(tx, one, [replace(event, count=1)], paths.raw(event.path), 1)
-    elif one.mode == "batched":
-        _join(tx, one, found, None, BATCH_EVENTS)
-    else:
-        _join(tx, one, latest_by_path(found), None, DIGEST_PATHS)
-
-
-def _join(tx: Tx, one: _Subscription, found: list[Event], path: bytes | None, most: int) -> None:
-    """Add to the delivery that is still open, or begin one: of a path for a throttled subscription, which keeps the
-    last state only."""
-    row: Any = tx.db.execute(
-        "select turn, events from outbox where subscription = ? and state = ? and path is ? order by turn desc limit 1",
-        (one.id, OPEN, path),
-    ).fetchone()
-    if row is not None:
-        kept = [] if path is not None else unpack(row[1])
-        if one.mode == "digest":
-            whole = latest_by_path([*kept, *found])
-        else:
-            whole = [*kept, *found]
-        joined, found = whole[:most], whole[most:]
-        full = len(joined) == most and path is None
-        tx.db.execute(
-            f"update outbox set events = ?, size = ?{', due = 0, state = 1' if full else ''} where turn = ?",
-            (pack(joined), len(joined), row[0]),
-        )
-    pieces = [found[start : start + most] for start in range(0, len(found), most)]
-    if path is not None:
-        last = tx.db.execute(
-            "select at from outbox_throttle where subscription = ? and path = ?", (one.id, path)
-        ).get  # when nothing has been sent of it, it need not wait
-        due = AT_ONCE if last is None or last > tx.now else last + one.every
-        _add(tx, one, [(piece, path, due) for piece in pieces])
-    else:
-        _add(tx, one, [(piece, None, AT_ONCE if len(piece) == most else tx.now + one.every) for piece in pieces])
-
-
-def _add(tx: Tx, one: _Subscription, deliveries: Sequence[tuple[list[Event], bytes | None, int]]) -> None:
-    if not deliveries:
-        return
-    waiting = tx.db.execute(
-        "select count(*) from outbox where subscription = ? and state in (?, ?)", (one.id, OPEN, SEALED)
-    ).get
-    room = QUEUED - waiting
-    for index, (events, path, due) in enumerate(deliveries):
-        late = index >= room
-        tx.db.execute(
-            "insert into outbox(subscription, message, state, due, path, events, size, at, error)"
-            " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (one.id, message_id(one.id, events[0].seq), DEAD if late else OPEN, due, path, pack(events), len(events),
-             tx.now, f"{QUEUED} deliveries wait already" if late else None),
-        )  # fmt: skip
-
-
 # Taking --------------------------------------------------------------------------------------------------------
 
 
-def _take(tx: Tx, one: _Subscription, each: int) -> list[dict[str, Any]]:
+def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
         " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"

@@ -14,6 +14,7 @@ from typing import Any
 from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.store import events
 from avmfs.store.commands import command
+from avmfs.store.filling import HOOKS
 from avmfs.store.transaction import Tx, new_id
 
 MODES = ("realtime", "throttled", "batched", "digest")
@@ -23,7 +24,6 @@ SECRET_BYTES = 24  # as Standard Webhooks advises: 24 to 64
 SECRET_PREFIX = "whsec_"
 EVERY_NS = {"realtime": 0, "throttled": 60 * 10**9, "batched": 60 * 10**9, "digest": 86400 * 10**9}  # by default
 LONGEST_NS = 31 * 86400 * 10**9
-HOOKS = ""  # the agent that a hook's row names: no agent id is empty
 
 
 @command
