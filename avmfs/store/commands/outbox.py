@@ -24,10 +24,11 @@ from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.store.commands import command, relaxed
 from avmfs.store.events import MAIL, Event, pack, unpack
-from avmfs.store.filling import ARRIVED, COLUMNS, DEAD, LOOKED_AT, OPEN, QUEUED, SEALED, Subscription, fill
+from avmfs.store.filling import ARRIVED, COLUMNS, DEAD, LOOKED_AT, OPEN, SEALED, Subscription, fill
 from avmfs.store.transaction import Tx
 
 NOTICES: Final = 1000  # that an agent has not read; the oldest go
+LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
 LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
@@ -147,10 +148,10 @@ def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
 
 @relaxed
 def outbox_tidy(tx: Tx) -> dict[str, Any]:
-    """Drop what nobody needs any more: old dead letters, the oldest of too many notices, times that have passed."""
+    """Drop what nobody needs any more: old dead letters, the oldest of too many, times that have passed."""
     tx.require_operator()
     tx.db.execute("delete from outbox where state = ? and at < ?", (DEAD, tx.now - DEAD_KEPT_NS))
-    for state, kept in ((ARRIVED, NOTICES), (DEAD, QUEUED)):
+    for state, kept in ((ARRIVED, NOTICES), (DEAD, LETTERS)):
         crowded: list[Any] = tx.db.execute(
             "select subscription, count(*) from outbox where state = ? group by 1 having count(*) > ?", (state, kept)
         ).fetchall()
