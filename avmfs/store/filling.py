@@ -32,6 +32,7 @@ AT_ONCE: Final = 0
 BATCH_EVENTS: Final = 500  # a batch with so many leaves at once
 DIGEST_PATHS: Final = 10_000
 QUEUED: Final = 10_000  # deliveries that may wait for one subscription; more are dead letters at once
+LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
 LOOKED_AT: Final = 1000  # rows of the log at once,
 MATCHED: Final = 20_000  # and so many of them times subscriptions: the writer has others to serve
 COLUMNS: Final = "id, agent, place, mode, every, url, hook, since"
@@ -150,3 +151,14 @@ def _add(tx: Tx, one: Subscription, deliveries: Sequence[tuple[list[Event], byte
             (one.id, message_id(one.id, events[0].seq), DEAD if late else OPEN, due, path, pack(events), len(events),
              tx.now, f"{QUEUED} deliveries wait already" if late else None),
         )  # fmt: skip
+    if len(deliveries) > room:
+        keep_newest(tx, one.id, DEAD, LETTERS)
+
+
+def keep_newest(tx: Tx, subscription: int, state: int, count: int) -> None:
+    """Of a subscription's deliveries in this state only so many."""
+    tx.db.execute(
+        "delete from outbox where turn in (select turn from outbox where subscription = ? and state = ?"
+        " order by turn desc limit -1 offset ?)",
+        (subscription, state, count),
+    )

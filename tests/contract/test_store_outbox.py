@@ -12,6 +12,7 @@ from store_world import ALICE, BOB, CAROL, Mode, World, rows
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.store import database, filling, schema
+from avmfs.store.commands import outbox
 from avmfs.store.commands.subscribing import PER_AGENT
 from avmfs.store.submit import OPERATOR
 
@@ -387,7 +388,25 @@ def test_a_queue_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(reader.outbox.dead()) == 3
 
 
-def test_tidying_drops_old_dead_letters_and_too_many_notices(world: World) -> None:
+def test_of_what_nobody_reads_the_newest_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "NOTICES", 3)
+    monkeypatch.setattr(outbox, "LETTERS", 2)
+    subscribe(world, BOB, "/memory/*", url=None)
+    subscribe(world, BOB, "/memory/*")
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        notices(world, BOB)
+    assert notices(world, BOB) == [("write", "/memory/2"), ("create", "/memory/3"), ("write", "/memory/3")]
+    taken = take(world)
+    for delivery in taken[0]["deliveries"]:
+        done(world, taken, sent=[], failed=delivery["turn"], dead=True)
+    with world.reading(BOB) as reader:
+        assert [letter.message for letter in reader.outbox.dead()] == [
+            delivery["message"] for delivery in taken[0]["deliveries"][-2:]
+        ]
+
+
+def test_tidying_drops_old_dead_letters_and_no_notices(world: World) -> None:
     subscribe(world, BOB, "/memory/*", url=None)
     subscribe(world, BOB, "/memory/*")
     world.write(ALICE, "/memory/a", b"x")

@@ -24,11 +24,21 @@ from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.store.commands import command, relaxed
 from avmfs.store.events import MAIL, Event, pack, unpack
-from avmfs.store.filling import ARRIVED, COLUMNS, DEAD, LOOKED_AT, OPEN, SEALED, Subscription, fill
+from avmfs.store.filling import (
+    ARRIVED,
+    COLUMNS,
+    DEAD,
+    LETTERS,
+    LOOKED_AT,
+    OPEN,
+    SEALED,
+    Subscription,
+    fill,
+    keep_newest,
+)
 from avmfs.store.transaction import Tx
 
 NOTICES: Final = 1000  # that an agent has not read; the oldest go
-LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
 LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
@@ -85,7 +95,8 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
             continue
         moved = True
         tx.db.execute("update subscription set tried_at = ? where id = ?", (tx.now, subscription.id))
-        if deliveries := _take(tx, subscription, 1 if failures else each):
+        arrives = subscription.url is None and subscription.hook is None
+        if deliveries := _take(tx, subscription, NOTICES if arrives else 1 if failures else each):
             of_agent[subscription.agent] += 1
             found.append({
                 "id": subscription.id, "agent": subscription.agent, "pattern": pattern, "mode": subscription.mode,
@@ -114,6 +125,8 @@ def outbox_report(
             "update outbox set attempts = attempts + 1, error = ?, state = ? where turn = ? and subscription = ?",
             (error, DEAD if dead else SEALED, failed, subscription),
         )
+        if dead:
+            keep_newest(tx, subscription, DEAD, LETTERS)
         tx.db.execute(
             "update subscription set failures = failures + 1, retry_at = ? where id = ?", (retry_at, subscription)
         )
@@ -148,19 +161,9 @@ def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
 
 @relaxed
 def outbox_tidy(tx: Tx) -> dict[str, Any]:
-    """Drop what nobody needs any more: old dead letters, the oldest of too many, times that have passed."""
+    """Drop what nobody needs any more: old dead letters, and times that have passed."""
     tx.require_operator()
     tx.db.execute("delete from outbox where state = ? and at < ?", (DEAD, tx.now - DEAD_KEPT_NS))
-    for state, kept in ((ARRIVED, NOTICES), (DEAD, LETTERS)):
-        crowded: list[Any] = tx.db.execute(
-            "select subscription, count(*) from outbox where state = ? group by 1 having count(*) > ?", (state, kept)
-        ).fetchall()
-        for subscription, count in crowded:
-            tx.db.execute(
-                "delete from outbox where turn in (select turn from outbox where subscription = ? and state = ?"
-                " order by turn limit ?)",
-                (subscription, state, count - kept),
-            )
     tx.db.execute(
         "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?",
         (tx.now,),
@@ -201,6 +204,8 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
                 )
         if not arrives:
             taken.append({"turn": turn, "message": message, "attempts": attempts, "events": json.loads(pack(seen))})
+    if one.url is None and one.hook is None:
+        keep_newest(tx, one.id, ARRIVED, NOTICES)
     return taken
 
 
