@@ -23,7 +23,7 @@ from typing import Any, Final
 from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.store.commands import command, relaxed
-from avmfs.store.events import MAIL, Event, pack, unpack
+from avmfs.store.events import MAIL, Event
 from avmfs.store.filling import (
     ARRIVED,
     COLUMNS,
@@ -184,11 +184,11 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
     taken: list[dict[str, Any]] = []
     size = 0
     for turn, message, attempts, path, packed, state in rows:
-        found = unpack(packed)
+        found = json.loads(packed)
         size += len(found)
         if size > AT_A_TIME and taken:
             break
-        seen = [event for event in found if visible(tx, one.who, event)]
+        seen = [row for row in found if visible(tx, one.who, Event(*row))]
         if not seen:
             tx.db.execute("delete from outbox where turn = ?", (turn,))
             continue
@@ -203,7 +203,7 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
                     (one.id, path, tx.now),
                 )
         if not arrives:
-            taken.append({"turn": turn, "message": message, "attempts": attempts, "events": json.loads(pack(seen))})
+            taken.append({"turn": turn, "message": message, "attempts": attempts, "events": seen})
     if one.url is None and one.hook is None:
         keep_newest(tx, one.id, ARRIVED, NOTICES)
     return taken
