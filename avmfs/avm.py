@@ -181,6 +181,36 @@ class AVM:
         to ``mode`` first."""
         return str(self._door.call("privacy", mode=mode)["mode"])
 
+    # Subscriptions -------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, pattern: str, *, mode: str = "realtime", every_s: float | None = None, url: str | None = None
+    ) -> dict[str, Any]:
+        """Be told of changes below a pattern: number, secret (``whsec_...``, only of a new webhook and only now), new,
+        every_s. ``mode``: realtime, throttled, batched or digest; ``url`` None: into notices()."""
+        return dict(self._door.call("subscribe", pattern=pattern, mode=mode, every_s=every_s, url=url))
+
+    def unsubscribe(self, pattern: str, *, url: str | None = None) -> int:
+        """End the subscriptions to a pattern, or the one with that webhook; returns how many."""
+        return int(self._door.call("unsubscribe", pattern=pattern, url=url)["ended"])
+
+    def subscriptions(self) -> builtins.list[dict[str, Any]]:
+        return builtins.list(self._door.call("subscriptions")["subscriptions"])
+
+    def notices(self, *, mark_read: bool = False) -> builtins.list[dict[str, Any]]:
+        """What subscriptions without a webhook have to tell; ``mark_read``: what is returned does not come again."""
+        return builtins.list(self._door.call("notices", mark_read=mark_read)["notices"])
+
+    def dead_letters(self) -> builtins.list[dict[str, Any]]:
+        """What webhooks could not deliver."""
+        return builtins.list(self._door.call("dead_letters")["letters"])
+
+    def redeliver(self, messages: Sequence[str] | None = None) -> int:
+        """Try dead letters anew, all or those with these ids; returns how many."""
+        return int(
+            self._door.call("redeliver", messages=None if messages is None else builtins.list(messages))["count"]
+        )
+
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
         before = time.perf_counter()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings
+from avmfs_config import Limits, SearchSettings, WebhookSettings
 
 from avmfs import paths
 from avmfs.access import Principal
@@ -50,6 +50,7 @@ class Surroundings:
     zone: tzinfo
     host: Callable[[str, dict[str, Any]], Any] | None = None
     digests: digests.Known = field(default_factory=digests.Known)  # of who knows what, as last laid out
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
 
 
 @dataclass(slots=True)

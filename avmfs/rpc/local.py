@@ -51,7 +51,14 @@ class LocalDoor:
             weights=settings.search.weights, absent=NO_DAEMON,
         )  # fmt: skip
         around = Surroundings(
-            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
+            self._store,
+            engine,
+            settings.search,
+            settings.limits,
+            time.time_ns,
+            LocalZone(),
+            self._host,
+            webhooks=settings.webhooks,
         )
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key))

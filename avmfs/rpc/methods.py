@@ -26,6 +26,7 @@ _MODULES = (
     "documents",
     "people",
     "discovery",
+    "subscriptions",
 )  # which import this one: they are loaded with the first call
 
 

@@ -19,6 +19,7 @@ from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
 from avmfs.store.protocol_discovery import DiscoveryReader
+from avmfs.store.protocol_outbox import OutboxReader
 from avmfs.store.protocol_people import PeopleReader
 
 
@@ -66,6 +67,8 @@ class Reader(Protocol):
     def people(self) -> PeopleReader: ...
     @property
     def discovery(self) -> DiscoveryReader: ...
+    @property
+    def outbox(self) -> OutboxReader: ...
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:

@@ -20,6 +20,7 @@ from avmfs.store import content, history, keys
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.reader_discovery import SqliteDiscovery
+from avmfs.store.reader_outbox import SqliteOutbox
 from avmfs.store.reader_people import PeopleReader
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
@@ -36,14 +37,7 @@ with recursive below(id) as (
 """
 _NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
 # Operations that change no file's contents or place.
-_UNTOLD = (
-    "tell",
-    "attributes",
-    "sudo",
-    "key",
-    "people",
-    "privacy",
-)
+_UNTOLD = ("tell", "attributes", "sudo", "key", "people", "privacy")
 _FIRST_LINE_BYTES = 400
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
@@ -69,6 +63,10 @@ class SqliteReader:
     @property
     def discovery(self) -> SqliteDiscovery:
         return SqliteDiscovery(self._db, self.who, self.visible, self.now)
+
+    @property
+    def outbox(self) -> SqliteOutbox:
+        return SqliteOutbox(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from avmfs.store.schema_discovery import DISCOVERY
+from avmfs.store.schema_outbox import OUTBOX
 from avmfs.store.schema_people import PEOPLE
 
 APPLICATION_ID: Final = 0x41564D46  # "AVMF"
@@ -169,5 +170,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _FIRST,
     PEOPLE,
     DISCOVERY,
+    OUTBOX,
 )
 VERSION: Final = len(MIGRATIONS)

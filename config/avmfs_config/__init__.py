@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
+    from avmfs_config.outbox import Hook, WebhookSettings
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.people import AgentSettings, QuotaSettings
     from avmfs_config.settings import (
@@ -32,6 +33,7 @@ __all__ = [
     "EmbeddingSettings",
     "Endpoint",
     "GossipSettings",
+    "Hook",
     "Limits",
     "Mount",
     "Paths",
@@ -41,6 +43,7 @@ __all__ = [
     "SearchSettings",
     "SearchWeights",
     "Settings",
+    "WebhookSettings",
     "check",
     "check_agent_id",
     "default_settings",
@@ -54,6 +57,7 @@ _MODULES = {
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
+    "outbox": ("Hook", "WebhookSettings"),
     "paths": ("Paths", "find_paths"),
     "people": ("AgentSettings", "QuotaSettings"),
     "settings": (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from avmfs_config.document import parse_document, read_document
 from avmfs_config.errors import ConfigError
+from avmfs_config.outbox import check_owner
 from avmfs_config.parse import Value
 from avmfs_config.paths import Paths, find_paths
 from avmfs_config.readers import read_mount, read_settings
@@ -37,7 +38,9 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     if given is None:
         return default_settings()
     entries = Value(path.name, "", given).entries()
-    return _over_defaults({name: value.data for name, value in entries.items()}, path.name, environ)
+    settings = _over_defaults({name: value.data for name, value in entries.items()}, path.name, environ)
+    check_owner(path, settings.hooks)
+    return settings
 
 
 def default_settings() -> Settings:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
 from avmfs_config.gossip import read_gossip
+from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, hook_readers
 from avmfs_config.parse import Reader, Value
 from avmfs_config.paths import expand_path
 from avmfs_config.people import check_groups, read_agents, read_group
@@ -84,6 +85,8 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "limits": lambda value: value.record(Limits, LIMITS),
         "agents": read_agents,
         "gossip": lambda value: read_gossip(value, environ),
+        "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
+        "hooks": lambda value: value.items(lambda item: item.record(Hook, hook_readers(_pattern))),
     }
 
 

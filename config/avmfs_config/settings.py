@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from avmfs_config.gossip import GossipSettings
+from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
 
 Access = Literal["rw", "ro", "none"]
@@ -179,6 +180,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     agents: Mapping[str, AgentSettings] = field(default_factory=dict)
     gossip: GossipSettings = field(default_factory=GossipSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    hooks: tuple[Hook, ...] = ()
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""

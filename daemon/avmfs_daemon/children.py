@@ -87,8 +87,10 @@ def run_index(spec: ChildSpec) -> None:
 
 
 def run_keeper(spec: ChildSpec) -> None:
-    """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
+    """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
+    delivered."""
     from avmfs.store.sqlite import open_attached
+    from avmfs_daemon.deliverer import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.keeper import SETTLE_S, Keeper
 
@@ -98,8 +100,22 @@ def run_keeper(spec: ChildSpec) -> None:
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
         keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,))
-        life.on_stop = lambda message: keeper.stop()
-        with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
+        deliverer = Deliverer(
+            store, spec.settings.webhooks, spec.settings.hooks, home=os.fspath(spec.database.parent),
+            report=lambda figures: life.tell({"figures": figures, "of": "outbox"}),
+        )  # fmt: skip
+
+        def stop(message: dict[str, object]) -> None:
+            deliverer.stop()
+            keeper.stop()
+
+        def wake(seq: int) -> None:
+            deliverer.wake()
+            keeper.wake()
+
+        life.on_stop = stop
+        with store.watch(wake, every_s=SETTLE_S):
+            deliverer.start()
             life.ready()
             keeper.run()
         digests.close()

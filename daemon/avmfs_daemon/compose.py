@@ -29,5 +29,14 @@ def open_memory(
         store.search_index, embedder, TokenCounter(settings.search.encoding), weights=settings.search.weights,
         cache_size=0,
     )  # fmt: skip
-    around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
+    around = Surroundings(
+        store,
+        engine,
+        settings.search,
+        settings.limits,
+        time.time_ns,
+        LocalZone(),
+        host,
+        webhooks=settings.webhooks,
+    )
     return Memory(around, Principal(spec.agent, spec.operator))

@@ -310,6 +310,7 @@ class Supervisor:
             "index": self._index_status(),
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
+            "outbox": self._figures.get("outbox", {}),
             "holder_pid": self._legacy.holder_pid,
             "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
         }

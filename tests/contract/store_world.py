@@ -312,6 +312,10 @@ _LEFT_OVER = {
         "select vector.id from vector join passage using(id) where vector.scope <> passage.scope",
     "words of no passage": "select distinct doc from posting where doc not in (select id from passage)",
     "hold of no node": "select node from hold where node not in (select id from node)",
+    "something to deliver to no subscription":
+        "select message from outbox where subscription not in (select id from subscription)",
+    "the outbox has looked past the log":
+        "select seq from outbox_cursor where seq > (select coalesce(max(seq), 0) from log)",
     "delivery of no message": "select message from delivery where message not in (select id from message)",
     "statistics that are not the sums":
         "select scope_stat.scope from scope_stat where passages <>"

@@ -418,6 +418,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "check_permission": {"user": "alice", "path": "/private/y.md", "action": "read"},
     "init_permissions": {"users": {}}, "create_key": {"actions": ["none"]},
     "who": {"q": "hello"}, "ask": {"question": "hello"}, "privacy": {}, "topics": {},
+    "subscribe": {"pattern": "/shared/*"}, "unsubscribe": {"pattern": "/shared/*"}, "subscriptions": {},
+    "dead_letters": {}, "redeliver": {}, "notices": {},
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from avmfs_config import (
     ConfigError,
     EmbeddingSettings,
     GossipSettings,
+    Hook,
     Limits,
     Mount,
     Paths,
@@ -28,6 +29,7 @@ from avmfs_config import (
     SearchSettings,
     SearchWeights,
     Settings,
+    WebhookSettings,
     agent_id,
     check,
     check_agent_id,
@@ -636,6 +638,8 @@ RECORDS: dict[type[Any], dict[str, Any]] = {
     AgentSettings: dict(people.AGENT),
     QuotaSettings: dict(people.QUOTA),
     GossipSettings: dict(gossip_readers({})),
+    WebhookSettings: dict(readers.WEBHOOKS),
+    Hook: dict(readers.hook_readers(readers._pattern)),
     Settings: dict(readers.settings_readers({})),
 }
 FIELDS = [(record, item) for record in RECORDS for item in dataclasses.fields(record)]
@@ -687,3 +691,53 @@ def test_every_reference_in_the_schema_resolves() -> None:
         return own + [found for item in node.values() for found in references(item)]
 
     assert {name.removeprefix("#/$defs/") for name in references(SCHEMA)} <= set(SCHEMA["$defs"])
+
+
+# --- webhooks and hooks
+
+HOOK = 'hooks:\n  - {pattern: "/memory/*", command: ["/bin/true", "-x"], event: write, timeout_s: 2}\n'
+
+
+def test_webhooks_and_hooks_are_read(settings_of: Any) -> None:
+    found = settings_of(HOOK + "webhooks: {allow: [127.0.0.1, 10.0.0.0/8, Build.Example., localhost], attempts: 3}\n")
+    assert found.hooks == (Hook("/memory/*", ("/bin/true", "-x"), "write", 2.0),)
+    assert found.webhooks == WebhookSettings(("127.0.0.1/32", "10.0.0.0/8", "build.example", "localhost"), 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('hooks: [{pattern: "/m", command: "rm -rf /"}]', "hooks[0].command: expected a list"),
+        ('hooks: [{pattern: "/m", command: [rm]}]', "hooks[0].command[0]: must be an absolute path"),
+        ('hooks: [{pattern: "/m", command: []}]', "hooks[0].command: needs a program"),
+        ('hooks: [{pattern: "/m", command: [/bin/true], event: tell}]', "hooks[0].event: expected any"),
+        ("webhooks: {allow: [http://x/]}", "webhooks.allow[0]: expected a host name"),
+        ("webhooks: {allow: [1.2.3]}", "webhooks.allow[0]: expected a host name"),
+    ],
+)
+def test_a_bad_webhook_or_hook_names_its_place(content: str, said: str, settings_of: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_of(content)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("writable", ["file", "directory"])
+def test_hooks_are_refused_in_a_file_that_everybody_can_write(writable: str, tmp_path: Path) -> None:
+    path = tmp_path / "config" / "config.yaml"
+    path.parent.mkdir()
+    path.write_text(HOOK)
+    assert load_settings(path, ENVIRON).hooks
+    (path if writable == "file" else path.parent).chmod(0o777)
+    with pytest.raises(ConfigError, match=r"hooks: .*can be written by everybody"):
+        load_settings(path, ENVIRON)
+    path.write_text("webhooks: {attempts: 2}\n")
+    assert load_settings(path, ENVIRON).webhooks.attempts == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_hooks_are_refused_in_a_file_of_another_user(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(HOOK)
+    os.chown(path, 12345, -1)
+    with pytest.raises(ConfigError, match="belongs to uid 12345"):
+        load_settings(path, ENVIRON)

@@ -68,5 +68,7 @@ def _load() -> None:
         "upkeep",
         "people",
         "discovery",
+        "subscribing",
+        "outbox",
     ):
         importlib.import_module(f"avmfs.store.commands.{module}")

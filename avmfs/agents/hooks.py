@@ -1,0 +1,80 @@
+"""Running one hook: an operator's command, told of one change on its standard input.
+
+Owns what the command gets and how it ends: no shell, a small environment, no descriptors of ours, a folder that is
+nobody's, a process group of its own that is killed when its time is over. Called by the deliverer's threads.
+
+Should this process be killed meanwhile, nobody is left to end the command: an alarm that it is started with does. A
+launcher sets it and becomes the command, since code of ours between fork and exec could hang in a process with threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+ALARM_LATER_S: Final = 2  # than who waits for it would end it
+SAID_BYTES: Final = 300  # of what a failed command wrote
+_LAUNCHER: Final = """
+import os, signal, sys
+signal.alarm(int(sys.argv[1]))
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(ignored, signal.SIG_DFL)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as e:
+    sys.exit(e.strerror)
+"""
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class HookFailed(Exception):
+    """The command did not end well."""
+
+
+def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
+    """All that the command finds in its environment. Values are data: nothing here is ever read by a shell."""
+    return {
+        "PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "AVM_HOOK_EVENT": str(event["event"]),
+        "AVM_HOOK_PATH": str(event["path"]).replace("\0", ""), "AVM_HOOK_ID": str(event["id"]),
+        "AVM_HOOK_VERSION": "" if event["version"] is None else str(event["version"]),
+        "AVM_HOOK_AUTHOR": str(event["agent_id"]),
+    }  # fmt: skip
+
+
+def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
+    """Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
+    try:
+        child = subprocess.Popen(
+            [*launcher, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=dict(environ), cwd="/", close_fds=True, start_new_session=True,
+        )  # fmt: skip
+    except OSError as e:
+        raise HookFailed(f"{command[0]}: {e.strerror}") from None
+    try:
+        _, said = child.communicate(stdin, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise HookFailed(f"{command[0]}: not done within {timeout_s:g} s") from None
+    finally:
+        _end(child)
+    if child.returncode != 0:
+        words = said.decode("utf-8", "replace").strip()[-SAID_BYTES:]
+        how = f"status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
+        raise HookFailed(f"{command[0]}: {how}{f': {words}' if words else ''}")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """The whole group: what it left behind may hold the pipe open, and has had its time."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()

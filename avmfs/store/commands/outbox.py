@@ -1,0 +1,236 @@
+"""The outbox: from rows of the log to deliveries, and what became of them.
+
+The log is the durable outbox: the row that a change appends in its own transaction is what will be delivered, so
+nothing can be lost between a change and its notice, and a write costs not one statement more, with subscriptions or
+without (DESIGN 3.1). One cursor for all subscriptions follows it: ``outbox_fill``, asked for by the keeper soon after
+commits, turns rows into deliveries and moves the cursor in one transaction. Rows written with each change would cost
+every write the matching of every pattern, before its reply, and would be no safer. A fill that power loss takes back is
+made again, with the same message ids.
+
+Who may see what is judged twice for the subscriber: by the scope that the row was written with, which is what was
+visible at the time (scopes are never changed, only replaced), and again whenever something is taken for delivery, by
+the rules and the node as they are then. What may not be seen is left out without a trace: no id, number or count tells
+that there was something.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from avmfs import paths
+from avmfs.access import Access, Principal
+from avmfs.store.commands import command, relaxed
+from avmfs.store.events import MAIL, Event
+from avmfs.store.filling import (
+    ARRIVED,
+    COLUMNS,
+    DEAD,
+    LETTERS,
+    LOOKED_AT,
+    OPEN,
+    SEALED,
+    Subscription,
+    fill,
+    keep_newest,
+)
+from avmfs.store.transaction import Tx
+
+NOTICES: Final = 1000  # that an agent has not read; the oldest go
+DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
+LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
+OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
+AT_A_TIME: Final = 2000  # events in one answer, or a single delivery
+JUDGED: Final = 20_000  # rows of the log, which has no index by node: writes would pay for it
+GONE: Final = frozenset({"remove", "rmdir"})
+
+
+@relaxed
+def outbox_fill(tx: Tx, limit: int = LOOKED_AT) -> dict[str, Any]:
+    """Look through the log from where the last call stopped, at most so many rows. {"more"}."""
+    tx.require_operator()
+    return {"more": fill(tx, limit)}
+
+
+@relaxed
+def collect_notices(tx: Tx) -> dict[str, Any]:
+    """What the asker's own subscriptions have for it by now can be read when this returns, also when no daemon runs."""
+    while fill(tx, LOOKED_AT):
+        pass
+    rows: list[Any] = tx.db.execute(
+        f"select {COLUMNS} from subscription where agent = ? and url is null and hook is null", (tx.who.name,)
+    ).fetchall()
+    for row in rows:
+        _take(tx, Subscription(*row), NOTICES)
+    return {}
+
+
+@relaxed
+def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int) -> dict[str, Any]:
+    """What is due now, of at most ``limit`` subscriptions that are not ``busy`` nor of an agent with ``full`` hands: up
+    to ``each`` deliveries of one, in their order; of one whose last try failed the first. {"subscriptions": [{"id",
+    "agent", "pattern", "mode", "url", "secret", "hook", "trusted", "failures", "deliveries": [{"turn", "message",
+    "attempts", "events"}]}], "moved"}: whether anything was done. Notices without a webhook arrive by this."""
+    tx.require_operator()
+    found: list[dict[str, Any]] = []
+    of_agent: Counter[str] = Counter()
+    moved = False
+    rows: list[Any] = tx.db.execute(
+        f"select {COLUMNS}, pattern, secret, trusted, failures from subscription where"
+        " (retry_at is null or retry_at <= :now or retry_at > :now + :longest)"
+        " and id not in (select value from json_each(:busy)) and agent not in (select value from json_each(:full))"
+        " and exists (select 1 from outbox where"
+        "  subscription = subscription.id and (state = :sealed or (state = :open and"
+        "  (due <= :now or due > :now + every))))"
+        " order by tried_at, id",
+        {"now": tx.now, "longest": LONGEST_PAUSE_NS, "busy": json.dumps(busy), "full": json.dumps(full),
+         "sealed": SEALED, "open": OPEN},
+    ).fetchall()  # fmt: skip
+    for row in rows:
+        subscription = Subscription(*row[:8])
+        pattern, secret, trusted, failures = row[8:]
+        if len(found) == limit or of_agent[subscription.agent] == OF_ONE_AGENT:
+            continue
+        moved = True
+        tx.db.execute("update subscription set tried_at = ? where id = ?", (tx.now, subscription.id))
+        arrives = subscription.url is None and subscription.hook is None
+        if deliveries := _take(tx, subscription, NOTICES if arrives else 1 if failures else each):
+            of_agent[subscription.agent] += 1
+            found.append({
+                "id": subscription.id, "agent": subscription.agent, "pattern": pattern, "mode": subscription.mode,
+                "url": subscription.url, "secret": secret, "hook": subscription.hook, "trusted": bool(trusted),
+                "failures": failures, "deliveries": deliveries,
+            })  # fmt: skip
+    return {"subscriptions": found, "moved": moved}
+
+
+@relaxed
+def outbox_report(
+    tx: Tx, subscription: int, sent: list[int], failed: int | None, error: str, dead: bool, retry_at: int | None
+) -> dict[str, Any]:
+    """What became of deliveries that were taken: ``sent`` (by turn) have been made, ``failed`` has not, and is tried
+    again at ``retry_at`` (ns) unless it is ``dead``."""
+    tx.require_operator()
+    for turn in sent:
+        tx.db.execute("delete from outbox where turn = ? and subscription = ?", (turn, subscription))
+    if sent:
+        tx.db.execute(
+            "update subscription set sent = sent + ?, failures = 0, retry_at = null where id = ?",
+            (len(sent), subscription),
+        )
+    if failed is not None:
+        tx.db.execute(
+            "update outbox set attempts = attempts + 1, error = ?, state = ? where turn = ? and subscription = ?",
+            (error, DEAD if dead else SEALED, failed, subscription),
+        )
+        if dead:
+            keep_newest(tx, subscription, DEAD, LETTERS)
+        tx.db.execute(
+            "update subscription set failures = failures + 1, retry_at = ? where id = ?", (retry_at, subscription)
+        )
+    return {}
+
+
+@command
+def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
+    """The asker's dead letters, or these of them, are tried anew, under the same ids. {"count"}."""
+    tx.db.execute(
+        "update outbox set state = ?1, due = 0, attempts = 0, error = null where state = ?2 and subscription in"
+        " (select id from subscription where agent = ?3)"
+        " and (?4 is null or message in (select value from json_each(?4)))",
+        (SEALED, DEAD, tx.who.name, None if messages is None else json.dumps(messages)),
+    )
+    count = tx.db.changes()
+    if count:
+        tx.db.execute("update subscription set failures = 0, retry_at = null where agent = ?", (tx.who.name,))
+    return {"count": count}
+
+
+@command
+def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
+    """The asker has read these notices. {"count"}."""
+    tx.db.execute(
+        "delete from outbox where state = ? and message in (select value from json_each(?)) and subscription in"
+        " (select id from subscription where agent = ?)",
+        (ARRIVED, json.dumps(messages), tx.who.name),
+    )
+    return {"count": tx.db.changes()}
+
+
+@relaxed
+def outbox_tidy(tx: Tx) -> dict[str, Any]:
+    """Drop what nobody needs any more: old dead letters, and times that have passed."""
+    tx.require_operator()
+    tx.db.execute("delete from outbox where state = ? and at < ?", (DEAD, tx.now - DEAD_KEPT_NS))
+    tx.db.execute(
+        "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?",
+        (tx.now,),
+    )
+    return {}
+
+
+# Taking --------------------------------------------------------------------------------------------------------
+
+
+def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
+    rows: list[Any] = tx.db.execute(
+        "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
+        " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"
+        " order by state desc, due, turn limit :each",
+        {"id": one.id, "sealed": SEALED, "open": OPEN, "now": tx.now, "every": one.every, "each": each},
+    ).fetchall()
+    taken: list[dict[str, Any]] = []
+    size = 0
+    for turn, message, attempts, path, packed, state in rows:
+        found = json.loads(packed)
+        size += len(found)
+        if size > AT_A_TIME and taken:
+            break
+        seen = [row for row in found if visible(tx, one.who, Event(*row))]
+        if not seen:
+            tx.db.execute("delete from outbox where turn = ?", (turn,))
+            continue
+        arrives = one.url is None and one.hook is None
+        if state == OPEN or arrives:
+            tx.db.execute(
+                "update outbox set state = ?, at = ? where turn = ?", (ARRIVED if arrives else SEALED, tx.now, turn)
+            )
+            if path is not None:
+                tx.db.execute(
+                    "insert or replace into outbox_throttle(subscription, path, at) values(?, ?, ?)",
+                    (one.id, path, tx.now),
+                )
+        if not arrives:
+            taken.append({"turn": turn, "message": message, "attempts": attempts, "events": seen})
+    if one.url is None and one.hook is None:
+        keep_newest(tx, one.id, ARRIVED, NOTICES)
+    return taken
+
+
+def visible(tx: Tx, who: Principal, event: Event) -> bool:
+    """May the subscriber be told of it now? It could see the row when it was written; since then rules may have
+    changed, and the node may have moved, been limited, expired or gone."""
+    if event.scope not in tx.known.scopes.visible_as_loaded(who):
+        return False
+    if event.path.startswith(MAIL):
+        return event.path == MAIL + who.name  # what lies in a mailbox was put there for its owner
+    parts = tuple(part for part in paths.raw(event.path).split(b"/") if part)
+    if tx.policy.scope(parts).access(who) < Access.READ:
+        return False
+    if event.event in GONE:
+        return True  # whoever saw it there can see that it is not
+    row = tx.db.execute("select scope, expires, parent from node where id = ?", (event.node,)).fetchone()
+    if row is not None and row[2] is not None:
+        return _sees(tx, who, [row[0]]) and (row[1] is None or row[1] > tx.now)
+    # It is gone: by what the log says of it since. What is too long ago to be looked up is not told.
+    if (tx.db.execute("select max(seq) from log").get or 0) - event.seq > JUDGED:
+        return False
+    later = tx.db.execute("select distinct scope from log where seq > ? and node = ?", (event.seq, event.node))
+    return _sees(tx, who, [scope for (scope,) in later])
+
+
+def _sees(tx: Tx, who: Principal, scopes: Iterable[int]) -> bool:
+    seen = tx.known.scopes.visible_as_loaded(who)
+    return all(scope in seen for scope in scopes)

@@ -1,0 +1,540 @@
+"""Subscriptions and their outbox: what is found for whom, when it is due, and what nobody may learn from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import apsw
+import pytest
+from store_world import ALICE, BOB, CAROL, Mode, World, rows
+
+from avmfs.access import Principal
+from avmfs.errors import Denied, Invalid, NotFound, OverQuota
+from avmfs.store import database, filling, schema
+from avmfs.store.commands import outbox
+from avmfs.store.commands.subscribing import PER_AGENT
+from avmfs.store.submit import OPERATOR
+
+URL = "https://example.com/hook"
+MINUTE = 60 * 10**9
+
+
+@pytest.fixture(params=["direct"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """The commands are the same where a daemon runs: one test below looks there, and tests/faults/test_outbox.py."""
+    return request.param  # type: ignore[no-any-return]
+
+
+def subscribe(world: World, who: Principal, pattern: str, mode: str = "realtime", **more: Any) -> dict[str, Any]:
+    return dict(world.do(who, "subscribe", **{"pattern": pattern, "mode": mode, "every": None, "url": URL, **more}))
+
+
+def take(world: World, **more: Any) -> list[dict[str, Any]]:
+    """All that is due now, after the log has been looked through."""
+    while world.do(OPERATOR, "outbox_fill")["more"]:
+        pass
+    asked = {"busy": [], "full": [], "limit": 16, "each": 100, **more}
+    return list(world.do(OPERATOR, "outbox_take", **asked)["subscriptions"])
+
+
+def told(taken: list[dict[str, Any]], agent: str | None = None) -> list[tuple[str, str]]:
+    """(event, path) of everything in it, in order."""
+    return [
+        (event[2], event[3])
+        for each in taken
+        if agent in (None, each["agent"])
+        for delivery in each["deliveries"]
+        for event in delivery["events"]
+    ]
+
+
+def done(world: World, taken: list[dict[str, Any]], **more: Any) -> None:
+    for each in taken:
+        sent = [delivery["turn"] for delivery in each["deliveries"]]
+        world.do(
+            OPERATOR, "outbox_report",
+            **{"subscription": each["id"], "sent": sent, "failed": None, "error": "", "dead": False, "retry_at": None,
+               **more},
+        )  # fmt: skip
+
+
+def notices(world: World, who: Principal) -> list[tuple[str, str]]:
+    world.do(who, "collect_notices")
+    with world.reading(who) as reader:
+        return [(event.event, event.path) for each in reader.outbox.notices() for event in each.events]
+
+
+# What is found
+
+
+@pytest.mark.parametrize("mode", ["direct", "attached"], indirect=True)
+def test_each_change_below_the_pattern_is_told_in_order_and_nothing_else(world: World) -> None:
+    world.write(ALICE, "/memory/shared/before.md", b"x")
+    subscribe(world, BOB, "/shared/*")
+    world.write(ALICE, "/memory/shared/a.md", b"x")
+    world.write(ALICE, "/memory/other.md", b"x")
+    world.mkdir(ALICE, "/memory/shared/d")
+    world.tag(ALICE, "/memory/shared/a.md", "t")
+    world.rename(ALICE, "/memory/shared/a.md", "/memory/shared/d/b.md")
+    world.rename(ALICE, "/memory/shared/before.md", "/memory/after.md")
+    world.unlink(ALICE, "/memory/shared/d/b.md")
+    assert told(take(world)) == [
+        ("create", "/memory/shared/a.md"), ("write", "/memory/shared/a.md"), ("mkdir", "/memory/shared/d"),
+        ("tags", "/memory/shared/a.md"), ("rename", "/memory/shared/d/b.md"), ("remove", "/memory/shared/before.md"),
+        ("remove", "/memory/shared/d/b.md"),
+    ]  # fmt: skip
+
+
+def test_every_delivery_has_an_id_that_stays_until_it_is_made(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    for n in range(3):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    first = take(world)
+    ids = [delivery["message"] for delivery in first[0]["deliveries"]]
+    assert len(set(ids)) == 6 and all(each.startswith("msg_") for each in ids)
+    assert [delivery["message"] for delivery in take(world)[0]["deliveries"]] == ids  # as after a kill
+    done(world, first)
+    assert take(world) == []
+    with world.reading(BOB) as reader:
+        assert reader.outbox.subscriptions()[0].sent == 6
+
+
+def test_a_store_without_subscriptions_keeps_no_outbox_and_later_ones_hear_of_later_changes_only(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"x")
+    with world.reading(OPERATOR) as reader:
+        assert not reader.outbox.behind()
+    subscribe(world, BOB, "/memory/*")
+    assert take(world) == []
+    world.do(BOB, "unsubscribe", pattern="/memory/*")
+    world.write(ALICE, "/memory/b", b"x")
+    subscribe(world, BOB, "/memory/*")
+    assert take(world) == []
+
+
+def test_a_notice_is_not_of_what_its_reader_did_and_a_webhook_is(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    subscribe(world, BOB, "/memory/*", url=None)
+    world.write(BOB, "/memory/mine", b"x")
+    world.write(ALICE, "/memory/hers", b"x")
+    assert ("write", "/memory/mine") in told(take(world)) and ("write", "/memory/hers") in told(take(world))
+    assert notices(world, BOB) == [("create", "/memory/hers"), ("write", "/memory/hers")]
+
+
+def test_mail_can_be_followed_by_its_receiver_only_and_only_by_name(world: World) -> None:
+    for pattern in ("/tell/alice", "/tell/*", "/tell/alice*", "/tell"):
+        with pytest.raises(Invalid):
+            subscribe(world, BOB, pattern)
+    subscribe(world, BOB, "/tell/me")
+    subscribe(world, BOB, "/*", url="https://example.com/all")
+    subscribe(world, ALICE, "/tell/alice", url=None)
+    limits = {"expires": None, "body_limit": 1000, "unread_limit": 100}
+    world.do(ALICE, "tell", recipient="bob", body="secret words", priority="urgent", **limits)
+    world.do(BOB, "tell", recipient="alice", body="secret words", priority="low", **limits)
+    assert told(take(world)) == [("tell", "/tell/bob")]
+    assert notices(world, ALICE) == [("tell", "/tell/alice")]
+    assert "secret words" not in str(rows(world.path, "select events from outbox"))
+
+
+# Privacy
+
+
+def test_what_a_subscriber_may_not_see_leaves_no_trace(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    subscribe(world, BOB, "/memory/*", url=None)
+    world.write(ALICE, "/memory/a", b"x")
+    with world.reading(BOB) as reader:
+        before = reader.outbox.subscriptions()
+    seen = told(take(world))
+    with world.reading(BOB) as reader:
+        one_alone = [reader.outbox.subscriptions(), len(reader.outbox.notices())]
+    for n in range(20):
+        world.write(ALICE, f"/memory/private/alice/{n}", b"x")
+    assert told(take(world)) == seen
+    with world.reading(BOB) as reader:
+        assert [reader.outbox.subscriptions(), len(reader.outbox.notices())] == one_alone != [before, 0]
+    world.write(ALICE, "/memory/z", b"x")
+    assert told(take(world))[-1] == ("write", "/memory/z")
+
+
+def test_visibility_is_judged_at_the_change(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/private/alice/n.md", b"while it was hers")
+    world.rename(ALICE, "/memory/private/alice/n.md", "/memory/shared/n.md")
+    world.write(ALICE, "/memory/shared/n.md", b"for all")
+    assert told(take(world)) == [("create", "/memory/shared/n.md"), ("write", "/memory/shared/n.md")]
+
+
+def test_visibility_is_judged_again_at_delivery(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    for name in ("moved", "limited", "expired", "gone", "there"):
+        world.write(ALICE, f"/memory/shared/{name}", b"x")
+    assert len(told(take(world))) == 10  # taken, and the receiver was not there
+    world.rename(ALICE, "/memory/shared/moved", "/memory/private/alice/moved")
+    world.share(ALICE, "/memory/shared/limited", "alice", "carol")
+    node = world.node(ALICE, "/memory/shared/expired").id
+    world.do(ALICE, "set_ttl", node=node, expires=world.clock() + MINUTE)
+    world.share(ALICE, "/memory/shared/gone", "alice", "carol")
+    world.unlink(ALICE, "/memory/shared/gone")
+    world.clock.advance(120)
+    left = told(take(world))
+    writes = [path for event, path in left if event == "write"]
+    assert writes == ["/memory/shared/there"]
+    # What could be seen and has vanished from sight is told as removed, which a look would tell too.
+    assert {path for event, path in left if event == "remove"} == {
+        "/memory/shared/moved", "/memory/shared/limited", "/memory/shared/gone",
+    }  # fmt: skip
+    assert not any("private" in path for _, path in left)
+
+
+def test_a_rule_that_hides_a_place_holds_for_what_already_waits(build: Any) -> None:
+    world: World = build()
+    subscribe(world, BOB, "/memory/*")
+    subscribe(world, CAROL, "/memory/*")
+    world.write(ALICE, "/memory/shared/plan.md", b"x")
+    world.write(ALICE, "/memory/shared/gone.md", b"x")
+    world.unlink(ALICE, "/memory/shared/gone.md")
+    assert len(told(take(world))) == 10
+    world.restart([("/memory/shared/*", "none", ("bob",)), ("/memory/*", "rw", None)])
+    taken = take(world)
+    assert told(taken, "bob") == [] and len(told(taken, "carol")) == 5
+
+
+def test_notices_and_dead_letters_hide_what_may_not_be_seen_any_more(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", url=None)
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/shared/a", b"x")
+    assert len(notices(world, BOB)) == 2
+    taken = take(world)
+    for delivery in taken[0]["deliveries"]:
+        done(world, taken, sent=[], failed=delivery["turn"], error="no", dead=True)
+    with world.reading(BOB) as reader:
+        assert len(reader.outbox.dead()) == 2
+    world.rename(ALICE, "/memory/shared/a", "/memory/private/alice/a")
+    assert notices(world, BOB) == [("remove", "/memory/shared/a")]
+    with world.reading(BOB) as reader:
+        assert reader.outbox.dead() == []
+
+
+def test_an_operators_subscription_sees_with_its_agents_eyes(world: World) -> None:
+    subscribe(world, Principal("bob", operator=True), "/memory/*")
+    world.write(ALICE, "/memory/private/alice/n", b"x")
+    assert take(world) == []
+
+
+def test_an_agent_touches_only_its_own_and_the_outbox_only_the_operator(world: World) -> None:
+    subscribe(world, ALICE, "/memory/*")
+    subscribe(world, ALICE, "/memory/*", url=None)
+    world.write(BOB, "/memory/a", b"x")
+    taken = take(world)
+    done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], dead=True)
+    with world.reading(ALICE) as reader:
+        dead = [letter.message for letter in reader.outbox.dead()]
+    assert len(dead) == 1 and len(notices(world, ALICE)) == 2
+    unread = [row[0] for row in rows(world.path, "select message from outbox where state = 3")]
+    with world.reading(BOB) as reader:
+        assert (reader.outbox.subscriptions(), reader.outbox.dead(), reader.outbox.notices()) == ([], [], [])
+        for question in (lambda: reader.outbox.subscriptions(everybody=True), reader.outbox.figures):
+            with pytest.raises(Denied):
+                question()
+    with pytest.raises(NotFound):
+        world.do(BOB, "unsubscribe", pattern="/memory/*")
+    assert world.do(BOB, "redeliver", messages=dead) == {"count": 0}
+    assert world.do(BOB, "forget_notices", messages=unread) == {"count": 0}
+    for command, arguments in (
+        ("outbox_fill", {}), ("outbox_take", {"busy": [], "full": [], "limit": 1, "each": 1}), ("outbox_tidy", {}),
+        ("set_hooks", {"hooks": []}),
+        ("outbox_report", {"subscription": 1, "sent": [], "failed": None, "error": "", "dead": False, "retry_at": 0}),
+    ):  # fmt: skip
+        with pytest.raises(Denied):
+            world.do(BOB, command, **arguments)
+    assert world.do(ALICE, "forget_notices", messages=unread) == {"count": 2}
+    assert notices(world, ALICE) == []
+
+
+# Modes
+
+
+def test_throttled_tells_the_last_state_of_a_path_once_in_its_time(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "throttled", every=MINUTE)
+    for text in (b"1", b"2", b"3"):
+        world.write(ALICE, "/memory/a", text)
+    world.write(ALICE, "/memory/b", b"1")
+    first = take(world)
+    assert [(event[3], event[5]) for each in first[0]["deliveries"] for event in each["events"]] == [
+        ("/memory/a", world.document(ALICE, "/memory/a").head), ("/memory/b", 1),
+    ]  # fmt: skip
+    done(world, first)
+    world.clock.advance(5)
+    world.write(ALICE, "/memory/a", b"4")
+    world.write(ALICE, "/memory/c", b"1")
+    second = take(world)
+    assert told(second) == [("write", "/memory/c")]
+    done(world, second)
+    world.clock.advance(30)
+    world.write(ALICE, "/memory/a", b"5")
+    assert take(world) == []
+    world.clock.advance(26)
+    third = take(world)
+    assert told(third) == [("write", "/memory/a")]
+    assert third[0]["deliveries"][0]["events"][0][5] == world.document(ALICE, "/memory/a").head
+
+
+def test_a_name_that_is_no_text_holds_nothing_up(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "throttled", every=MINUTE)
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE, url=None)
+    world.write(ALICE, "/memory/\udcff\udcfe.md", b"x")
+    assert told(take(world)) == [("write", "/memory/\udcff\udcfe.md")]
+    world.clock.advance(61)
+    assert notices(world, BOB) == [("create", "/memory/\udcff\udcfe.md"), ("write", "/memory/\udcff\udcfe.md")]
+
+
+def test_batched_tells_what_came_together_as_one(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    world.write(ALICE, "/memory/a", b"1")
+    assert take(world) == []
+    world.clock.advance(30)
+    world.write(ALICE, "/memory/b", b"1")
+    assert take(world) == []
+    world.clock.advance(31)
+    taken = take(world)
+    assert len(taken[0]["deliveries"]) == 1
+    assert [path for event, path in told(taken) if event == "write"] == ["/memory/a", "/memory/b"]
+    world.write(ALICE, "/memory/c", b"1")  # what has left once is closed
+    again = take(world)
+    assert told(again) == told(taken)
+    done(world, again)
+    world.clock.advance(61)
+    assert ("write", "/memory/c") in told(take(world)) and len(told(take(world))) == 2
+
+
+def test_a_batch_that_is_full_leaves_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    for n in range(filling.BATCH_EVENTS // 2 + 2):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    taken = take(world)
+    assert [len(each["events"]) for each in taken[0]["deliveries"]] == [filling.BATCH_EVENTS]
+    done(world, taken)
+    world.clock.advance(61)
+    assert len(told(take(world))) == 4
+
+
+def test_a_digest_sums_up_each_path(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
+    for text in (b"1", b"2", b"3"):
+        world.write(ALICE, "/memory/a", text)
+        assert take(world) == []
+    world.clock.advance(3601)
+    ((event,),) = [each["events"] for each in take(world)[0]["deliveries"]]
+    assert (event[2], event[3], event[8]) == ("write", "/memory/a", 4)  # made, and written three times
+
+
+def test_a_clock_that_jumps_back_holds_nothing_up(world: World) -> None:
+    world.clock.advance(2 * 86400)
+    subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+    world.write(ALICE, "/memory/a", b"1")
+    assert take(world) == []
+    world.clock.advance(-86400)
+    assert len(told(take(world))) == 2
+
+
+# Failing
+
+
+def test_deliveries_of_one_subscription_wait_for_the_first_and_others_do_not(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    subscribe(world, CAROL, "/memory/*")
+    for n in range(3):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    taken = {each["agent"]: each for each in take(world)}
+    turns = [delivery["turn"] for delivery in taken["bob"]["deliveries"]]
+    later = world.clock() + MINUTE
+    done(world, [taken["bob"]], sent=turns[:2], failed=turns[2], error="down", retry_at=later)
+    assert [each["agent"] for each in take(world)] == ["carol"]
+    with world.reading(BOB) as reader:
+        (mine,) = reader.outbox.subscriptions()
+        assert (mine.sent, mine.waiting, mine.error, mine.retry_at) == (2, 4, "down", later)
+    world.clock.advance(61)
+    again = {each["agent"]: each for each in take(world)}["bob"]
+    assert [each["turn"] for each in again["deliveries"]] == turns[2:3], "one try finds out whether it is back"
+    assert again["failures"] == 1 and again["deliveries"][0]["attempts"] == 1
+    done(world, [again])
+    assert [each["turn"] for each in {each["agent"]: each for each in take(world)}["bob"]["deliveries"]] == turns[3:]
+
+
+def test_a_dead_letter_is_delivered_anew_under_its_id(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/a", b"x")
+    taken = take(world)
+    first = taken[0]["deliveries"][0]
+    done(world, taken, sent=[], failed=first["turn"], error="answered 500", dead=True)
+    with world.reading(BOB) as reader:
+        (letter,) = reader.outbox.dead()
+    assert (letter.message, letter.error, letter.attempts) == (first["message"], "answered 500", 1)
+    assert first["message"] not in [each["message"] for each in take(world)[0]["deliveries"]]
+    assert world.do(BOB, "redeliver", messages=["msg_other"]) == {"count": 0}
+    assert world.do(BOB, "redeliver", messages=[first["message"]]) == {"count": 1}
+    back = take(world)[0]["deliveries"][0]
+    assert (back["message"], back["attempts"], back["events"]) == (first["message"], 0, first["events"])
+
+
+def test_a_queue_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "QUEUED", 5)
+    subscribe(world, BOB, "/memory/*")
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    assert len(told(take(world))) == 5
+    with world.reading(BOB) as reader:
+        assert len(reader.outbox.dead()) == 3
+
+
+def test_of_what_nobody_reads_the_newest_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "NOTICES", 3)
+    monkeypatch.setattr(outbox, "LETTERS", 2)
+    subscribe(world, BOB, "/memory/*", url=None)
+    subscribe(world, BOB, "/memory/*")
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+        notices(world, BOB)
+    assert notices(world, BOB) == [("write", "/memory/2"), ("create", "/memory/3"), ("write", "/memory/3")]
+    taken = take(world)
+    for delivery in taken[0]["deliveries"]:
+        done(world, taken, sent=[], failed=delivery["turn"], dead=True)
+    with world.reading(BOB) as reader:
+        assert [letter.message for letter in reader.outbox.dead()] == [
+            delivery["message"] for delivery in taken[0]["deliveries"][-2:]
+        ]
+
+
+def test_tidying_drops_old_dead_letters_and_no_notices(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", url=None)
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/a", b"x")
+    taken = take(world)
+    done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], dead=True)
+    world.do(OPERATOR, "outbox_tidy")
+    with world.reading(BOB) as reader:
+        assert len(reader.outbox.dead()) == 1 and len(reader.outbox.notices()) == 2
+    world.clock.advance(31 * 86400)
+    world.do(OPERATOR, "outbox_tidy")
+    with world.reading(BOB) as reader:
+        assert reader.outbox.dead() == [] and len(reader.outbox.notices()) == 2
+
+
+# Making and ending
+
+
+def test_a_secret_is_shown_once_and_asking_again_changes_the_mode(world: World) -> None:
+    made = subscribe(world, BOB, "/shared/*")
+    assert made["secret"].startswith("whsec_") and made["new"]
+    again = subscribe(world, BOB, "/shared/*", "throttled", every=MINUTE)
+    assert again == {"number": made["number"], "secret": None, "new": False, "every": MINUTE}
+    assert subscribe(world, BOB, "/shared/*", url="https://example.com/2")["secret"] not in (None, made["secret"])
+    assert world.do(BOB, "unsubscribe", pattern="/shared/*", url=URL) == {"ended": 1}
+    assert world.do(BOB, "unsubscribe", pattern="/shared/*") == {"ended": 1}
+    assert rows(world.path, "select * from subscription") == [] == rows(world.path, "select * from outbox")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"pattern": "memory/*"}, {"pattern": ""}, {"pattern": "/" + "*" * 40}, {"pattern": "/" + "a" * 5000},
+        {"pattern": "/a\nb"}, {"mode": "often"}, {"mode": "batched", "every": 0}, {"every": -1},
+        {"mode": "digest", "every": 10**18}, {"url": ""}, {"url": "http://" + "x" * 3000},
+    ],
+)  # fmt: skip
+def test_a_bad_subscription_is_refused(world: World, asked: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        subscribe(world, BOB, **{"pattern": "/memory/*", **asked})
+    assert rows(world.path, "select * from subscription") == []
+
+
+def test_one_agent_has_so_many_and_others_their_own(world: World) -> None:
+    for n in range(PER_AGENT):
+        subscribe(world, BOB, f"/memory/{n}")
+    with pytest.raises(OverQuota):
+        subscribe(world, BOB, "/memory/more")
+    assert subscribe(world, ALICE, "/memory/*")["number"] == 1
+
+
+def test_hooks_are_what_the_configuration_says_now(world: World) -> None:
+    hook = {"pattern": "/memory/*", "event": "write", "command": ["/bin/true"], "timeout_s": 1.0}
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook]) == {"added": 1, "ended": 0}
+    assert world.do(OPERATOR, "set_hooks", hooks=[hook]) == {"added": 0, "ended": 0}
+    world.write(ALICE, "/memory/private/alice/x", b"x")
+    taken = take(world)
+    assert told(taken) == [("write", "/memory/private/alice/x")], "an operator's hook sees all, of the event it names"
+    assert json.loads(taken[0]["hook"])["command"] == ["/bin/true"] and taken[0]["secret"] is None
+    assert world.do(OPERATOR, "set_hooks", hooks=[]) == {"added": 0, "ended": 1}
+    assert take(world) == []
+    with world.reading(OPERATOR) as reader:
+        assert reader.outbox.subscriptions(everybody=True) == []
+
+
+# Cost and durability
+
+
+def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:
+    world = World(tmp_path, "direct")
+    try:
+        ran: list[str] = []
+        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        world.write(ALICE, "/memory/a", b"0")
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        world.write(ALICE, "/memory/a", b"1")
+        without = len(ran)
+        applier.db.trace_v2(0)
+        for n in range(50):
+            subscribe(world, BOB, "/memory/*", url=f"https://example.com/{n}")
+        ran.clear()
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        world.write(ALICE, "/memory/a", b"2")
+        assert len(ran) == without > 5
+        applier.db.trace_v2(0)
+    finally:
+        world.close()
+
+
+def test_looking_through_many_changes_for_many_subscriptions_takes_few_statements(tmp_path: Any) -> None:
+    world = World(tmp_path, "direct")
+    try:
+        for n in range(50):
+            subscribe(world, BOB, f"/memory/other/{n}/*")
+        for n in range(100):
+            world.write(ALICE, f"/memory/{n}", b"1")
+        ran: list[str] = []
+        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        assert not world.do(OPERATOR, "outbox_fill", limit=1000)["more"]
+        applier.db.trace_v2(0)
+        assert 3 < len(ran) < 15, ran
+        with world.reading(OPERATOR) as reader:
+            assert not reader.outbox.behind()
+    finally:
+        world.close()
+
+
+def test_a_store_of_the_first_version_gets_its_outbox(tmp_path: Any) -> None:
+    path = tmp_path / "avm.db"
+    db = apsw.Connection(str(path))
+    database.run(db, f"pragma application_id = {schema.APPLICATION_ID}")
+    database.run(db, schema.MIGRATIONS[0])
+    database.run(db, "pragma user_version = 1")
+    db.close()
+    world = World(tmp_path, "direct")
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/a", b"x")
+    assert len(told(take(world))) == 2
+    world.close()
+
+
+def test_the_ids_of_a_fill_that_was_lost_come_again(tmp_path: Any) -> None:
+    world = World(tmp_path, "direct")
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/a", b"x")
+    first = [delivery["message"] for delivery in take(world)[0]["deliveries"]]
+    db = apsw.Connection(str(world.path))  # as if power had been lost before the fill was on the disk
+    database.run(db, "delete from outbox; update outbox_cursor set seq = (select since from subscription)")
+    db.close()
+    assert [delivery["message"] for delivery in take(world)[0]["deliveries"]] == first
+    world.close()

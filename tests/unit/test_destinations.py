@@ -1,0 +1,122 @@
+"""Where a webhook may go: every way that is known to write a private address, and names that resolve to one."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import pytest
+
+from avmfs.agents.destinations import Allowed, check, parse, public, vetted
+from avmfs.errors import Denied, Invalid
+
+NOBODY = Allowed()
+PRIVATE = (
+    "127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+    "169.254.169.254", "100.64.0.1", "100.127.255.255", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.51.100.1",
+    "203.0.113.5", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "192.88.99.1",
+    "::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "fe80::1", "fec0::1",
+    "fc00::1", "fd00:ec2::254", "ff02::1", "64:ff9b::7f00:1", "64:ff9b::8.8.8.8", "64:ff9b:1::1", "2002:7f00:1::1",
+    "2002:808:808::1", "2001::1", "2001:db8::1", "100::1",
+)  # fmt: skip
+PUBLIC = ("8.8.8.8", "1.1.1.1", "100.63.255.255", "172.32.0.1", "2606:4700:4700::1111", "::ffff:8.8.8.8")
+
+
+def url(host: str) -> str:
+    return f"http://[{host}]/hook" if ":" in host else f"http://{host}/hook"
+
+
+@pytest.mark.parametrize("host", PRIVATE)
+def test_a_private_address_is_refused_when_named_and_when_resolved(host: str) -> None:
+    assert not public(ipaddress.ip_address(host))
+    with pytest.raises(Denied, match=r"webhooks\.allow in config\.yaml"):
+        check(url(host), NOBODY)
+    with pytest.raises(Denied, match=r"webhooks\.allow in config\.yaml"):
+        vetted(parse("https://example.com/"), NOBODY, answering(host))
+
+
+@pytest.mark.parametrize("host", PUBLIC)
+def test_a_public_address_may_be_reached(host: str) -> None:
+    assert check(url(host), NOBODY).host == host
+    assert vetted(parse("https://example.com/"), NOBODY, answering(host))[0][4][0] == host
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["2130706433", "0x7f000001", "0x7f.1", "127.1", "127.0.1", "0177.0.0.1", "017700000001", "127.0.0.0x1",
+     "127.0.0.1.1", "1.2.3", "0", "0x", "256.256.256.256"],
+)  # fmt: skip
+def test_an_address_in_odd_numbers_is_no_address(odd: str) -> None:
+    with pytest.raises(Invalid):
+        check(f"http://{odd}/", Allowed(("127.0.0.0/8",), operator=True))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["ftp://example.com/", "file:///etc/passwd", "gopher://x/", "//example.com/", "example.com", "http://", "http:///x",
+     "http://user@example.com/", "http://a:b@example.com/", "http://evil.com@127.0.0.1/", "http://example.com:0/",
+     "http://example.com:99999/", "http://example.com:x/", "http://exa mple.com/", "http://example.com/\r\nX: y",
+     "http://example.com/a b", "http://ex\u00e4mple.com/", "http://example.com#x", "http://example.com\\@127.0.0.1/",
+     "http://[::1%25lo]/", "http://[::1%lo]/", "http://[127.0.0.1]/", "http://[::1", "http://-a.com/", "http://a..b/",
+     "http://" + "a" * 64 + ".com/", "http://exam\tple.com/"],
+)  # fmt: skip
+def test_what_is_no_plain_address_is_refused(bad: str) -> None:
+    with pytest.raises(Invalid):
+        check(bad, Allowed(("127.0.0.0/8", "::1/128"), operator=True))
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "a.localhost", "ip6-localhost"])
+def test_names_of_this_machine_are_refused_before_anybody_is_asked(host: str) -> None:
+    with pytest.raises(Denied):
+        check(f"http://{host}:3000/hook", NOBODY)
+    assert check(f"http://{host}:3000/hook", Allowed((), operator=True)).port == 3000
+    assert check(f"http://{host}:3000/hook", Allowed(("127.0.0.1/32",)))
+
+
+def test_an_operator_may_name_this_machine_and_nothing_else_private() -> None:
+    operator = Allowed((), operator=True)
+    for host in ("127.0.0.1", "::1"):
+        assert check(url(host), operator)
+    for host in ("10.0.0.1", "169.254.169.254", "0.0.0.0", "::", "fe80::1"):
+        with pytest.raises(Denied):
+            check(url(host), operator)
+    # A name that says it is elsewhere does not become this machine by what it resolves to.
+    with pytest.raises(Denied):
+        vetted(parse("http://example.com/"), operator, answering("127.0.0.1"))
+    assert vetted(parse("http://localhost/"), operator, answering("127.0.0.1"))
+
+
+def test_the_allow_list_takes_networks_addresses_and_names() -> None:
+    allowed = Allowed(("10.0.0.0/8", "192.168.1.5/32", "build.internal", "fd00::/8"))
+    for host in ("10.255.0.1", "192.168.1.5", "fd12::1", "::ffff:10.1.1.1"):
+        assert check(url(host), allowed)
+    for host in ("192.168.1.6", "127.0.0.1", "fe80::1"):
+        with pytest.raises(Denied):
+            check(url(host), allowed)
+    assert vetted(parse("http://build.internal/"), allowed, answering("172.16.0.9"))
+    with pytest.raises(Denied):
+        vetted(parse("http://other.internal/"), allowed, answering("172.16.0.9"))
+
+
+def test_of_several_addresses_only_good_ones_are_connected_to() -> None:
+    found = vetted(parse("http://example.com/"), NOBODY, answering("127.0.0.1", "8.8.8.8", "fe80::1%eth0", "10.0.0.1"))
+    assert [each[4][0] for each in found] == ["8.8.8.8"]
+
+
+def test_parts_of_an_address() -> None:
+    found = parse("HTTPS://Example.com./a/b?c=d&e")
+    assert (found.secure, found.host, found.port, found.target) == (True, "example.com", 443, "/a/b?c=d&e")
+    assert found.header == "example.com" and parse("http://[::1]:8080").header == "[::1]:8080"
+    assert parse("http://example.com:443/").header == "example.com:443" and parse("http://a.b").target == "/"
+
+
+def answering(*hosts: str) -> Any:
+    def resolve(host: str, port: int, **more: Any) -> list[Any]:
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (each, port, 0, 0)) if ":" in each
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
+            for each in hosts
+        ]  # fmt: skip
+
+    return resolve
