@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from avmfs.errors import Invalid
+from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.numbers import Numbers
@@ -169,7 +169,11 @@ class OpenFiles:
         if not isinstance(handle, VirtualHandle):
             return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
         if not self._handles.written(fh, request.unique):
-            handle.write(offset, data, append=append, sync=sync)
+            try:
+                handle.write(offset, data, append=append, sync=sync)
+            except AvmError:
+                self._handles.went_on(fh, handle)  # what was refused stays so
+                raise
             self._handles.went_on(fh, handle, request.unique, data)
         return p.WRITE_OUT.pack(len(data), 0)
 

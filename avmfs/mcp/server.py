@@ -48,7 +48,17 @@ class _Call:
         self._context = context
 
     def door(self, method: str, **arguments: Any) -> Any:
-        said = self._session.call(method, arguments)
+        return self._ask(self._session, method, arguments)
+
+    def patient(self, method: str, **arguments: Any) -> Any:
+        session = self._session.another()
+        try:
+            return self._ask(session, method, arguments)
+        finally:
+            session.close()
+
+    def _ask(self, session: Session, method: str, arguments: dict[str, Any]) -> Any:
+        said = session.call(method, arguments)
         self.urgent = said.urgent
         return said.result
 

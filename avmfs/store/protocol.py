@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
-from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+from avmfs.node import Change, Document, Entry, Link, Mark, Node, Version
+from avmfs.store.protocol_mail import MailReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ class Reader(Protocol):
     who: Principal
     visible: Visible
     now: int
+
+    @property
+    def mail(self) -> MailReader: ...
 
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
@@ -117,9 +121,6 @@ class Reader(Protocol):
     def counts(self, under: int) -> Counts: ...
     def tag_counts(self, under: int) -> list[tuple[str, int]]: ...
     def agents(self) -> list[str]: ...
-    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
-        """The asker's mail: unread first, urgent first, then newest first; expired mail is gone."""
-        ...
 
 
 class Store(Protocol):

@@ -411,9 +411,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "read": {"path": "/private/y.md"}, "write": {"path": "/private/y.md", "data": b"z"}, "entries": {},
     "remove": {"path": "/private/none"}, "move": {"source": "/private/none", "target": "/private/none2"},
     "make_directory": {"path": "/private/dir"}, "search": {"q": "hello"}, "recall": {"q": "hello"},
-    "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
-    "urgent": {}, "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"},
-    "history": {"path": "/private/y.md"}, "recent": {}, "watch": {},
+    "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {},
+    "delete_mail": {}, "unread": {}, "warmup": {}, "urgent": {},
+    "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"}, "history": {"path": "/private/y.md"},
+    "recent": {}, "watch": {},
 }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def queries(view: View) -> list[str]:
         "peek": "1", "from": "1", "to": "2", "max_tokens": "100", "min_relevance": "0", "strategy": "recency",
         "cite": "path", "mark": "read",
         "format": "jsonl", "wait": "0.01", "depth": "2", "days": "9", "name": "RSI", "path": "/shared/note.md",
-        "sentences": "3",
+        "sentences": "3", "unread": "1",
     }  # fmt: skip
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
