@@ -100,6 +100,8 @@ class OpenFiles:
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._session.must_not_wait_for(request.node, self._tree)
+            if self._tree.injection is not None and not self._session.may_block():
+                raise Later  # it reads the whole file
             if self._replies.settle(request.node) and self._replies.caching:
                 self._session.drop_attributes(request.node)  # what is read next depends on the size
             if open_flags & p.OPEN_KILL_SUIDGID:

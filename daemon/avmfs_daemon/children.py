@@ -95,7 +95,9 @@ def run_keeper(spec: ChildSpec) -> None:
         assert spec.embedding is not None
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
-        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}))
+        keeper = Keeper(
+            store, embedder, report=lambda figures: life.tell({"figures": figures}), limits=spec.settings.limits
+        )
         life.on_stop = lambda message: keeper.stop()
         with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()
