@@ -1,4 +1,4 @@
-"""avm tell, inbox."""
+"""avm tell, inbox, pending."""
 
 from __future__ import annotations
 
@@ -60,6 +60,16 @@ def inbox_(
         memory.urgent = ""  # it has just been shown
     if wait and all(message["read"] for message in found["messages"]):
         ctx.exit(1)
+
+
+@click.command("pending", cls=Command)
+@click.pass_context
+def pending_(ctx: click.Context) -> None:
+    """What waits for you: unread messages, and files that have changed since you marked them as read."""
+    with door(ctx) as memory:
+        found = memory.call("pending")
+        text = found.pop("text")
+        show(ctx, found, text)
 
 
 def _lines(messages: list[dict[str, Any]]) -> str:

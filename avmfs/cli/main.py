@@ -36,6 +36,7 @@ COMMANDS = {
     "remember": ("finding", "Store a new memory."),
     "tell": ("mail", "Send a message to an agent or @all."),
     "inbox": ("mail", "Show messages, unread first."),
+    "pending": ("mail", "What waits for you: messages, and changes since you last looked."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
     "warmup": ("setup", "Load the embedding model and say which."),
     "doctor": ("health", "Look for what is wrong with installation, configuration and store."),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.rpc.methods import method
 from avmfs.views.messages import await_mail
+from avmfs.views.pending import shown, waiting
 
 WAIT_S = 60.0  # the longest that one call of ``inbox`` waits: whoever wants more asks again
 POLL_S = 0.5  # between two looks where nobody says when something has come
@@ -65,6 +67,27 @@ def unread(memory: Memory) -> dict[str, int]:
     """How much is unread: {"urgent", "normal", "low"}."""
     with memory.reading() as reader:
         return reader.mail.counts().unread
+
+
+@method
+def pending(memory: Memory) -> dict[str, Any]:
+    """What waits for this agent. {"unread", "files": [{"path", "handle", "read", "version", "author", "at"}],
+    "directories": [{"path", "changed", "more"}], "text"}."""
+    found = waiting(memory)
+    return {
+        "unread": found.unread,
+        "files": [
+            {
+                "path": paths.text(path), "handle": f"@{each.handle}", "read": each.read, "version": each.version,
+                "author": each.author, "at": mail.iso(each.at),
+            }
+            for path, each in found.files
+        ],
+        "directories": [
+            {"path": paths.text(path), "changed": changed, "more": more} for path, changed, more in found.directories
+        ],
+        "text": shown(found, memory),
+    }  # fmt: skip
 
 
 @method

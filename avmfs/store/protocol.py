@@ -19,6 +19,7 @@ from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Node, Version
 from avmfs.store.protocol_mail import MailReader
+from avmfs.store.reader_pending import PendingReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Reader(Protocol):
 
     @property
     def mail(self) -> MailReader: ...
+    @property
+    def pending(self) -> PendingReader: ...
 
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...

@@ -20,6 +20,7 @@ from avmfs.store import content, history
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.reader_mail import SqliteMail
+from avmfs.store.reader_pending import SqlitePending
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
@@ -54,6 +55,10 @@ class SqliteReader:
     @property
     def mail(self) -> SqliteMail:
         return SqliteMail(self._db, self.who, self.now)
+
+    @property
+    def pending(self) -> SqlitePending:
+        return SqlitePending(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()

@@ -12,7 +12,7 @@ import apsw
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Invalid, OverQuota
+from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
 from avmfs.store.protocol_mail import Mailbox
 
@@ -88,6 +88,16 @@ class SqliteMail:
         )
         (messages,) = self._all(f"select count(*) from delivery where {_LIVE}")[0]
         return Mailbox(messages, unread)
+
+    def unread_of_all(self) -> dict[str, int]:
+        if not self._who.operator:
+            raise Denied("only an operator may look at others' mail")
+        return dict(
+            self._all(
+                "select agent, count(*) from delivery where read_at is null and priority <> 'low'"
+                " and (expires is null or expires > :now) group by agent"
+            )
+        )
 
     def any_unread(self) -> bool:
         return bool(self._all(f"select 1 from delivery indexed by unread where {_LIVE} and read_at is null limit 1"))

@@ -37,6 +37,8 @@ update delivery set (sender, priority, everyone, expires) =
 drop index unread;
 create index unread on delivery(agent, sender, everyone, expires, message) where read_at is null;
 create index urgent on delivery(agent, expires, message) where read_at is null and priority = 'urgent';
+-- What an agent has marked, wherever it is.
+create index marked on mark(agent);
 create index delivered on delivery(message);
 create index delivery_expiring on delivery(expires) where expires is not null;
 """

@@ -23,7 +23,7 @@ from avmfs.store.schema import ROOT
 On = Literal["file", "directory", "root"]
 _MODULES = (
     "documents", "history", "reading", "listing", "finding", "messages", "about", "why", "plan", "topics", "timeline",
-    "tree", "related", "synthesis", "savings",
+    "tree", "related", "synthesis", "savings", "pending",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""What the keeper does about mail: expired messages go, and of what was read only so much is kept.
+"""What the daemon does about mail: expired messages go, of what was read only so much is kept, and status counts.
 
-Called by the keeper, every few minutes. Unread mail is never trimmed: how much of it there can be is limited where it
-is sent.
+Called by the keeper, every few minutes, and by whoever tells the daemon's status. Unread mail is never trimmed: how
+much of it there can be is limited where it is sent.
 """
 
 from __future__ import annotations
@@ -28,3 +28,9 @@ def trim(store: Store, limits: Limits, now: int) -> int:
         if done["count"] < _AT_ONCE:
             break
     return total
+
+
+def unread(store: Store) -> dict[str, int]:
+    """How many messages each agent has that it has not read, without those of low priority."""
+    with store.reading(OPERATOR) as reader:
+        return reader.mail.unread_of_all()

@@ -234,7 +234,9 @@ def test_tell_and_inbox(avm: Shell) -> None:
     text = avm.out("inbox", agent="emil")
     assert text.startswith("## Inbox (2 messages, 2 unread)\n") and "> two\n> lines\n" in text
     first = parsed(avm, "inbox", agent="emil")[0]
-    assert sorted(first) == ["at", "body", "expires", "id", "priority", "read", "recipient", "sender"]
+    assert sorted(first) == [
+        "at", "body", "expires", "id", "priority", "re", "read", "recipient", "sender", "thread",
+    ]  # fmt: skip
     assert (first["sender"], first["read"]) == ("dora", False)
     avm.run("inbox", "--mark-read", agent="emil")
     assert parsed(avm, "inbox", "--unread", agent="emil") == [] and len(parsed(avm, "inbox", agent="emil")) == 2

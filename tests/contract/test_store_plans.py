@@ -116,6 +116,8 @@ def work(world: World) -> None:
         reader.mail.messages()
         reader.mail.messages(unread_only=True, priority="urgent")
         reader.mail.counts()
+        reader.pending.files(5)
+        reader.pending.directories(5)
         reader.mail.any_unread()
         reader.mail.refusal("alice", 1, None, body_limit=9, unread_limit=9, rate_limit=9)
         reader.children(below)

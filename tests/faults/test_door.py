@@ -412,7 +412,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "remove": {"path": "/private/none"}, "move": {"source": "/private/none", "target": "/private/none2"},
     "make_directory": {"path": "/private/dir"}, "search": {"q": "hello"}, "recall": {"q": "hello"},
     "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {},
-    "delete_mail": {}, "unread": {}, "warmup": {}, "urgent": {},
+    "delete_mail": {}, "unread": {}, "pending": {}, "warmup": {}, "urgent": {},
     "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"}, "history": {"path": "/private/y.md"},
     "recent": {}, "watch": {},
 }  # fmt: skip
