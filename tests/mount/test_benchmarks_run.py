@@ -26,6 +26,7 @@ RUNS = {
     "bench_beside": ["--ops", "stat"],
     "bench_files": [],
     "bench_idle": ["--mounts", "2"],
+    "bench_mail": ["--messages", "20"],
     "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
     "bench_vectors": ["--sizes", "200", "--queries", "5"],
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
