@@ -19,8 +19,8 @@ from benchmarks.figures import BenchmarkError, timed_loop
 _INBOX = ":inbox?wait=60&mark=read&unread=1&format=jsonl"
 _BUFFER = 1 << 16
 
-# One script for both ways: $1 is where it stands, $2 whom it talks to, $3 how many messages there are in all, $4 "first"
-# begins, $5 is how it gets its messages, $6 how it sends $n. A message is a number, and is answered by the next one.
+# One script for both ways: $1 is where it stands, $2 whom it talks to, $3 how many messages there are in all, $4 says
+# who begins, $5 is how it gets its messages, $6 how it sends $n. A message is a number; the answer is the next one.
 _TALK = r"""
 cd "$1" || exit 1
 n=0
