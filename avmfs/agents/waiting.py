@@ -14,6 +14,7 @@ from collections.abc import Callable
 from avmfs.errors import Interrupted
 from avmfs.store.protocol import Store
 
+LOOKS_APART_S = 0.02  # while commits keep coming in: the first after a quiet while wakes at once
 working = threading.local()
 """``call`` is what this thread works for at the moment, None or absent for nothing that can be given up."""
 
@@ -45,7 +46,7 @@ def until(store: Store, ready: Callable[[], bool], seconds: float) -> bool:
     call.wake = woken.set
     try:
         # The store also wakes us when the watch begins, so that nothing falls between the first look and that.
-        with store.watch(lambda seq: woken.set()):
+        with store.watch(lambda seq: woken.set(), LOOKS_APART_S):
             while not call.given_up and (left := deadline - time.monotonic()) > 0 and woken.wait(left):
                 woken.clear()
                 if ready():

@@ -28,8 +28,9 @@ _DID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits for an agent. ``unread`` by priority; ``files`` with their paths; ``directories``: paths and how many
-    files others have changed in each since it was marked, and whether there may be more."""
+    """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``files`` with their
+    paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether there
+    may be more."""
 
     unread: dict[str, int]
     files: list[tuple[bytes, Behind]]
@@ -40,7 +41,9 @@ def waiting(memory: Memory) -> Waiting:
     with memory.reading() as reader:
         files = [(reader.path(each.node), each) for each in reader.pending.files(FILES)]
         marked = [_changed_below(reader, node, seq) for node, seq in reader.pending.directories(DIRECTORIES)]
-        return Waiting(reader.mail.counts().unread, files, [each for each in marked if each[1]])
+        counts = reader.mail.counts().unread
+        unread = {name: counts[name] for name in ("urgent", "normal")}
+        return Waiting(unread, files, [each for each in marked if each[1]])
 
 
 def _changed_below(reader: Reader, node: int, seq: int) -> tuple[bytes, int, bool]:
@@ -54,11 +57,10 @@ def _changed_below(reader: Reader, node: int, seq: int) -> tuple[bytes, int, boo
 
 def shown(found: Waiting, memory: Memory) -> str:
     """``:pending`` as a person reads it."""
-    urgent, normal, low = (found.unread[name] for name in ("urgent", "normal", "low"))
     rows: list[str] = []
-    if count := urgent + normal + low:
-        kinds = ", ".join(f"{n} {name}" for n, name in ((urgent, "urgent"), (low, "low")) if n)
-        rows.append(f"{count} unread message{'s' * (count > 1)}{f' ({kinds})' if kinds else ''}: /:inbox")
+    if count := sum(found.unread.values()):
+        urgent = f" ({found.unread['urgent']} urgent)" if found.unread["urgent"] else ""
+        rows.append(f"{count} unread message{'s' * (count > 1)}{urgent}: /:inbox")
     for path, each in found.files:
         rows.append(
             f"@{each.handle}  v{each.read} -> v{each.version}  {mail.show_time(each.at, memory.zone)}  {each.author}"

@@ -70,16 +70,15 @@ def test_what_is_no_longer_to_be_seen_does_not_wait(world: World) -> None:
     assert pending(world) == ["(nothing waits)"]
 
 
-def test_unread_mail_waits_by_priority(world: World) -> None:
+def test_unread_mail_waits_unless_its_priority_is_low(world: World) -> None:
     alice = world.agent("alice")
-    alice.memory.tell("bob", "x", priority="low", expires="1h")
-    assert pending(world) == ["1 unread message (1 low): /:inbox"]
+    alice.memory.tell("bob", "x", priority="low")
+    assert pending(world) == ["(nothing waits)"]
     alice.memory.tell("bob", "x", priority="urgent")
-    alice.memory.tell("bob", "x")
-    assert pending(world) == ["3 unread messages (1 urgent, 1 low): /:inbox"]
+    alice.memory.tell("bob", "x", expires="1h")
+    assert pending(world) == ["2 unread messages (1 urgent): /:inbox"]
     world.clock.pass_(61)
-    world.agent("bob").memory.mark_read([2])
-    assert pending(world) == ["1 unread message: /:inbox"]
+    assert pending(world) == ["1 unread message (1 urgent): /:inbox"]
 
 
 def test_of_a_marked_directory_what_others_changed_waits(world: World) -> None:
