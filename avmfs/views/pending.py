@@ -28,9 +28,9 @@ _DID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``files`` with their
-    paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether there
-    may be more."""
+    """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``files`` with
+    their paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether
+    there may be more."""
 
     unread: dict[str, int]
     files: list[tuple[bytes, Behind]]
