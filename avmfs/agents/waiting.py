@@ -1,8 +1,9 @@
-"""Waiting for something to be committed, and giving that up.
+"""Waiting for mail, and giving that up.
 
-Owns how a thread waits: it is woken by the writer's notice after commits, looks, and sleeps again; it neither polls nor
-holds a connection to the database meanwhile. Who serves the call that waits (a front end) says in ``working`` on
-whose behalf a thread works, and may give the call up from another thread. Knows nothing of mail or requests.
+Owns how a thread waits: it is woken by the writer's notice when messages are sent, looks, and sleeps again. It neither
+polls nor holds a connection to the database meanwhile, and what else is committed does not wake it. Who serves the call
+that waits (a front end) says in ``working`` on whose behalf a thread works, and may give the call up from another
+thread. Knows nothing of messages or requests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Callable
 from avmfs.errors import Interrupted
 from avmfs.store.protocol import Store
 
-LOOKS_APART_S = 0.02  # while commits keep coming in: the first after a quiet while wakes at once
 working = threading.local()
 """``call`` is what this thread works for at the moment, None or absent for nothing that can be given up."""
 
@@ -46,7 +46,7 @@ def until(store: Store, ready: Callable[[], bool], seconds: float) -> bool:
     call.wake = woken.set
     try:
         # The store also wakes us when the watch begins, so that nothing falls between the first look and that.
-        with store.watch(lambda seq: woken.set(), LOOKS_APART_S):
+        with store.watch(lambda seq: woken.set(), mail=True):
             while not call.given_up and (left := deadline - time.monotonic()) > 0 and woken.wait(left):
                 woken.clear()
                 if ready():

@@ -187,9 +187,11 @@ class Store(Protocol):
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         ...
 
-    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
-        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call, all those
-        within ``every_s`` are."""
+    def watch(
+        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
+    ) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread when the watch begins and soon after commits; several commits may be
+        one call, all those within ``every_s`` are. ``mail``: only after commits that send messages, to whomever."""
         ...
 
     def feed_cache(
