@@ -31,7 +31,7 @@ SETTINGS = {**WORDS_ONLY, "limits": {"messages_per_minute": 1_000_000}}
 def measure(run: Run) -> Findings:
     count: int = run.options.messages or (40 if run.quick else 1000)
     rounds = run.options.rounds or (1 if run.quick else 3)
-    waiters = 8 if run.quick else 40
+    waiters = 4 if run.quick else 40
     run.begin(
         conversation=f"{count} messages between two sh scripts, {rounds} times each way in turn",
         waking=f"{count} messages, each {PAUSE_S * 1000:g} ms after the one before",
@@ -168,7 +168,7 @@ def _rate(worker: Client, place: str, seconds: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = options(__doc__, "bench_mail", "40 messages, 8 waiters")
+    parser = options(__doc__, "bench_mail", "40 messages, 4 waiters")
     parser.add_argument("--messages", type=positive, metavar="N", help="of a conversation: 1000, or 40 with --quick")
     return run_script("messages between agents", parser, measure, arguments)
 

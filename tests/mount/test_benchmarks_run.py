@@ -35,7 +35,7 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
-    "bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle",
+    "bench_store", "bench_programs", "bench_beside", "bench_files", "bench_idle", "bench_mail",
     "bench_vectors", "bench_index", "bench_engines", "bench_embedding",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
