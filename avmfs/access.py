@@ -249,11 +249,6 @@ class Policy:
     def groups(self) -> frozenset[str]:
         return frozenset(self._members)
 
-    def unread(self, agent: str, limit: int) -> int:
-        """How many unread messages may wait for an agent where ``limit`` may for any."""
-        own = self.person(agent).quota.unread
-        return limit if own is None else min(limit, own)
-
     def require(self, who: Principal, capability: str) -> None:
         """Raises Denied."""
         if not who.operator and capability not in self.person(who.name).capabilities:

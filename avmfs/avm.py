@@ -18,7 +18,7 @@ from typing import Any
 from avmfs_config import Paths, check_agent_id, find_paths
 
 from avmfs.errors import Invalid
-from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.client import Door, RemoteDoor, await_mail
 from avmfs.store.lock import StoreLock
 
 
@@ -97,13 +97,6 @@ class AVM:
         if agent not in (None, self.agent):
             raise Invalid(f"this AVM speaks for {self.agent!r}: use AVM(agent={agent!r})")
         return AgentMemory(self._door)
-
-    def tell(self, recipient: str, body: str, *, priority: str = "normal", expires: str | None = None) -> int:
-        """Send a message to an agent or "@all"; returns its id."""
-        return int(self._door.call("tell", recipient=recipient, body=body, priority=priority, expires=expires)["id"])
-
-    def inbox(self, *, unread_only: bool = False, mark_read: bool = False) -> builtins.list[dict[str, Any]]:
-        return builtins.list(self._door.call("inbox", unread_only=unread_only, mark_read=mark_read)["messages"])
 
     # Permissions -----------------------------------------------------------------------------------------------
 
@@ -216,6 +209,35 @@ class AVM:
         before = time.perf_counter()
         found = self._door.call("warmup")
         return {**found, "ms": round((time.perf_counter() - before) * 1000)}
+
+    # Messages ------------------------------------------------------------------------------------------------
+
+    def tell(
+        self, recipient: str, body: str, *, priority: str = "normal", expires: str | None = None, re: int | None = None
+    ) -> int:
+        """Send a message to an agent or "@all"; returns its number in your own mail. ``re`` is the number of the
+        message that it answers. Raises OverQuota where a limit is reached."""
+        return int(
+            self._door.call("tell", recipient=recipient, body=body, priority=priority, expires=expires, re=re)["id"]
+        )
+
+    def inbox(
+        self, *, unread_only: bool = False, mark_read: bool = False, wait: float = 0, thread: int | None = None
+    ) -> builtins.list[dict[str, Any]]:
+        """Your messages, unread first, urgent first: at, body, expires, id, priority, re, read, recipient, sender,
+        thread. ``wait``: first for unread mail, at most so many seconds. ``thread``: only those of that thread."""
+        return builtins.list(
+            await_mail(
+                lambda step: self._door.call(
+                    "inbox", unread_only=unread_only, mark_read=mark_read, wait=step, thread=thread
+                ),
+                wait,
+            )["messages"]
+        )
+
+    def delete_mail(self, messages: Sequence[int] | None = None) -> int:
+        """Remove messages from your mail by number, or all that are read; returns how many."""
+        return int(self._door.call("delete_mail", messages=None if messages is None else [*messages])["count"])
 
     def _write(self, path: str, content: str | bytes, mode: str) -> int | None:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else bytes(content)

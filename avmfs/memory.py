@@ -61,6 +61,7 @@ class Memory:
     who: Principal
     error: str = ""  # the last reason for EINVAL, for /:error
     enrolled: bool = False
+    marked_by: str = mail.BY_WRITING  # how a reader of the banner marks it as read
     quiet: bool = False  # views carry no banner: whoever asks shows urgent mail apart
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
@@ -290,33 +291,61 @@ class Memory:
 
     # Mail --------------------------------------------------------------------------------------------------
 
-    def tell(self, recipient: str, text: str, *, priority: str = "normal", expires: str | None = None) -> int:
-        """Send a message to an agent or "@all"; returns its id. ``expires`` is a duration ("2h")."""
+    def tell(
+        self, recipient: str, text: str, *, priority: str = "normal", expires: str | None = None, re: int | None = None
+    ) -> int:
+        """Send a message to an agent or "@all"; returns its number in this agent's own mail. ``expires`` is a duration
+        ("2h"); ``re`` the number of the message that this one answers."""
         limits = self.around.limits
         until = None if expires is None else self.now() + mail.parse_duration(expires)
         self.enroll()
         body = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the store keeps text
         sent = self.submit(
-            "tell", recipient=recipient, body=body, priority=priority, expires=until,
-            body_limit=limits.message_bytes, unread_limit=limits.unread,
+            "tell", recipient=recipient, body=body, priority=priority, expires=until, re=re,
+            body_limit=limits.message_bytes, unread_limit=limits.unread, rate_limit=limits.messages_per_minute,
         )  # fmt: skip
         return int(sent["id"])
 
-    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
+    def may_tell(self, recipient: str, size: int, re: int | None = None) -> None:
+        """Raises what sending a message of ``size`` bytes would raise now: OverQuota, Invalid."""
+        limits = self.around.limits
         with self.reading() as reader:
-            return reader.inbox(unread_only=unread_only, priority=priority)
+            reader.mail.refusal(
+                recipient, size, re, body_limit=limits.message_bytes, unread_limit=limits.unread,
+                rate_limit=limits.messages_per_minute,
+            )  # fmt: skip
+
+    def inbox(
+        self, *, unread_only: bool = False, priority: str | None = None, read: int | None = None
+    ) -> list[Message]:
+        """Unread first, urgent first, newest first; of what is read at most ``read``."""
+        with self.reading() as reader:
+            return reader.mail.messages(unread_only=unread_only, priority=priority, read=read)
+
+    def inbox_text(self, *, unread_only: bool = False) -> tuple[str, list[Message]]:
+        """The inbox as a person reads it, and the messages that stand in it."""
+        with self.reading() as reader:
+            found = reader.mail.messages(unread_only=unread_only, read=mail.READ_SHOWN)
+            older = 0 if unread_only else reader.mail.counts().messages - len(found)
+        return mail.listing(found, self.zone, older), found
 
     def mark_read(self, messages: Sequence[int] | None = None) -> int:
         """These messages, or all, count as read; returns how many were unread."""
         reply = self.submit("mark_read", messages=None if messages is None else list(messages))
         return int(reply["count"])
 
-    def banner(self) -> str:
-        """What prose views put on top while urgent mail is unread; empty otherwise, for who is ``quiet``, and for an
-        API key that does not open the inbox."""
+    def urgent_banner(self) -> tuple[str, str]:
+        """What prose views put on top while urgent mail is unread, whole and as one line; empty otherwise, and for who
+        is ``quiet``, and for an API key that does not open the inbox."""
         if self.quiet or not self.who.may("inbox"):
-            return ""
-        return mail.banner(self.inbox(unread_only=True, priority="urgent"), self.zone)
+            return "", ""
+        with self.reading() as reader:
+            urgent = reader.mail.messages(unread_only=True, priority="urgent")
+            others = reader.mail.counts().unread["normal"] if urgent else 0
+        return mail.banner(urgent, self.zone, others, self.marked_by), mail.short_banner(urgent)
+
+    def banner(self) -> str:
+        return self.urgent_banner()[0]
 
     # Times -------------------------------------------------------------------------------------------------
 

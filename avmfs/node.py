@@ -105,7 +105,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``id`` is its number in the receiver's own mail."""
+    """``id`` is its number in the receiver's own mail, as are ``re``, the message that it answers (None when the
+    receiver does not have that one), and ``thread``, the first that the receiver has of its thread."""
 
     id: int
     sender: str
@@ -115,6 +116,8 @@ class Message:
     at: int
     expires: int | None
     read_at: int | None
+    re: int | None
+    thread: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.results import Report, markdown, read_json
 
-ORDER = ("mount", "programs", "beside", "contention", "coherence", "files", "idle", "store", "ablation")
+ORDER = ("mount", "programs", "beside", "contention", "coherence", "files", "idle", "mail", "store", "ablation")
 INTRODUCTION = """\
 # Benchmarks
 

@@ -1,13 +1,15 @@
 """How messages look, and how durations are written.
 
-Owns the text of inbox lines and of the urgent banner (docs/FORMATS.md has them exactly). A body is
-quoted line by line, so that no message can forge a header. Pure functions; the store keeps the mail.
+Owns the text of inbox lines and of the urgent banner (docs/FORMATS.md has them exactly). A body is quoted line by line,
+so that no message can forge a header, and what would redraw, reorder or hide text shows as an escape. Pure functions;
+the store keeps the mail.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 
@@ -17,9 +19,13 @@ from avmfs.node import Message
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST_S = 100 * 366 * 86400
-_READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
-# Terminal escapes and the like: a body shall not redraw the reader's screen. Line ends are cut before.
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
+READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
+BY_WRITING, BY_READING = "echo > /:inbox", "cat '/:inbox?mark=read'"
+_BANNER_MESSAGES, _BANNER_LINES, _BANNER_CHARACTERS = 10, 20, 2000  # what a banner shows of much, and of one message
+# Terminal escapes, line and paragraph separators, overrides of the direction of writing, characters that nobody sees.
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
+_JOINERS = "\u200c\u200d"  # of emoji and of some scripts; they hide nothing
+_UNUSUAL = re.compile(r"[^\t -~\u00a1-\u00ac\u00ae-\u02ff]")  # all else may be hidden
 
 
 def parse_duration(text: str) -> int:
@@ -31,6 +37,14 @@ def parse_duration(text: str) -> int:
     if position != len(text) or not text.strip() or not 0 < seconds <= _LONGEST_S:
         raise Invalid(f"duration {text.strip()!r}: expected e.g. 90s, 5m, 2h, 1d")
     return int(seconds * 1e9)
+
+
+def parse_number(text: str) -> int:
+    """A message's number, ``12`` or ``#12``. Raises Invalid."""
+    digits = text.removeprefix("#")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise Invalid(f"re={text[:80]!r}: expected the number of a message")
+    return int(digits)
 
 
 def show_duration(nanoseconds: int) -> str:
@@ -48,31 +62,42 @@ def show_time(at: int, zone: tzinfo) -> str:
     return datetime.fromtimestamp(at // 1_000_000_000, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M")
 
 
+def visible(text: str) -> str:
+    """One line with what nobody would see, or would see elsewhere, as ``\\x1b``, ``\\u202e``, ``\\U000e0041``."""
+    return _UNUSUAL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def quote(body: str) -> str:
-    """Every line behind ``> ``: a body cannot pose as a header. Control characters show as ``\\x1b``."""
-    lines = body.splitlines() or [""]
-    return "\n".join(f"> {line.translate(_CONTROL)}".rstrip() for line in lines)
+    """Every line behind ``> ``: a body cannot pose as a header."""
+    return "\n".join(f"> {visible(line)}".rstrip() for line in body.splitlines() or [""])
 
 
 def header(message: Message, zone: tzinfo) -> str:
-    """``#12 2026-03-07 10:30 alice [urgent]``; to everybody: ``alice -> @all``."""
+    """``#12 2026-03-07 10:30 alice re #9 [urgent]``; to everybody: ``alice -> @all``."""
     to = " -> @all" if message.recipient == "@all" else ""
+    answers = "" if message.re is None else f" re #{message.re}"
     priority = "" if message.priority == "normal" else f" [{message.priority}]"
     state = "" if message.read_at is None else " (read)"
-    return f"#{message.id} {show_time(message.at, zone)} {message.sender}{to}{priority}{state}"
+    return f"#{message.id} {show_time(message.at, zone)} {message.sender}{to}{answers}{priority}{state}"
 
 
-def listing(messages: Sequence[Message], zone: tzinfo) -> str:
-    """The inbox as text: a heading with counts, then each message quoted under its header; of those that are read
-    only the first few."""
+def listing(messages: Sequence[Message], zone: tzinfo, older: int = 0) -> str:
+    """The inbox as text: a heading with counts, then each message quoted under its header. ``older``: how many read
+    ones there are beyond ``messages``."""
     if not messages:
         return "(no messages)\n"
-    unread = sum(message.read_at is None for message in messages)
-    shown = messages[: unread + _READ_SHOWN]
-    noun = "message" if len(messages) == 1 else "messages"
-    text = f"## Inbox ({len(messages)} {noun}, {unread} unread)\n\n{_blocks(shown, zone)}"
-    left = len(messages) - len(shown)
-    return f"{text}\n({left} older ones, read: :inbox?format=jsonl)\n" if left else text
+    total, unread = len(messages) + older, sum(message.read_at is None for message in messages)
+    noun = "message" if total == 1 else "messages"
+    text = f"## Inbox ({total} {noun}, {unread} unread)\n\n{_blocks(messages, zone)}"
+    return f"{text}\n({older} older ones, read: :inbox?format=jsonl)\n" if older else text
 
 
 def urgent(messages: Sequence[Message], zone: tzinfo) -> str:
@@ -84,17 +109,24 @@ def _blocks(messages: Sequence[Message], zone: tzinfo) -> str:
     return "\n".join(f"{header(message, zone)}\n{quote(message.body)}\n" for message in messages)
 
 
+def plain(message: Message) -> dict[str, object]:
+    """A message for machines: at, body, expires, id, priority, re, read, recipient, sender, thread. Ids are numbers in
+    the reader's own mail."""
+    return {
+        "at": iso(message.at), "body": _utf8(message.body), "expires": iso(message.expires), "id": message.id,
+        "priority": message.priority, "re": message.re, "read": message.read_at is not None,
+        "recipient": message.recipient, "sender": message.sender, "thread": message.thread,
+    }  # fmt: skip
+
+
 def jsonl(messages: Sequence[Message]) -> str:
-    """One JSON object a line: id, sender, recipient, priority, at, expires, read, body."""
-    rows = (
-        {
-            "at": iso(message.at), "body": _utf8(message.body), "expires": iso(message.expires), "id": message.id,
-            "priority": message.priority, "read": message.read_at is not None, "recipient": message.recipient,
-            "sender": message.sender,
-        }
-        for message in messages
-    )  # fmt: skip
-    return "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    """One JSON object a line, see ``plain``. What nobody would see is an escape here, too."""
+    rows = (json.dumps(plain(message), ensure_ascii=False, sort_keys=True) for message in messages)
+    return "".join(f"{_UNUSUAL.sub(_json_escaped, row)}\n" for row in rows)
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    return found[0] if _escaped(found) == found[0] else json.dumps(found[0])[1:-1]
 
 
 def _utf8(text: str) -> str:
@@ -102,11 +134,24 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def banner(urgent: Sequence[Message], zone: tzinfo) -> str:
-    """The delimited banner of unread urgent mail; empty when there is none."""
+def banner(urgent: Sequence[Message], zone: tzinfo, others: int = 0, how: str = BY_WRITING) -> str:
+    """The delimited banner of unread urgent mail; empty when there is none. ``others``: unread normal messages, which
+    are only counted; ``how`` marks as read. Of many or long messages it shows the beginning."""
     if not urgent:
         return ""
-    return f"=== {_count(urgent)} (mark read: echo > /:inbox) ===\n{_blocks(urgent, zone)}=== end of urgent ===\n\n"
+    more = f", {others} more unread" if others else ""
+    text = "\n".join(
+        f"{header(message, zone)}\n{_beginning(quote(message.body))}\n" for message in urgent[:_BANNER_MESSAGES]
+    )
+    left = len(urgent) - _BANNER_MESSAGES
+    rest = f"\n({left} more: cat /:urgent)\n" if left > 0 else ""
+    return f"=== {_count(urgent)}{more} (mark read: {how}) ===\n{text}{rest}=== end of urgent ===\n\n"
+
+
+def _beginning(quoted: str) -> str:
+    lines = quoted.split("\n")
+    shown = "\n".join(lines[:_BANNER_LINES])[:_BANNER_CHARACTERS]
+    return quoted if shown == quoted else f"{shown}\n> (it goes on: cat /:urgent)"
 
 
 def short_banner(urgent: Sequence[Message]) -> str:

@@ -42,6 +42,7 @@ COMMANDS = {
     "subscribe": ("subscriptions", "Be told of changes, by webhook or in what you read."),
     "unsubscribe": ("subscriptions", "End a subscription."),
     "subscriptions": ("subscriptions", "Subscriptions, their notices and dead letters."),
+    "pending": ("mail", "What waits for you: messages, and changes since you last looked."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
     "warmup": ("setup", "Load the embedding model and say which."),
     "agents": ("people", "Every agent, with what it may do."),

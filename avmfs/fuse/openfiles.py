@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from avmfs.errors import Invalid
+from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.handles import Handles
 from avmfs.fuse.numbers import Numbers
@@ -100,6 +100,8 @@ class OpenFiles:
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
             self._session.must_not_wait_for(request.node, self._tree)
+            if self._tree.injection is not None and not self._session.may_block():
+                raise Later  # it reads the whole file
             if self._replies.settle(request.node) and self._replies.caching:
                 self._session.drop_attributes(request.node)  # what is read next depends on the size
             if open_flags & p.OPEN_KILL_SUIDGID:
@@ -169,7 +171,11 @@ class OpenFiles:
         if not isinstance(handle, VirtualHandle):
             return p.WRITE_OUT.pack(handle.write(offset, data, append=append, sync=sync), 0)
         if not self._handles.written(fh, request.unique):
-            handle.write(offset, data, append=append, sync=sync)
+            try:
+                handle.write(offset, data, append=append, sync=sync)
+            except AvmError:
+                self._handles.went_on(fh, handle)  # what was refused stays so
+                raise
             self._handles.went_on(fh, handle, request.unique, data)
         return p.WRITE_OUT.pack(len(data), 0)
 

@@ -195,8 +195,8 @@ class Replies:
 
     def _takes(self, moment: int) -> bool:
         """May what was asked for since a moment be remembered? Only what the store's own memory took as well: it can
-        tell when that changes."""
-        if moment != self._moment or moment != self._tree.memory.store.peek_state():
+        tell when that changes. Nothing where urgent mail, of which it does not hear, changes a file's size."""
+        if self._tree.injection is not None or moment != self._moment or moment != self._tree.memory.store.peek_state():
             return False
         if len(self._entries) + len(self._names) > _MOST:
             self._forget(moment)

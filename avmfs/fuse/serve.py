@@ -58,7 +58,8 @@ def serve(
 
     uid = os.getuid() if mount.uid is None else mount.uid
     gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
-    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only)
+    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject")
+    cached = mount.coherence != "strict" and tree.injection is None
     over = threading.Event()
 
     def holding() -> None:
@@ -83,7 +84,7 @@ def serve(
 
             linux.mount(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
+                cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
                 report=caches, before_mount=before_mount, box=box, survives=lambda: report({"survives": "resume"}),
             )  # fmt: skip
         else:
@@ -92,7 +93,7 @@ def serve(
             before_mount()
             portable.mount(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                cached=mount.coherence != "strict", ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
+                cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
                 report=caches,
             )  # fmt: skip
     finally:

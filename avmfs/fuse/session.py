@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from avmfs.agents import waiting
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
@@ -48,14 +49,15 @@ _WANTED = (
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
-class Request:
-    """One request of the kernel. ``answered`` guards against a second reply after an interrupt."""
+class Request(waiting.Call):
+    """One request of the kernel. ``answered`` guards against a second reply after an interrupt, which gives it up."""
 
-    __slots__ = ("abandonable", "answered", "body", "gid", "interrupted", "node", "op", "uid", "unique")
+    __slots__ = ("abandonable", "answered", "body", "gid", "node", "op", "uid", "unique")
 
     def __init__(self, op: int, unique: int, node: int, uid: int, gid: int, body: bytes) -> None:
+        super().__init__()
         self.op, self.unique, self.node, self.uid, self.gid, self.body = op, unique, node, uid, gid, body
-        self.answered = self.interrupted = self.abandonable = False
+        self.answered = self.abandonable = False
 
     @property
     def resent(self) -> bool:
@@ -105,7 +107,6 @@ class Session:
         self._buffer[::page] = b"\1" * len(range(0, _BUFFER, page))
         self._pending: dict[int, Request] = {}
         self._mutex = threading.Lock()
-        self._current = threading.local()
         self.minor = 0  # of the kernel's protocol, once it has greeted
         self.agreed = 0  # the Init flags that both sides have
 
@@ -259,7 +260,7 @@ class Session:
         return True
 
     def _run(self, request: Request) -> None:
-        self._current.request = request
+        waiting.working.call = request
         try:
             with self._once(request):
                 done = self._handle(request)
@@ -267,12 +268,12 @@ class Session:
                 log.error("a handler of request %d says Later where it may block", request.op)
                 self._reply(request, errno.EIO)
         finally:
-            self._current.request = None
+            waiting.working.call = None
             self._pending.pop(request.unique, None)
 
     def may_block(self) -> bool:
         """Does another thread lead, so that this one may wait?"""
-        return getattr(self._current, "request", None) is not None
+        return getattr(waiting.working, "call", None) is not None
 
     def must_not_wait_for(self, node: int, tree: Tree) -> None:
         """A commit of this file may be under way: whoever must wait for it does not lead. Raises Later."""
@@ -333,10 +334,10 @@ class Session:
         """The client gave up. A waiting open is answered at once; what it renders is thrown away."""
         request = self._pending.get(unique)
         if request is not None:
-            request.interrupted = True
             if request.abandonable:
                 self._reply(request, errno.EINTR)
+            request.give_up()
 
     def interrupted(self) -> bool:
-        request: Request | None = getattr(self._current, "request", None)
-        return request is not None and request.interrupted
+        request: waiting.Call | None = getattr(waiting.working, "call", None)
+        return request is not None and request.given_up

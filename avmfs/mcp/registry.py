@@ -51,6 +51,10 @@ class Call(Protocol):
         """Call a method of the door. Raises AvmError. Text in the result is valid Unicode."""
         ...
 
+    def patient(self, method: str, **arguments: Any) -> Any:
+        """Like ``door``, for a call that waits: other calls of this server go on meanwhile."""
+        ...
+
     def progress(self, done: float, total: float, message: str) -> None:
         """Tell a client that wants to know how far this is."""
         ...

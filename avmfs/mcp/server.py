@@ -48,7 +48,17 @@ class _Call:
         self._context = context
 
     def door(self, method: str, **arguments: Any) -> Any:
-        said = self._session.call(method, arguments)
+        return self._ask(self._session, method, arguments)
+
+    def patient(self, method: str, **arguments: Any) -> Any:
+        session = self._session.another()
+        try:
+            return self._ask(session, method, arguments)
+        finally:
+            session.close()
+
+    def _ask(self, session: Session, method: str, arguments: dict[str, Any]) -> Any:
+        said = session.call(method, arguments)
         self.urgent = said.urgent
         return said.result
 
@@ -69,7 +79,8 @@ class MemoryServer(Server[Any]):
         self._watching = Watching(session)
         self._listen = ListenHandler(self._watching.bus)
         super().__init__(
-            "avm", version=version, title="Agent memory", instructions=INSTRUCTIONS.format(agent=session.agent),
+            "avm", version=version, title="Agent memory",
+            instructions=INSTRUCTIONS.format(agent=session.agent) + _waiting(session),
             description="One shared, searchable memory for the agents on this machine",
             on_list_tools=self._list_tools, on_call_tool=self._call_tool,
             on_list_resources=self._list_resources, on_list_resource_templates=self._list_templates,
@@ -217,6 +228,19 @@ def _reason(error: Exception, path: object) -> str:
 
 def _text(text: str) -> types.TextContent:
     return types.TextContent(type="text", text=text)
+
+
+def _waiting(session: Session) -> str:
+    """A line of the instructions about unread mail, but for what is of low priority; empty when there is none."""
+    try:
+        unread = session.call("unread", {}).result
+    except AvmError as e:  # the first call will fail as well, and say so to who can do something about it
+        log.warning("unread mail could not be counted: %s", e)
+        return ""
+    if not (count := unread["urgent"] + unread["normal"]):
+        return ""
+    urgent = f", {unread['urgent']} of them urgent" if unread["urgent"] else ""
+    return f"\nWhen this session began, {count} message{'s' * (count > 1)} had come that you have not read{urgent}."
 
 
 def _urgent(banner: str) -> list[types.TextContent]:

@@ -12,12 +12,14 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from avmfs import wire
 from avmfs.errors import Busy, from_wire
 
+WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
 CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 
@@ -82,6 +84,15 @@ class RemoteDoor:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer wakes up
         self._sock.close()
+
+
+def await_mail(ask: Callable[[float], dict[str, Any]], wait: float) -> dict[str, Any]:
+    """``ask``, the method ``inbox`` given how long it waits, until something is unread or ``wait`` seconds are over."""
+    deadline = time.monotonic() + wait
+    while True:
+        found = ask(min(WAIT_S, max(0.0, deadline - time.monotonic())))
+        if time.monotonic() >= deadline or any(not message["read"] for message in found["messages"]):
+            return found
 
 
 def _connect(sock: socket.socket, address: str) -> None:

@@ -2,28 +2,92 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from avmfs import paths
 from avmfs.agents import mail
+from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
-from avmfs.node import Message
 from avmfs.rpc.methods import method
+from avmfs.views.messages import await_mail
+from avmfs.views.pending import shown, waiting
+
+WAIT_S = 60.0  # the longest that one call of ``inbox`` waits: whoever wants more asks again
+POLL_S = 0.5  # between two looks where nobody says when something has come
+LARGEST = 10**15  # of a message's number
 
 
 @method
 def tell(
-    memory: Memory, recipient: str, body: str, priority: str = "normal", expires: str | None = None
-) -> dict[str, Any]:
-    return {"id": memory.tell(recipient, body, priority=priority, expires=expires)}
+    memory: Memory, recipient: str, body: str, priority: str = "normal", expires: str | None = None,
+    re: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Send a message. {"id"}: its number in the sender's own mail, as is ``re``, the message that it answers."""
+    if re is not None:
+        _check_number(re)
+    return {"id": memory.tell(recipient, body, priority=priority, expires=expires, re=re)}
 
 
 @method
-def inbox(memory: Memory, unread_only: bool = False, mark_read: bool = False) -> dict[str, Any]:
-    """{"text", "messages"}; ``mark_read`` marks just what is shown."""
+def inbox(
+    memory: Memory, unread_only: bool = False, mark_read: bool = False, wait: float = 0.0, thread: int | None = None
+) -> dict[str, Any]:
+    """{"text", "messages"}; ``mark_read`` marks just what is shown. ``wait``: first, for unread mail, at most so many
+    seconds. ``thread``: only messages of that thread."""
+    if not 0 <= wait <= WAIT_S:
+        raise Invalid(f"wait {wait}: expected 0 to {WAIT_S:g} seconds")
+    if thread is not None:
+        _check_number(thread)
+    if wait:
+        _wait(memory, wait)
     messages = memory.inbox(unread_only=unread_only)
+    if thread is not None:
+        messages = [message for message in messages if message.thread == thread]
+    unread = [message.id for message in messages if message.read_at is None]
+    shown = messages[: len(unread) + mail.READ_SHOWN]
     if mark_read:
-        memory.mark_read([message.id for message in messages if message.read_at is None])
-    return {"text": mail.listing(messages, memory.zone), "messages": [_message(each) for each in messages]}
+        memory.mark_read(unread)
+    return {
+        "text": mail.listing(shown, memory.zone, len(messages) - len(shown)),
+        "messages": [mail.plain(message) for message in messages],
+    }
+
+
+@method
+def delete_mail(memory: Memory, messages: list[int] | None = None) -> dict[str, Any]:
+    """Remove messages from one's own mail by number, or all that are read. {"count"}."""
+    for number in messages or ():
+        _check_number(number)
+    return {"count": int(memory.submit("delete_mail", messages=messages)["count"])}
+
+
+@method
+def unread(memory: Memory) -> dict[str, int]:
+    """How much is unread: {"urgent", "normal", "low"}."""
+    with memory.reading() as reader:
+        return reader.mail.counts().unread
+
+
+@method
+def pending(memory: Memory) -> dict[str, Any]:
+    """What waits for this agent. {"unread", "files": [{"path", "handle", "read", "version", "author", "at"}],
+    "directories": [{"path", "changed", "more"}], "text"}."""
+    found = waiting(memory)
+    return {
+        "unread": found.unread,
+        "files": [
+            {
+                "path": paths.text(path), "handle": f"@{each.handle}", "read": each.read, "version": each.version,
+                "author": each.author, "at": mail.iso(each.at),
+            }
+            for path, each in found.files
+        ],
+        "directories": [
+            {"path": paths.text(path), "changed": changed, "more": more} for path, changed, more in found.directories
+        ],
+        "text": shown(found, memory),
+    }  # fmt: skip
 
 
 @method
@@ -32,9 +96,15 @@ def urgent(memory: Memory) -> str:
     return memory.banner()
 
 
-def _message(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id, "sender": message.sender, "recipient": message.recipient, "priority": message.priority,
-        "body": message.body, "at": mail.iso(message.at), "expires": mail.iso(message.expires),
-        "read": message.read_at is not None,
-    }  # fmt: skip
+def _wait(memory: Memory, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    try:
+        await_mail(memory, seconds)
+    except NotSupported:  # no daemon: nobody wakes us
+        while not memory.inbox(unread_only=True) and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left))
+
+
+def _check_number(number: int) -> None:
+    if not 0 < number <= LARGEST:
+        raise Invalid(f"{number} is no message's number")

@@ -14,7 +14,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,8 @@ class Peer:
     descriptors: list[int] = field(default_factory=list)  # what a sink sent along
     waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
-    watched: int = 0  # the seq that it was told last
+    watched: int = 0  # what it was told of last
+    mail: bool = False  # it watches for messages alone
     every: float = 0.0
     told_at: float = -math.inf
 
@@ -76,6 +77,7 @@ class Peers:
         self._watchers: set[Peer] = set()
         self._sinks: dict[Peer, Sink] = {}
         self._seq = 0  # the newest that there is to be told
+        self._tells = 0  # commits with messages among them
         listener.setblocking(False)
         self._wake.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -100,7 +102,7 @@ class Peers:
 
     def _until_due(self, patience_s: float | None) -> float | None:
         """Watchers that want to be told seldom are told then."""
-        due = [peer.told_at + peer.every for peer in self._watchers if peer.every and peer.watched != self._seq]
+        due = [p.told_at + p.every for p in self._watchers if p.every and p.watched != self._newest(p)]
         if not due:
             return patience_s
         left = max(0.0, min(due) - time.monotonic())
@@ -121,13 +123,18 @@ class Peers:
         """Those that have not been told of ``seq``; with ``again`` all, since something else has happened."""
         self._seq = seq
         for peer in list(self._watchers):
-            if again:
+            if again and not peer.mail:
                 peer.watched = -1
-            if peer.watched != seq:
+            if peer.watched != self._newest(peer):
                 self._notify(peer)
 
-    def tell_sinks(self, events: Iterable[Event]) -> None:
+    def _newest(self, peer: Peer) -> int:
+        """What a watcher is to be told of."""
+        return self._tells if peer.mail else self._seq
+
+    def tell_sinks(self, events: Sequence[Event]) -> None:
         """After a commit, before its replies."""
+        self._tells += any(event.op == "tell" for event in events)
         for peer, sink in list(self._sinks.items()):
             try:
                 sink.tell(events)
@@ -159,7 +166,7 @@ class Peers:
         to be told seldom: then later."""
         now = time.monotonic()
         if not peer.out and now - peer.told_at >= peer.every:
-            peer.watched, peer.told_at = self._seq, now
+            peer.watched, peer.told_at = self._newest(peer), now
             self.send(peer, [self._seq])
 
     # Listening -----------------------------------------------------------------------------------------
@@ -233,7 +240,7 @@ class Peers:
         if "sink" in item:
             self._add_sink(peer, item["sink"])
         elif item.get("watch"):
-            peer.watching = True
+            peer.watching, peer.mail = True, item.get("mail") is True
             peer.every = float(item["every"]) if isinstance(item.get("every"), (int, float)) else 0.0
             self._watchers.add(peer)
             self._notify(peer)

@@ -17,10 +17,12 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
-from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+from avmfs.node import Change, Document, Entry, Link, Mark, Node, Version
 from avmfs.store.protocol_discovery import DiscoveryReader
+from avmfs.store.protocol_mail import MailReader
 from avmfs.store.protocol_outbox import OutboxReader
 from avmfs.store.protocol_people import PeopleReader
+from avmfs.store.reader_pending import PendingReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Reader(Protocol):
     def discovery(self) -> DiscoveryReader: ...
     @property
     def outbox(self) -> OutboxReader: ...
+    @property
+    def mail(self) -> MailReader: ...
+    @property
+    def pending(self) -> PendingReader: ...
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:
@@ -126,9 +132,6 @@ class Reader(Protocol):
     def counts(self, under: int) -> Counts: ...
     def tag_counts(self, under: int) -> list[tuple[str, int]]: ...
     def agents(self) -> list[str]: ...
-    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
-        """The asker's mail: unread first, urgent first, then newest first; expired mail is gone."""
-        ...
 
 
 class Store(Protocol):
@@ -192,9 +195,11 @@ class Store(Protocol):
         """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         ...
 
-    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
-        """Call ``notify(seq)`` from another thread soon after commits; several commits may be one call, all those
-        within ``every_s`` are."""
+    def watch(
+        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
+    ) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread when the watch begins and soon after commits; several commits may be
+        one call, all those within ``every_s`` are. ``mail``: only after commits that send messages, to whomever."""
         ...
 
     def feed_cache(

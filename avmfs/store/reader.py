@@ -15,12 +15,14 @@ import apsw
 from avmfs import paths
 from avmfs.access import Principal, Visible
 from avmfs.errors import Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node, Version
+from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
 from avmfs.store import content, history, keys
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.reader_discovery import SqliteDiscovery
+from avmfs.store.reader_mail import SqliteMail
 from avmfs.store.reader_outbox import SqliteOutbox
+from avmfs.store.reader_pending import SqlitePending
 from avmfs.store.reader_people import PeopleReader
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
@@ -67,6 +69,14 @@ class SqliteReader:
     @property
     def outbox(self) -> SqliteOutbox:
         return SqliteOutbox(self._db, self.who, self.visible, self.now)
+
+    @property
+    def mail(self) -> SqliteMail:
+        return SqliteMail(self._db, self.who, self.now)
+
+    @property
+    def pending(self) -> SqlitePending:
+        return SqlitePending(self._db, self.who, self.visible, self.now)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -332,20 +342,6 @@ class SqliteReader:
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]
-
-    def inbox(self, *, unread_only: bool = False, priority: str | None = None) -> list[Message]:
-        self.who.require("inbox")
-        rows = self._all(
-            "select delivery.number, sender, recipient, priority, body, at, message.expires, read_at"
-            f" from delivery{' indexed by unread' if unread_only else ''} join message on message.id = delivery.message"
-            " where delivery.agent = :agent and (message.expires is null or message.expires > :now)"
-            + (" and read_at is null" if unread_only else "")
-            + (" and priority = :priority" if priority else "")
-            + " order by read_at is not null,"
-            " case priority when 'urgent' then 0 when 'normal' then 1 else 2 end, at desc, delivery.number desc",
-            agent=self.who.name, **({"priority": priority} if priority else {}),
-        )  # fmt: skip
-        return [Message(*row) for row in rows]
 
     def _shows(self, row: tuple[Any, ...]) -> bool:
         return row[11] in self.visible and (row[13] is None or row[13] > self.now)

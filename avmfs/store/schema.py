@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from avmfs.store.schema_discovery import DISCOVERY
+from avmfs.store.schema_mail import MAIL
 from avmfs.store.schema_outbox import OUTBOX
 from avmfs.store.schema_people import PEOPLE
 
@@ -171,5 +172,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     PEOPLE,
     DISCOVERY,
     OUTBOX,
+    MAIL,
 )
 VERSION: Final = len(MIGRATIONS)

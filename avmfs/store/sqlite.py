@@ -256,10 +256,12 @@ class SqliteStore:
             ).fetchall()
             return rows
 
-    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> AbstractContextManager[None]:
+    def watch(
+        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
+    ) -> AbstractContextManager[None]:
         if not isinstance(self._submitter, WriterClient):
             raise NotSupported("changes can be watched while a daemon runs")
-        return self._submitter.watch(notify, every_s)
+        return self._submitter.watch(notify, every_s, mail)
 
     def feed_cache(
         self, descriptors: Sequence[int], names: bytes, node: bytes, at: int, switch: Callable[[bool], None],

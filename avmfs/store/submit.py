@@ -148,9 +148,10 @@ class WriterClient:
         return Lane(self._address, self._agent, self._proof, self._patience, self._origin, client, number)
 
     @contextlib.contextmanager
-    def watch(self, notify: Callable[[int], None], every_s: float = 0.0) -> Iterator[None]:
-        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends."""
-        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s}, notify)
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:
+        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends.
+        ``mail``: only after those that send messages."""
+        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s, "mail": mail}, notify)
         watching.start()
         try:
             yield

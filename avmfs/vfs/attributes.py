@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,12 +48,15 @@ class Caller:
 
 
 class Attributer:
-    """Attributes as one mount shows them. ``owner`` owns what nobody else does."""
+    """Attributes as one mount shows them. ``owner`` owns what nobody else does, ``size`` is of a node as it is read."""
 
-    def __init__(self, memory: Memory, owner: Caller, read_only: bool) -> None:
+    def __init__(
+        self, memory: Memory, owner: Caller, read_only: bool, size: Callable[[Node], int] | None = None
+    ) -> None:
         self._memory = memory
         self._owner = owner
         self._read_only = read_only
+        self._size = size
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
@@ -67,7 +71,7 @@ class Attributer:
         return Attributes(
             node.id, TYPE[node.kind] | mode, nlink,
             self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
-            node.size, node.atime, node.mtime, node.ctime,
+            node.size if self._size is None else self._size(node), node.atime, node.mtime, node.ctime,
         )  # fmt: skip
 
     def of_virtual(self, found: Address) -> Attributes:

@@ -17,6 +17,7 @@ from avmfs.errors import BadHandle, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
+from avmfs.store.reader_mail import too_long
 from avmfs.views import Context, Rendered, View
 
 WRITE_LIMIT = 1024 * 1024
@@ -143,7 +144,10 @@ class ViewHandle(VirtualHandle):
 
 
 class MailHandle(VirtualHandle):
-    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing."""
+    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing.
+
+    Shells ignore what close(2) says, so a message that would be refused is refused when its first bytes are written.
+    """
 
     def __init__(self, memory: Memory, name: bytes) -> None:
         super().__init__(memory, False, True)
@@ -151,28 +155,37 @@ class MailHandle(VirtualHandle):
         self.recipient, parameters = paths.parse_mailbox(name)
         self.priority = parameters.pop("priority", "normal")
         self.expires = parameters.pop("expires", None)
+        re = parameters.pop("re", None)
         if parameters:
-            raise Invalid(f"mailbox parameter {next(iter(parameters))!r}: expected priority or expires")
+            raise Invalid(f"mailbox parameter {next(iter(parameters))!r}: expected priority, expires or re")
         if self.priority not in PRIORITIES:
             raise Invalid(f"priority {self.priority!r}: expected one of {', '.join(PRIORITIES)}")
         if self.expires is not None:
             mail.parse_duration(self.expires)
+        self.re = None if re is None else mail.parse_number(re)
         self.sent = 0
         self.refused = False
 
     def took(self, count: int) -> None:
-        limit = self.memory.around.limits.message_bytes
-        if len(self.written) - self.sent > limit:
+        size = len(self.written) - self.sent
+        if self.refused:
+            raise OverQuota("the beginning of this message was refused")
+        try:
+            if size == count:
+                self.memory.may_tell(self.recipient, size, self.re)
+            elif size > (limit := self.memory.around.limits.message_bytes):
+                raise OverQuota(too_long(limit))
+        except (Invalid, OverQuota):
             self.refused = True  # the rest of it is no message
-            raise OverQuota(f"a message may have {limit} bytes")
+            raise
 
     def flush(self) -> None:
         with self.lock, remembering(self.memory):
             body = bytes(self.written[self.sent :])
             if body and not self.refused:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
-                self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires)
-                self.sent = len(self.written)
+                self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
+            self.sent, self.refused = len(self.written), False
 
 
 class QuestionHandle(VirtualHandle):

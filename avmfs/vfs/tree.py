@@ -14,6 +14,7 @@ import threading
 from contextlib import AbstractContextManager
 
 from avmfs import paths, views
+from avmfs.agents import mail
 from avmfs.errors import (
     Denied,
     Invalid,
@@ -33,6 +34,7 @@ from avmfs.vfs import address, listings, nodes
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.files import FileHandle
+from avmfs.vfs.inject import Injection
 from avmfs.vfs.opened import OpenFiles
 from avmfs.vfs.room import room
 
@@ -42,9 +44,9 @@ REMOVED_KEPT = 1024
 
 
 class Tree:
-    """See the module. ``uid``/``gid`` own what nobody else does."""
+    """See the module. ``uid``/``gid`` own what nobody else does. ``inject``: see vfs.inject."""
 
-    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False) -> None:
+    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False) -> None:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
@@ -52,7 +54,11 @@ class Tree:
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._removed: dict[int, Node] = {}  # directories that a process may still be in
-        self._attributer = Attributer(memory, self.owner, read_only)
+        self.injection = Injection(memory) if inject else None
+        self._attributer = Attributer(
+            memory, self.owner, read_only, None if self.injection is None else self.injection.size
+        )
+        memory.marked_by = mail.BY_READING if read_only else mail.BY_WRITING
 
     # Looking ---------------------------------------------------------------------------------------------
 
@@ -198,7 +204,9 @@ class Tree:
         readable, writable = _modes(flags)
         with self._errors():
             if isinstance(found, Real):
-                return self._open_file(found.node, flags)
+                reads = not writable and not flags & os.O_TRUNC
+                injected = self.injection.open(found.node) if self.injection is not None and reads else None
+                return injected or self._open_file(found.node, flags)
             if isinstance(found, ViewOf):
                 return self._open_view(found, readable, writable)
             if isinstance(found, Mailbox):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from avmfs.agents import mail
 from avmfs.search.pack import NOTHING, format_search
 from avmfs.views.registry import Context, Range, view
 from avmfs.views.shape import parts
@@ -40,11 +39,9 @@ def recall(
 
 def _banner(ctx: Context, budget: int) -> tuple[str, int]:
     """The fullest banner that the budget bears, and its tokens: whole up to a third of it, then one line."""
-    if ctx.memory.quiet:
-        return "", 0
-    urgent = ctx.memory.inbox(unread_only=True, priority="urgent") if ctx.memory.who.may("inbox") else []
+    whole, line = ctx.memory.urgent_banner()
     counter = ctx.memory.around.engine.counter
-    for banner, most in ((mail.banner(urgent, ctx.memory.zone), budget // 3), (mail.short_banner(urgent), budget)):
+    for banner, most in ((whole, budget // 3), (line, budget)):
         if (cost := counter.count(banner)) <= most:
             return banner, cost
     return "", 0

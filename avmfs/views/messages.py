@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Annotated, Literal
 
-from avmfs.agents import mail
+from avmfs.agents import mail, waiting
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.views.registry import AtEnd, Context, Range, Rendered, ending, view, writes
@@ -19,14 +17,21 @@ def inbox(
     mark: Literal["read"] | None = None,
     format: Literal["jsonl"] | None = None,
     wait: Annotated[float, Range(0, 3600)] = 0,
+    unread: bool = False,
 ) -> Rendered:
     memory = ctx.memory
     if wait:
-        _await_unread(memory, wait)
-    messages = memory.inbox()
-    text = mail.listing(messages, memory.zone) if format is None else mail.jsonl(messages)
-    unread = [message.id for message in messages if message.read_at is None]
-    at_end = AtEnd("_mark_read", ctx, [unread]) if mark == "read" and unread else None
+        try:
+            await_mail(memory, wait)
+        except NotSupported:
+            raise Invalid(":inbox: waiting needs a running daemon (avm-daemon start)") from None
+    if format is None:
+        text, messages = memory.inbox_text(unread_only=unread)
+    else:
+        messages = memory.inbox(unread_only=unread)
+        text = mail.jsonl(messages)
+    shown = [message.id for message in messages if message.read_at is None]
+    at_end = AtEnd("_mark_read", ctx, [shown]) if mark == "read" and shown else None
     return Rendered(text.encode("utf-8", "surrogateescape"), at_end)
 
 
@@ -45,18 +50,12 @@ def _mark_read(ctx: Context, messages: list[int]) -> None:
     ctx.memory.mark_read(messages)
 
 
-def _await_unread(memory: Memory, seconds: float) -> None:
-    """Return once there is unread mail, or after ``seconds``. The store wakes us after commits; it also does so
-    when the watch begins, so that nothing falls between the first look and that."""
-    deadline = time.monotonic() + seconds
-    woken = threading.Event()
-    if memory.inbox(unread_only=True):
-        return
-    try:
-        with memory.store.watch(lambda seq: woken.set()):
-            while (left := deadline - time.monotonic()) > 0 and woken.wait(left):
-                woken.clear()
-                if memory.inbox(unread_only=True):
-                    return
-    except NotSupported:
-        raise Invalid(":inbox: waiting needs a running daemon (avm-daemon start)") from None
+def await_mail(memory: Memory, seconds: float) -> bool:
+    """Return True once there is unread mail, False after ``seconds``. Raises NotSupported without a daemon, Interrupted
+    when nobody waits any more."""
+
+    def arrived() -> bool:
+        with memory.reading() as reader:
+            return reader.mail.any_unread()
+
+    return waiting.until(memory.store, arrived, seconds)

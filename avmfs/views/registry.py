@@ -23,7 +23,7 @@ from avmfs.store.schema import ROOT
 On = Literal["file", "directory", "root"]
 _MODULES = (
     "documents", "history", "reading", "listing", "finding", "messages", "about", "why", "plan", "topics", "timeline",
-    "tree", "related", "synthesis", "savings", "who", "subscriptions",
+    "tree", "related", "synthesis", "savings", "who", "subscriptions", "pending",
 )  # fmt: skip
 
 

@@ -207,6 +207,9 @@ SEARCH: Readers = {
 LIMITS: Readers = {
     "message_bytes": lambda value: value.integer(1),
     "unread": lambda value: value.integer(1),
+    "messages_per_minute": lambda value: value.integer(1, 10**9),
+    "read_messages": lambda value: value.integer(0, 10**9),
+    "read_days": lambda value: value.integer(0, 36_500),
     "versions": lambda value: value.integer(16),
     "history_bytes": lambda value: value.integer(0),
 }

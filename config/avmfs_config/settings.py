@@ -152,12 +152,16 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what one agent can do to another: the size of one message, and unread ones per sender. And on what is
-    kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is taken whole,
-    but never fewer than 16."""
+    """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
+    sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
+    And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
+    taken whole, but never fewer than 16."""
 
     message_bytes: int = 65536
     unread: int = 100
+    messages_per_minute: int = 1200
+    read_messages: int = 1000
+    read_days: int = 30
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
 

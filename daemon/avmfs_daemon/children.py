@@ -99,7 +99,10 @@ def run_keeper(spec: ChildSpec) -> None:
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
-        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,))
+        keeper = Keeper(
+            store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,),
+            limits=spec.settings.limits,
+        )  # fmt: skip
         deliverer = Deliverer(
             store, spec.settings.webhooks, spec.settings.hooks, home=os.fspath(spec.database.parent),
             report=lambda figures: life.tell({"figures": figures, "of": "outbox"}),

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from avmfs_config import Limits
+
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.protocol import Store
 from avmfs.store.submit import OPERATOR
+from avmfs_daemon import postroom
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ class Keeper:
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], int] = time.time_ns, report: Callable[[dict[str, Any]], None] = lambda figures: None,
         also: Sequence[Callable[[], None]] = (),
+        limits: Limits | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -60,7 +64,9 @@ class Keeper:
         self._embedded_at = float("-inf")
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
+        self._limits = limits or Limits()
         self._chores_at = self._clients_at = clock()
+        self._mail_at = clock() + postroom.EVERY_S
 
     def wake(self) -> None:
         self._woken.set()
@@ -89,6 +95,9 @@ class Keeper:
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
             self.reap_orphans()
+        if self._clock() >= self._mail_at:
+            self._mail_at = self._clock() + postroom.EVERY_S
+            postroom.trim(self._store, self._limits, self._wall_clock())
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

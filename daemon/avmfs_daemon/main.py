@@ -246,11 +246,11 @@ def _complain(reason: str) -> None:
 def _shown(answer: dict[str, Any]) -> str:
     embedding, store = answer["embedding"], answer["store"]
     lines = [f"avm-daemon {answer['version']}, pid {answer['pid']}, isolation {answer['isolation']}", ""]
-    rows = [("AGENT", "STATE", "PID", "RESTARTS", "SINCE", "MOUNTPOINT")]
+    rows = [("AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT")]
     rows += [
         (
             mount["agent_id"], mount["state"], str(mount["pid"] or "-"), str(mount["restarts"]),
-            _ago(mount["since"]), mount["mountpoint"],
+            _ago(mount["since"]), str(mount["unread"]), mount["mountpoint"],
         )
         for mount in answer["mounts"]
     ]  # fmt: skip

@@ -31,7 +31,7 @@ from avmfs.store import database
 from avmfs.store.peers import proof
 from avmfs.store.sqlite import open_attached
 from avmfs.store.writer import ANYBODY
-from avmfs_daemon import control, forking, runtime
+from avmfs_daemon import control, forking, postroom, runtime
 from avmfs_daemon.children import Entries
 from avmfs_daemon.crew import Crew
 from avmfs_daemon.embedding import EmbeddingService, factory_for
@@ -292,7 +292,9 @@ class Supervisor:
     def status(self) -> dict[str, Any]:
         """What `avm-daemon status --json` prints."""
         store: dict[str, Any] = {"path": os.fspath(self._paths.database)}
+        unread: dict[str, int] = {}
         try:
+            unread = postroom.unread(self._store)
             store["waiting_lexical"], store["waiting_semantic"] = self._store.queue_lengths()
         except AvmError as e:
             store["error"] = str(e)
@@ -304,7 +306,9 @@ class Supervisor:
             "pid": os.getpid(),
             "version": version(),
             "mounts": [
-                slot.status() for slot in [*self._crew.slots, *to_come] if slot.mount is not None and slot.wanted
+                slot.status() | {"unread": unread.get(slot.mount.agent_id, 0)}
+                for slot in [*self._crew.slots, *to_come]
+                if slot.mount is not None and slot.wanted
             ],
             "embedding": self._service.status(),
             "index": self._index_status(),

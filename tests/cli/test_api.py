@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -145,6 +146,26 @@ def test_mail(alice: AVM, bob: AVM) -> None:
     assert bob.inbox(mark_read=True)[0]["read"] is False and bob.inbox(unread_only=True) == []
     with pytest.raises(FileNotFoundError):
         alice.tell("nobody", "x")
+
+
+def test_a_thread_of_messages_waiting_for_one_and_deleting_it(alice: AVM, bob: AVM) -> None:
+    bob.agent_memory().remember("known")
+    alice.agent_memory().remember("known")
+    for each in (alice, bob):
+        each.inbox(mark_read=True)
+        each.delete_mail()
+    began = time.monotonic()
+    assert bob.inbox(unread_only=True, wait=0.3) == [] and time.monotonic() - began >= 0.3
+    asked = alice.tell("bob", "question")
+    (question,) = bob.inbox(unread_only=True, wait=20)
+    bob.tell("alice", "answer", re=question["id"])
+    (answer,) = alice.inbox(wait=20, mark_read=True)
+    assert (answer["re"], answer["thread"], answer["body"]) == (asked, asked, "answer")
+    assert alice.inbox(thread=asked)[0]["id"] == answer["id"] and alice.inbox(thread=answer["id"]) == []
+    with pytest.raises(Invalid, match="no message #99"):
+        bob.tell("alice", "x", re=99)
+    assert alice.delete_mail([answer["id"]]) == 1 and alice.inbox() == []
+    assert bob.delete_mail() == 0 and len(bob.inbox()) == 1
 
 
 def test_threads_share_one_avm(alice: AVM) -> None:

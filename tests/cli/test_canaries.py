@@ -390,11 +390,16 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
 
 
 def test_the_number_of_a_message_does_not_tell_how_much_mail_others_get(planted: Planted) -> None:
-    with planted.avm("alice") as alice, planted.avm("carol") as carol:
+    with planted.avm("alice") as alice, planted.avm("bob") as bob, planted.avm("carol") as carol:
         first = carol.tell("bob", "one")
         for _ in range(5):
-            alice.tell("carol", "not for bob")
+            alice.tell("ali", "neither for bob nor for carol")
         assert carol.tell("bob", "two") == first + 1
+        for _ in range(5):
+            alice.tell("carol", "not for bob")
+        carol.tell("bob", "three")
+        numbers = sorted(message["id"] for message in bob.inbox() if message["sender"] == "carol")[-3:]
+        assert numbers == [*range(numbers[0], numbers[0] + 3)]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------

@@ -234,7 +234,9 @@ def test_tell_and_inbox(avm: Shell) -> None:
     text = avm.out("inbox", agent="emil")
     assert text.startswith("## Inbox (2 messages, 2 unread)\n") and "> two\n> lines\n" in text
     first = parsed(avm, "inbox", agent="emil")[0]
-    assert sorted(first) == ["at", "body", "expires", "id", "priority", "read", "recipient", "sender"]
+    assert sorted(first) == [
+        "at", "body", "expires", "id", "priority", "re", "read", "recipient", "sender", "thread",
+    ]  # fmt: skip
     assert (first["sender"], first["read"]) == ("dora", False)
     avm.run("inbox", "--mark-read", agent="emil")
     assert parsed(avm, "inbox", "--unread", agent="emil") == [] and len(parsed(avm, "inbox", agent="emil")) == 2
@@ -245,6 +247,25 @@ def test_tell_and_inbox(avm: Shell) -> None:
     avm.complaint("tell", "emil", "x", "--priority", "high", agent="dora", code=2)
     avm.complaint("tell", "emil", "x", "--expires", "soon", agent="dora", code=2)
     avm.complaint("tell", "emil", data=b"x" * 1_000_000, agent="dora", code=1)
+
+
+def test_a_conversation_on_the_command_line(avm: Shell) -> None:
+    for name in ("hugo", "ida"):
+        avm.run("remember", "so that they are known", "--title", "known", agent=name)
+    avm.run("tell", "ida", "shall we?", agent="hugo")
+    assert avm.out("pending", agent="ida") == "1 unread message: /:inbox\n"
+    (asked,) = parsed(avm, "inbox", "--wait", "20", "-m", agent="ida")
+    assert parsed(avm, "pending", agent="ida")["unread"] == {"urgent": 0, "normal": 0}
+    avm.run("tell", "hugo", "yes", "--re", str(asked["id"]), agent="ida")
+    line = avm.out("inbox", "--wait", "20", "--unread", "--jsonl", agent="hugo")
+    answer = json.loads(line)
+    assert line.count("\n") == 1 and answer["body"] == "yes" and answer["re"] == answer["thread"] == 1
+    assert "ida re #1\n> yes\n" in avm.out("inbox", "--thread", "1", agent="hugo")
+    avm.complaint("tell", "hugo", "x", "--re", "99", agent="ida", code=2)
+    avm.run("inbox", "--wait", "0.1", "--unread", agent="ida", code=1)
+    assert avm.out("inbox", "--delete", str(answer["id"]), agent="hugo") == "removed 1\n"
+    assert avm.out("inbox", "--delete-read", agent="ida") == "removed 1\n"
+    assert avm.out("inbox", agent="hugo") == "(no messages)\n"
 
 
 def test_urgent_mail_is_on_stderr_of_every_command_until_it_is_read(avm: Shell) -> None:

@@ -741,7 +741,7 @@ def tell(
 
 def bodies(world: World, who: Principal, **more: object) -> list[str]:
     with world.reading(who) as reader:
-        return [message.body for message in reader.inbox(**more)]  # type: ignore[arg-type]
+        return [message.body for message in reader.mail.messages(**more)]  # type: ignore[arg-type]
 
 
 def test_mail_is_read_by_each_receiver_for_itself(world: World) -> None:
@@ -753,7 +753,7 @@ def test_mail_is_read_by_each_receiver_for_itself(world: World) -> None:
     assert bodies(world, BOB) == ["ümlaut", "hello", "psst"]
     assert bodies(world, CAROL) == ["hello"] and bodies(world, ALICE) == []
     with world.reading(BOB) as reader:
-        urgent = reader.inbox(priority="urgent")
+        urgent = reader.mail.messages(priority="urgent")
     assert [(message.sender, message.recipient, message.read_at) for message in urgent] == [("alice", "bob", None)]
     assert world.do(BOB, "mark_read", messages=[urgent[0].id]) == {"count": 1}
     assert world.do(BOB, "mark_read", messages=[urgent[0].id]) == {"count": 0}

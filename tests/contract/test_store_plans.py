@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 import pytest
-from store_world import ALICE, BOB, World
+from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Engine
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 MAY_SCAN = {
     "applied": "once a day",
     "agent": "as many as there are agents",
+    "mailbox": "as many as there are agents, every few minutes",
     "lexical_queue": "what waits",
     "semantic_queue": "what waits",
     "passage": "the columns that ranking needs, once per process",
@@ -81,7 +82,16 @@ def work(world: World) -> None:
     world.do(OPERATOR, "reap_orphans", nodes=[5])
     world.do(ALICE, "hold", holder=b"x", nodes=[3])
     world.do(ALICE, "tell", recipient="bob", body="x", priority="low", expires=None, body_limit=9, unread_limit=9)
+    limits = {"priority": "urgent", "body_limit": 9, "unread_limit": 1, "expires": world.clock() + 1}
+    world.do(BOB, "tell", recipient="alice", body="y", re=1, **limits)
+    world.do(CAROL, "enroll")
+    for _ in range(2):
+        world.do(BOB, "tell", recipient="@all", body="z", re=2, **limits)
     world.do(BOB, "mark_read")
+    world.do(BOB, "delete_mail", messages=[1])
+    world.do(BOB, "delete_mail")
+    world.clock.advance(5)
+    world.do(OPERATOR, "trim_mail", before=5, keep=0)
     world.do(ALICE, "remember", path=[b"memory", b"r"], data=b"x", title="t", tags=["x"], importance=0.5, created=5)
     embedder = HashingEmbedding()
     embed_pending(world.store, embedder, embedder.model_id)
@@ -103,8 +113,13 @@ def work(world: World) -> None:
         reader.listing(below, limit=5, offset=0, tag="t")
         reader.counts(below)
         reader.tag_counts(below)
-        reader.inbox()
-        reader.inbox(unread_only=True, priority="urgent")
+        reader.mail.messages()
+        reader.mail.messages(unread_only=True, priority="urgent")
+        reader.mail.counts()
+        reader.pending.files(5)
+        reader.pending.directories(5)
+        reader.mail.any_unread()
+        reader.mail.refusal("alice", 1, None, body_limit=9, unread_limit=9, rate_limit=9)
         reader.children(below)
         reader.subdirectories(below)
 

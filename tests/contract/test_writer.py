@@ -514,6 +514,30 @@ def test_watchers_are_told_of_commits_also_after_a_restart(writer: WriterProcess
     store.close()
 
 
+def test_who_watches_for_mail_is_told_of_nothing_else(writer: WriterProcess) -> None:
+    told: list[int] = []
+    store = writer.attach("*")
+    with store.watch(told.append, mail=True):
+        assert until(lambda: told)  # when the watch begins
+        for who in (ALICE, BOB):
+            store.submit(who, "enroll")
+        store.submit(ALICE, "write_path", path=[b"memory", b"f"], data=b"x")
+        time.sleep(0.2)
+        count = len(told)
+        assert count == 1
+        limits = {"priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9}
+        store.submit(ALICE, "tell", recipient="bob", body="x", **limits)
+        assert until(lambda: len(told) > count)
+        count = len(told)
+        store.submit(BOB, "mark_read")
+        writer.kill()
+        writer.start()
+        assert until(lambda: len(told) > count)  # it may have missed one
+        store.submit(ALICE, "tell", recipient="bob", body="x", **limits)
+        assert until(lambda: len(told) > count + 1)
+    store.close()
+
+
 def test_a_watcher_that_does_not_read_is_told_later(writer: WriterProcess) -> None:
     lazy = Peer(writer, said={"watch": True})
     peer = Peer(writer)

@@ -66,6 +66,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     (mount,) = status["mounts"]
     assert mount.keys() == {
         "agent_id", "mountpoint", "pid", "state", "restarts", "since", "survives", "caching", "caching_reason",
+        "unread",
     }  # fmt: skip
     assert (mount["agent_id"], mount["state"], mount["restarts"]) == ("alice", "ready", 0)
     assert mount["mountpoint"] == str(daemon.at("alice"))

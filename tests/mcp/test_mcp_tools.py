@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 
 import jsonschema
@@ -205,6 +206,30 @@ def test_urgent_mail_sent_from_a_mount_arrives(world: World, bob: Peer) -> None:
     (world.mounts["carol"] / "tell/bob?priority=urgent").write_text("from the shell\n")
     result = bob.call("avm_stats")
     assert "from the shell" in result.content[1].text
+    bob.call("avm_inbox", mark_read=True)
+
+
+def test_a_conversation_has_a_thread_and_mail_can_go(alice: Peer, bob: Peer) -> None:
+    alice.call("avm_tell", recipient="bob", body="shall we?")
+    (asked,) = bob.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
+    bob.call("avm_tell", recipient="alice", body="yes", re=asked["id"])
+    (answer,) = alice.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
+    assert answer["re"] == answer["thread"] is not None
+    assert alice.said("avm_inbox", thread=answer["thread"])["messages"] == [{**answer, "read": True}]
+    assert "no message #99999" in bob.refused("avm_tell", recipient="alice", body="x", re=99999)
+    left = bob.said("avm_inbox", delete=[asked["id"]])["messages"]
+    assert asked["id"] not in [each["id"] for each in left]
+
+
+def test_who_waits_for_mail_keeps_no_other_tool_waiting(alice: Peer, bob: Peer) -> None:
+    bob.call("avm_inbox", mark_read=True)
+    waiting = bob.portal.start_task_soon(bob.client.call_tool, "avm_inbox", {"wait": 20, "unread_only": True})
+    began = time.monotonic()
+    bob.call("avm_stats")
+    assert not waiting.done() and time.monotonic() - began < 10
+    alice.call("avm_tell", recipient="bob", body="here it is")
+    result = waiting.result(15)
+    assert [each["body"] for each in result.structured_content["messages"]] == ["here it is"]
     bob.call("avm_inbox", mark_read=True)
 
 

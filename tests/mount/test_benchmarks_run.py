@@ -27,6 +27,7 @@ RUNS = {
     "bench_beside": ["--ops", "stat"],
     "bench_files": [],
     "bench_idle": ["--mounts", "2"],
+    "bench_mail": ["--messages", "20"],
     "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
     "bench_vectors": ["--sizes", "200", "--queries", "5"],
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
@@ -36,7 +37,7 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
-    "bench_store", "bench_outbox", "bench_programs", "bench_beside", "bench_files", "bench_idle",
+    "bench_store", "bench_outbox", "bench_programs", "bench_beside", "bench_files", "bench_idle", "bench_mail",
     "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"

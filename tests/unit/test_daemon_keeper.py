@@ -306,3 +306,20 @@ def test_stop_ends_a_sleeping_keeper_at_once(house: House) -> None:
     keeper.stop()
     thread.join(2)
     assert not thread.is_alive()
+
+
+def test_mail_that_is_over_goes_every_few_minutes(house: House) -> None:
+    limits = {"priority": "low", "body_limit": 9, "unread_limit": 99}
+    for who in (ALICE, Principal("bob")):
+        house.store.submit(who, "enroll")
+    for body, until in (("brief", house.wall + 1), ("read", None), ("unread", None)):
+        house.store.submit(ALICE, "tell", recipient="bob", body=body, expires=until, **limits)
+    house.store.submit(Principal("bob"), "mark_read", messages=[2])
+    house.work()
+    assert "trim_mail" not in house.applying.submitted
+    house.wall += 31 * 24 * 3600 * 10**9
+    house.later(301)
+    house.work()
+    with house.store.reading(Principal("bob")) as reader:
+        assert [message.body for message in reader.mail.messages()] == ["unread"]
+    assert house.applying.submitted.count("trim_mail") == 1

@@ -109,7 +109,8 @@ def test_nobody_listening_is_not_running(tmp_path: Path) -> None:
 
 
 def test_status_is_a_table_for_people() -> None:
-    mount = {"agent_id": "alice", "mountpoint": "/a", "pid": 7, "state": "ready", "restarts": 0, "since": 0.0}
+    mount = {"agent_id": "alice", "mountpoint": "/a", "pid": 7, "state": "ready", "restarts": 0, "since": 0.0,
+             "unread": 3}  # fmt: skip
     broken = {**mount, "agent_id": "bob", "pid": None, "state": "failed", "error": "/b: not a directory"}
     shown = main._shown(
         {
@@ -118,7 +119,7 @@ def test_status_is_a_table_for_people() -> None:
             "store": {"path": "/d/avm.db", "waiting_lexical": 1, "waiting_semantic": 2, "writer_pid": 3},
         }
     ).splitlines()  # fmt: skip
-    assert shown[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "MOUNTPOINT"]
+    assert shown[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT"]
     assert "  bob: /b: not a directory" in shown
     assert "embedding  loading (the model is still loading)" in shown
     assert shown[-1] == "waiting    1 for words, 2 for vectors"

@@ -120,7 +120,7 @@ def test_no_body_can_pose_as_a_frame(world: World, body: str) -> None:
 
 
 def test_jsonl_is_utf8_and_one_line_a_message() -> None:
-    message = Message(1, "alice", "bob", "low", "line\u2028\n\udcff", 0, None, None)
+    message = Message(1, "alice", "bob", "low", "line\u2028\n\udcff", 0, None, None, None, 1)
     text = mail.jsonl([message, replace(message, id=2)])
     assert [json.loads(line)["body"] for line in text.encode().split(b"\n")[:-1]] == ["line\u2028\n\ufffd"] * 2
 

@@ -65,7 +65,7 @@ def queries(view: View) -> list[str]:
         "peek": "1", "from": "1", "to": "2", "max_tokens": "100", "min_relevance": "0", "strategy": "recency",
         "cite": "path", "mark": "read",
         "format": "jsonl", "wait": "0.01", "depth": "2", "days": "9", "name": "RSI", "path": "/shared/note.md",
-        "sentences": "3", "via": "gossip",
+        "sentences": "3", "via": "gossip", "unread": "1", "agent": "alice",
     }  # fmt: skip
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
@@ -149,8 +149,8 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
     assert views.find("inbox", root) and not views.find("inbox", directory)
     assert views.find("nothing", file) is None
     assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
-        "changes", "delta", "list", "mark", "plan", "recall", "search", "stats", "synthesis", "timeline", "topics",
-        "tree", "why",
+        "changes", "delta", "feed", "list", "mark", "plan", "recall", "search", "stats", "synthesis", "timeline",
+        "topics", "tree", "why",
     }  # fmt: skip
 
 

@@ -1,18 +1,25 @@
-"""Mail between agents, and the agents themselves."""
+"""Mail between agents, and the agents themselves.
+
+A message is one row, whoever gets it; each receiver has a delivery row with its own mark. Numbers, threads and limits
+are settled here, in the transaction that sends; ``reader_mail.refusal`` says beforehand what it would refuse.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.node import Kind
-from avmfs.store.commands import command
+from avmfs.store.commands import command, relaxed
+from avmfs.store.reader_mail import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
 from avmfs.store.schema import PRIVATE
 from avmfs.store.transaction import Tx, new_id
 
-PRIORITIES = ("urgent", "normal", "low")
+PRIORITIES: Final = ("urgent", "normal", "low")
+_NO_RATE: Final = 10**9
 
 
 @command
@@ -33,51 +40,145 @@ def enroll(tx: Tx) -> dict[str, Any]:
     return {"new": not known}
 
 
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The message that another one answers."""
+
+    id: int
+    sender: str
+    root: int  # message.id of its thread's first
+
+
 @command
 def tell(
-    tx: Tx, recipient: str, body: str, priority: str, expires: int | None, body_limit: int, unread_limit: int
-) -> dict[str, Any]:
-    """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}; the id
-    counts what the asker has sent.
+    tx: Tx, recipient: str, body: str, priority: str, expires: int | None, body_limit: int, unread_limit: int,
+    re: int | None = None, rate_limit: int = _NO_RATE,
+) -> dict[str, Any]:  # fmt: skip
+    """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}; the id is the
+    message's number in the sender's own mail, as ``re``, the message that this one answers, is.
 
-    Raises NotFound for an unknown agent, OverQuota when its unread mail is full. A broadcast passes that
-    limit: one full mailbox must not silence it for everybody.
+    Raises NotFound for an unknown agent, Invalid for a ``re`` that the asker does not have, OverQuota when too much of
+    this sender is unread there already or it has sent ``rate_limit`` messages within a minute. A broadcast passes the
+    second: one full mailbox must not silence it for everybody. Where ``unread_limit`` broadcasts of this sender are
+    unread, the oldest of them gives way.
     """
     tx.who.require("tell")
     tx.policy.require(tx.who, "write")
     if priority not in PRIORITIES:
         raise Invalid(f"priority {priority!r}: expected one of {', '.join(PRIORITIES)}")
     if len(body.encode("utf-8", "surrogateescape")) > body_limit:
-        raise OverQuota(f"a message may have {body_limit} bytes")
-    if recipient == paths.EVERYONE:
-        receivers = [row[0] for row in tx.db.execute("select name from agent where name <> ?", (tx.who.name,))]
+        raise OverQuota(too_long(body_limit))
+    everyone, sender = recipient == paths.EVERYONE, tx.who.name
+    if everyone:
+        receivers = [row[0] for row in tx.db.execute("select name from agent where name <> ?", (sender,))]
     elif tx.db.execute("select 1 from agent where name = ?", (recipient,)).get:
         receivers = [recipient]
     else:
         raise NotFound(f"no agent is called {recipient!r}")
-    number = 1 + (tx.db.execute("select max(number) from message where sender = ?", (tx.who.name,)).get or 0)
+    answered = None if re is None else _answered(tx, re)
+    number = _sent(tx, rate_limit)
+    thread = None if answered is None else _known(tx, sender, answered)[1]
+    if not receivers:
+        return {"id": number, "recipients": []}
     tx.db.execute(
-        "insert into message(sender, number, recipient, priority, body, at, expires) values(?, ?, ?, ?, ?, ?, ?)",
-        (tx.who.name, number, recipient, priority, body, tx.now, expires),
+        "insert into message(sender, number, recipient, priority, body, at, expires, root, re, thread)"
+        " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (sender, number, recipient, priority, body, tx.now, expires, answered and answered.root, re, thread),
     )
     message = tx.db.last_insert_rowid()
     for receiver in receivers:
-        waiting = tx.db.execute(
-            "select count(*) from delivery indexed by unread join message on message.id = delivery.message"
-            " where agent = ? and read_at is null and (expires is null or expires > ?)",
-            (receiver, tx.now),
-        ).get
-        most = tx.policy.unread(receiver, unread_limit)
-        if waiting >= most and recipient != paths.EVERYONE:
-            raise OverQuota(f"{receiver} has {waiting} unread messages, the most that are kept")
+        _make_room(tx, receiver, everyone, unread_limit)
+        theirs = (None, None) if answered is None else _known(tx, receiver, answered)
+        arrived = _number(tx, receiver)
         tx.db.execute(
-            "insert into delivery(agent, number, message)"
-            " values(?1, 1 + coalesce((select max(number) from delivery where agent = ?1), 0), ?2)",
-            (receiver, message),
+            "insert into delivery(agent, number, message, sender, priority, everyone, expires, re, thread)"
+            " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (receiver, arrived, message, sender, priority, everyone, expires, *theirs),
         )
         scope = tx.scope_at((paths.MEMORY, paths.PRIVATE, paths.raw(receiver)))
-        tx.log("tell", tx.node(PRIVATE), paths.join((paths.TELL, paths.raw(receiver))), scope=scope)
+        # version: its number in the receiver's mail, for whoever delivers it elsewhere.
+        path = paths.join((paths.TELL, paths.raw(receiver)))
+        tx.log("tell", tx.node(PRIVATE), path, version=arrived, scope=scope)
     return {"id": number, "recipients": receivers}
+
+
+def _answered(tx: Tx, number: int) -> _Answered:
+    """The message of that number in the asker's mail, sent to it or by it. Raises Invalid."""
+    tx.who.require("inbox")
+    row: Any = tx.db.execute(
+        "select message.id, message.sender, coalesce(root, message.id) from delivery"
+        " join message on message.id = delivery.message where agent = ?1 and delivery.number = ?2"
+        " union all select id, sender, coalesce(root, id) from message where sender = ?1 and number = ?2 limit 1",
+        (tx.who.name, number),
+    ).fetchone()
+    if row is None:
+        raise Invalid(re_unknown(number))
+    return _Answered(*row)
+
+
+def _known(tx: Tx, agent: str, answered: _Answered) -> tuple[int | None, int | None]:
+    """What ``agent`` calls the answered message, and the first of its thread that it has: numbers in its own mail,
+    None for what it does not have."""
+    own = (
+        "select number from delivery where message = ?1 and agent = ?2"
+        " union all select number from message where id = ?1 and sender = ?2 limit 1"
+    )
+    first = (
+        "select min(number) from (select number from delivery where message = ?1 and agent = ?2"
+        " union all select number from message where id = ?1 and sender = ?2"
+        " union all select delivery.number from message join delivery on delivery.message = message.id"
+        " where root = ?1 and agent = ?2"
+        " union all select number from message where root = ?1 and sender = ?2)"
+    )
+    return (
+        tx.db.execute(own, (answered.id, agent)).get,
+        tx.db.execute(first, (answered.root, agent)).get,
+    )
+
+
+def _sent(tx: Tx, rate_limit: int) -> int:
+    """Count one more message of the asker; its number. Raises OverQuota when that is too many in this minute."""
+    number, since, told = tx.db.execute(
+        "insert into mailbox(agent, number, since, told) values(?1, 1, ?2, 1) on conflict(agent) do update set"
+        " number = number + 1,"
+        " told = case when ?2 >= since and ?2 < since + ?3 then told + 1 else 1 end,"
+        " since = case when ?2 >= since and ?2 < since + ?3 then since else ?2 end"
+        " returning number, since, told",
+        (tx.who.name, tx.now, MINUTE),
+    ).fetchone()  # type: ignore[misc]
+    if told > rate_limit:
+        raise OverQuota(too_fast(rate_limit, since + MINUTE - tx.now))
+    return int(number)
+
+
+def _number(tx: Tx, agent: str) -> int:
+    """The next number in an agent's mail."""
+    return int(
+        tx.db.execute(
+            "insert into mailbox(agent, number) values(?, 1) on conflict(agent) do update set number = number + 1"
+            " returning number",
+            (agent,),
+        ).get
+    )
+
+
+def _make_room(tx: Tx, receiver: str, everyone: bool, unread_limit: int) -> None:
+    """Raises OverQuota when a mailbox has as much unread of the asker as it may, or of everybody as its quota allows;
+    for a broadcast the oldest gives way."""
+    quota = tx.policy.person(receiver).quota.unread
+    if quota is not None and not everyone and tx.db.execute(UNREAD, (receiver, tx.now)).get >= quota:
+        raise OverQuota(all_full(receiver))
+    waiting = tx.db.execute(UNREAD_FROM, (receiver, tx.who.name, everyone, tx.now)).get
+    if waiting < unread_limit:
+        return
+    if not everyone:
+        raise OverQuota(full(receiver, unread_limit))
+    oldest = tx.db.execute(
+        "select min(number) from delivery indexed by unread"
+        " where agent = ? and sender = ? and everyone and read_at is null",
+        (receiver, tx.who.name),
+    ).get
+    _drop(tx, "agent = ? and number = ?", (receiver, oldest))
 
 
 @command
@@ -90,3 +191,43 @@ def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
         {"now": tx.now, "agent": tx.who.name, "messages": json.dumps(messages)},
     )
     return {"count": tx.db.changes()}
+
+
+@command
+def delete_mail(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
+    """Remove messages from the asker's own mail: these, by their number in it, or all that it has read. {"count"}."""
+    tx.who.require("inbox")
+    if messages is None:
+        return {"count": _drop(tx, "agent = ? and read_at is not null", (tx.who.name,))}
+    chosen = "agent = ? and number in (select value from json_each(?))"
+    return {"count": _drop(tx, chosen, (tx.who.name, json.dumps(messages)))}
+
+
+@relaxed
+def trim_mail(tx: Tx, before: int, keep: int, limit: int = 1000) -> dict[str, Any]:
+    """Remove what has expired, what was read before ``before`` (ns), and of each agent's read mail all but the newest
+    ``keep``: at most ``limit`` of each kind. {"count"}."""
+    tx.require_operator()
+    count = _drop(tx, "expires <= ?", (tx.now,), limit)
+    for (agent,) in tx.db.execute("select agent from mailbox").fetchall():
+        newest = tx.db.execute(
+            "select number from delivery where agent = ? and read_at is not null order by number desc limit 1 offset ?",
+            (agent, keep),
+        ).get
+        over = "agent = ? and (number <= ? and read_at is not null or read_at < ?)"
+        count += _drop(tx, over, (agent, newest or 0, before), limit)
+    return {"count": count}
+
+
+def _drop(tx: Tx, chosen: str, values: tuple[Any, ...], limit: int = -1) -> int:
+    """Remove deliveries, and messages that nobody has any more. How many deliveries."""
+    rows: list[Any] = tx.db.execute(
+        f"select agent, number, message from delivery where {chosen} limit ?", (*values, limit)
+    ).fetchall()
+    for agent, number, _ in rows:
+        tx.db.execute("delete from delivery where agent = ? and number = ?", (agent, number))
+    for message in {message for _, _, message in rows}:
+        tx.db.execute(
+            "delete from message where id = ?1 and not exists (select 1 from delivery where message = ?1)", (message,)
+        )
+    return len(rows)

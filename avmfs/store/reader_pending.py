@@ -1,0 +1,69 @@
+"""What has changed behind an agent's back: files that it has marked as read and that are newer now.
+
+Owns the one query, for ``reader.pending``. Only what the asker may see, and only of its own marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import apsw
+
+from avmfs.access import Principal, Visible
+
+_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A file of which the asker has read version ``read``, and ``version``, of ``author`` at ``at`` (ns), is the
+    newest."""
+
+    node: int
+    handle: str
+    read: int
+    version: int
+    author: str
+    at: int
+
+
+class PendingReader(Protocol):
+    def files(self, limit: int) -> list[Behind]:
+        """Marked files with a newer version, the newest change first."""
+        ...
+
+    def directories(self, limit: int) -> list[tuple[int, int]]:
+        """Marked directories: (node, the seq that is marked), the latest mark first."""
+        ...
+
+
+class SqlitePending:
+    """See PendingReader. Lives as long as its reader."""
+
+    __slots__ = ("_bound", "_db")
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
+        self._db = db
+        self._bound = {"agent": who.name, "scopes": visible.json, "now": now}
+
+    def files(self, limit: int) -> list[Behind]:
+        # cross: from the asker's marks outwards, however many documents there are
+        rows = self._db.execute(
+            "select node.id, document.handle, mark.version, head, version.author, version.at"
+            " from mark indexed by marked cross join document on document.id = mark.subject"
+            " cross join node on node.id = document.node"
+            " cross join version on version.document = document.id and version.number = head"
+            f" where mark.agent = :agent and head > mark.version and {_SEEN}"
+            " order by version.seq desc, document.id limit :limit",
+            {**self._bound, "limit": limit},
+        )
+        return [Behind(*row) for row in rows]
+
+    def directories(self, limit: int) -> list[tuple[int, int]]:
+        rows: list[Any] = self._db.execute(
+            "select node.id, mark.seq from mark indexed by marked cross join node on node.id = mark.subject"
+            f" where mark.agent = :agent and node.kind = 2 and {_SEEN} order by mark.seq desc, node.id limit :limit",
+            {**self._bound, "limit": limit},
+        ).fetchall()
+        return rows

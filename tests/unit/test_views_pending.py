@@ -1,0 +1,122 @@
+"""What waits for an agent, and what agents do: :pending and :feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import World, opened
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        for name in ("alice", "bob"):
+            made.agent(name)
+        yield made
+
+
+def pending(world: World) -> list[str]:
+    return world.agent("bob").cat("/:pending").splitlines()
+
+
+def feed(world: World, query: str = "", where: str = "", agent: str = "bob") -> list[str]:
+    """Without the times."""
+    return [line.partition("  ")[2] or line for line in world.agent(agent).cat(f"{where}/:feed{query}").splitlines()]
+
+
+def test_nothing_waits_for_who_has_seen_all(world: World) -> None:
+    world.agent("alice").put("/shared/a.md", "one")
+    assert pending(world) == ["(nothing waits)"], "he never looked at it"
+    world.agent("bob").cat("/shared/a.md:delta")
+    assert pending(world) == ["(nothing waits)"]
+
+
+def test_a_file_waits_once_it_is_newer_than_what_was_read(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in ("a", "b"):
+        alice.put(f"/shared/{name}.md", "one")
+        bob.cat(f"/shared/{name}.md:delta")
+    world.clock.pass_(5)
+    alice.put("/shared/a.md", "two")
+    world.clock.pass_(5)
+    alice.put("/shared/b.md", "two")
+    assert pending(world) == [
+        f"{handle}  v1 -> v2  2026-03-07 {time}  alice  /memory/shared/{name}.md:delta"
+        for name, time in (("b", "10:40"), ("a", "10:35"))
+        for handle in [f"@{bob.handle(f'/shared/{name}.md')}"]
+    ]
+    assert len(pending(world)) == 2, "looking marks nothing"
+    bob.cat("/shared/a.md:delta")
+    assert len(pending(world)) == 1
+    bob.echo("", "/shared/b.md:mark")
+    assert pending(world) == ["(nothing waits)"]
+
+
+def test_what_is_no_longer_to_be_seen_does_not_wait(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/shared/limited.md", "one")
+    alice.put("/shared/brief.md", "one")
+    alice.put("/shared/gone.md", "one")
+    for name in ("limited", "brief", "gone"):
+        bob.cat(f"/shared/{name}.md:delta")
+        alice.put(f"/shared/{name}.md", "two")
+    assert len(pending(world)) == 3
+    alice.echo("alice\n", "/shared/limited.md:shared")
+    alice.echo("5m\n", "/shared/brief.md:ttl")
+    alice.memory.delete("/shared/gone.md")
+    world.clock.pass_(6)
+    assert pending(world) == ["(nothing waits)"]
+
+
+def test_unread_mail_waits_unless_its_priority_is_low(world: World) -> None:
+    alice = world.agent("alice")
+    alice.memory.tell("bob", "x", priority="low")
+    assert pending(world) == ["(nothing waits)"]
+    alice.memory.tell("bob", "x", priority="urgent")
+    alice.memory.tell("bob", "x", expires="1h")
+    assert pending(world) == ["2 unread messages (1 urgent): /:inbox"]
+    world.clock.pass_(61)
+    assert pending(world) == ["1 unread message (1 urgent): /:inbox"]
+
+
+def test_of_a_marked_directory_what_others_changed_waits(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/shared/d/a.md", "one")
+    bob.echo("", "/shared/d/:mark")
+    bob.put("/shared/d/own.md", "mine")
+    alice.put("/private/x.md", "not his")
+    assert pending(world) == ["(nothing waits)"]
+    alice.put("/shared/d/a.md", "two")
+    alice.put("/shared/d/b.md", "new")
+    assert pending(world) == ["2 files changed by others since you marked it: /memory/shared/d/:delta"]
+
+
+def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/shared/a.md", "one")
+    for text in ("two", "three"):
+        bob.put("/shared/a.md", text)
+    alice.echo("+risk\n", "/shared/a.md:tags")
+    alice.memory.rename(b"/shared/a.md", b"/shared/b.md")
+    bob.memory.delete("/shared/b.md")
+    assert feed(world, where="/shared") == [
+        "bob  removed  /memory/shared/b.md", "alice  moved  /memory/shared/b.md (from /memory/shared/a.md)",
+        "alice  tagged  /memory/shared/a.md", "bob  wrote 2 times  /memory/shared/a.md",
+        "alice  made  /memory/shared/a.md",
+    ]  # fmt: skip
+    assert {line.split()[0] for line in feed(world, "?agent=bob", "/shared")} == {"bob"}
+    assert feed(world, "?limit=1", "/shared")[1:] == ["(older ones left out: limit=1)"]
+    world.clock.pass_(60)
+    assert world.agent("bob").cat("/:feed?minutes=30") == "(no activity)\n"
+
+
+def test_the_feed_tells_of_nothing_private(world: World) -> None:
+    before = feed(world)
+    alice = world.agent("alice")
+    for number in range(300):
+        alice.put(f"/private/{number % 7}.md", str(number))
+    alice.memory.tell("alice", "note to self")
+    assert feed(world) == before
+    assert any("/memory/private/alice/3.md" in line for line in feed(world, agent="alice"))
