@@ -16,7 +16,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
@@ -36,12 +36,18 @@ _WORD = {"none": Access.NONE, "ro": Access.READ, "rw": Access.WRITE}
 _SHOWN = {access: word for word, access in _WORD.items()}
 
 
+ROUTES = ("", "cli", "daemon", "http", "mcp", "mount", "python")
+"""By which door somebody asks; "" is one that did not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. The operator sees and may change everything; a caller must ask to be one."""
+    """Who asks. The operator sees and may change everything; a caller must ask to be one. ``route`` is for the audit
+    alone: whoever asks is the same by every door, so what is remembered of a principal holds for all of them."""
 
     name: str
     operator: bool = False
+    route: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class AVM:
         where = located(environ, db, config)
         self.agent = who_am_i(agent, environ)
         self.database = where.database
-        self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings)
+        self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings, route="python")
 
     def __enter__(self) -> AVM:
         return self
@@ -176,21 +176,24 @@ def who_am_i(agent: str | None, environ: Mapping[str, str]) -> str:
 
 
 def open_door(
-    where: Paths, agent: str, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
-) -> Door:
-    """The door of the daemon that holds this store, or one into the store itself."""
+    where: Paths, agent: str, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True,
+    route: str = "",
+) -> Door:  # fmt: skip
+    """The door of the daemon that holds this store, or one into the store itself. ``route``: "cli", "mcp", "http" or
+    "python", as the audit shall name it."""
     try:
         holder = StoreLock(where.database).holder()
     except PermissionError:  # another user's store: its daemon decides, and only that can give anything
         holder = {"socket": where.runtime_dir / "avm.sock"}
     if holder is not None:
-        return RemoteDoor(Path(holder["socket"]), agent, operator=operator)
+        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, route=route)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 
     from avmfs.rpc.local import LocalDoor
 
-    return LocalDoor(where.database, load_settings(where.config_file, environ), Principal(agent, operator), embeddings)
+    who = Principal(agent, operator, route=route)
+    return LocalDoor(where.database, load_settings(where.config_file, environ), who, embeddings)
 
 
 def read_all(door: Door, path: str) -> bytes:

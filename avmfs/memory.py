@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
 from avmfs_config import Limits, SearchSettings
@@ -23,7 +24,8 @@ from avmfs_config import Limits, SearchSettings
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
+from avmfs.agents.refusals import Refusals
+from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
@@ -49,6 +51,8 @@ class Surroundings:
     clock: Callable[[], int]
     zone: tzinfo
     host: Callable[[str, dict[str, Any]], Any] | None = None
+    anchors: Path | None = None  # of the audit, where they are known
+    refusals: Refusals | None = None  # where what is refused above the store is told
 
 
 @dataclass(slots=True)
@@ -80,6 +84,11 @@ class Memory:
 
     def submit(self, command: str, **arguments: Any) -> Any:
         return self.around.store.submit(self.who, command, **arguments)
+
+    def refused(self, verb: str, error: AvmError, path: str | None = None) -> None:
+        """Something was refused here, perhaps without asking the store: for the audit."""
+        if self.around.refusals is not None:
+            self.around.refusals.tell(self.who, verb, error, path)
 
     def enroll(self) -> None:
         """Make this agent known, with its private space: before it first writes or speaks."""

@@ -57,6 +57,7 @@ class Document:
     author: str
     updated: int
     user: dict[str, object] = field(default_factory=dict)
+    route: str = ""  # by which door the newest version came; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Version:
     author: str
     size: int
     seq: int
+    route: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def _store(where: Paths, agent: str) -> Iterator[Finding]:
     else:
         yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
     try:
-        door = open_door(where, agent, environ=os.environ)
+        door = open_door(where, agent, environ=os.environ, route="cli")
         try:
             waiting = json.loads(read_all(door, "/:stats"))["waiting"]
         finally:

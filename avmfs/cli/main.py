@@ -38,6 +38,7 @@ COMMANDS = {
     "inbox": ("mail", "Show messages, unread first."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
     "warmup": ("setup", "Load the embedding model and say which."),
+    "audit": ("audit", "Who did what by which door, and whether the log is as it was."),
     "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
     "completion": ("health", "Print the completion script of a shell."),
 }

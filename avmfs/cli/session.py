@@ -25,7 +25,7 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
     given: Globals = ctx.obj
     where = located(os.environ, given.db, given.config)
     agent = who_am_i(given.agent or ("operator" if given.operator else None), os.environ)
-    opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings)
+    opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened
         if opened.urgent:

@@ -33,7 +33,9 @@ class Door(Protocol):
 class RemoteDoor:
     """A daemon's door, as one agent. Threads may share it; calls are one after the other."""
 
-    def __init__(self, address: Path, agent: str, *, operator: bool = False, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, address: Path, agent: str, *, operator: bool = False, timeout_s: float = 120.0, route: str = ""
+    ) -> None:
         self.urgent = ""
         self._mutex = threading.Lock()
         self._number = 0
@@ -42,7 +44,7 @@ class RemoteDoor:
         try:
             _connect(self._sock, os.fspath(address))
             with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
-                wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator})
+                wire.send(self._sock, {"v": wire.PROTOCOL, "agent": agent, "operator": operator, "route": route})
             reply = wire.receive(self._sock)
         except (OSError, EOFError) as e:
             self._sock.close()

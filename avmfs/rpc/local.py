@@ -14,6 +14,9 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
+from avmfs.agents import anchors
+from avmfs.agents.auditing import Chainer
+from avmfs.agents.refusals import Refusals
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
@@ -47,10 +50,18 @@ class LocalDoor:
             self._store.search_index, self._embedder, TokenCounter(settings.search.encoding),
             weights=settings.search.weights, absent=NO_DAEMON,
         )  # fmt: skip
+        kept = settings.audit.anchors or anchors.beside(database)
+        self._refusals = Refusals(self._store)
         around = Surroundings(
-            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host
-        )
+            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host, kept,
+            self._refusals,
+        )  # fmt: skip
         self._memory = Memory(around, who)
+        chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
+        if chainer.due(settings.audit.interval_s):  # where no daemon keeps the chain, whoever comes next does
+            chainer.step()
+        if who.operator:
+            self._memory.submit("act_as_operator")
 
     def call(self, method: str, **arguments: Any) -> Any:
         if method in _NEED_VECTORS and self._embedder is not None:
@@ -61,6 +72,7 @@ class LocalDoor:
         return result
 
     def close(self) -> None:
+        self._refusals.flush()
         self._store.close()
 
     def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:

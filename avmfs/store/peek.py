@@ -33,7 +33,7 @@ import apsw
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
 from avmfs.store.protocol import Changes
-from avmfs.store.schema import ROOT
+from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.transaction import NODE, node_of
 
 HEADER: Final = 48
@@ -44,7 +44,7 @@ _MOMENTS: Final = 64  # that ``changes`` can still tell of
 _STAMPS: Final = (
     "select (select max(seq) from log), (select max(id) from scope), (select value from setting where key = 'policy')"
 )
-_LOG: Final = f"select op, node from log where seq > ? order by seq limit {_ROWS + 1}"
+_LOG: Final = f"select op, node from log where seq > ? and scope <> {NOBODYS} order by seq limit {_ROWS + 1}"
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))

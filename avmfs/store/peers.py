@@ -65,7 +65,8 @@ class Peer:
 
 
 class Peers:
-    """``asked`` is called with each request of a client, ``[number, agent, operator, command, arguments]``."""
+    """``asked`` is called with each request of a client, ``[number, agent, operator, command, arguments]`` and, where
+    it is said, the route."""
 
     def __init__(self, listener: socket.socket, key: bytes, asked: Callable[[Peer, list[Any]], None]) -> None:
         self._listener = listener
@@ -214,7 +215,7 @@ class Peers:
                 return
             if peer.agent is None:
                 self._greet(peer, item)
-            elif peer.watching or not isinstance(item, list) or len(item) != 5 or type(item[0]) is not int:
+            elif peer.watching or not isinstance(item, list) or len(item) not in (5, 6) or type(item[0]) is not int:
                 self._drop(peer)
             elif peer.waiting or peer.out:
                 log.warning("writer: dropping a peer that does not wait for its reply")

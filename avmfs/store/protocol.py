@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Message, Node, Version
+from avmfs.store.protocol_audit import AuditReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ class Reader(Protocol):
     who: Principal
     visible: Visible
     now: int
+
+    @property
+    def audit(self) -> AuditReader: ...
 
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...

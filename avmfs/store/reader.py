@@ -19,6 +19,7 @@ from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node,
 from avmfs.store import content, history
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_audit import SqliteAuditReader
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import NODE, node_of
 
@@ -49,6 +50,10 @@ class SqliteReader:
         self.who = who
         self.visible = visible
         self.now = now
+
+    @property
+    def audit(self) -> SqliteAuditReader:
+        return SqliteAuditReader(self._db, self.who, self.visible)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -103,17 +108,17 @@ class SqliteReader:
         self._require_document(node.document)
         row = self._db.execute(
             "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
-            " coalesce(version.author, creator), coalesce(version.at, document.created)"
+            " coalesce(version.author, creator), coalesce(version.at, document.created), coalesce(version.route, '')"
             " from document left join version on version.document = document.id and version.number = head"
             " where document.id = ?",
             (node.document,),
         ).fetchone()
         if row is None:
             raise NotFound()
-        number, at, handle, creator, created, importance, shared, user, head, author, updated = row
+        number, at, handle, creator, created, importance, shared, user, head, author, updated, route = row
         return Document(
             number, at, handle, creator, created, importance, tuple(shared.split(",")) if shared else None,
-            head, author, updated, json.loads(user or "{}"),
+            head, author, updated, json.loads(user or "{}"), route,
         )  # fmt: skip
 
     def by_handle(self, handle: str) -> Node | None:
@@ -125,7 +130,8 @@ class SqliteReader:
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         rows = self._db.execute(
-            "select document, number, at, author, size, seq from version where document = ? order by number desc",
+            "select document, number, at, author, size, seq, route from version where document = ?"
+            " order by number desc",
             (document,),
         )
         return [Version(*row) for row in rows]

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from avmfs.store import schema_audit
+
 APPLICATION_ID: Final = 0x41564D46  # "AVMF"
 ROOT: Final = 1  # node ids below 16 are fixed: directories that every tree has
 MEMORY: Final = 2
 SHARED: Final = 3
 PRIVATE: Final = 4
+NOBODYS: Final = 0  # a scope that is never interned: log rows in it are for the audit alone
 
 INLINE_LIMIT: Final = 64 * 1024  # a body up to this size is one row of `body`
 BLOCK: Final = 64 * 1024  # larger ones are blocks of this size, the last one shorter
@@ -162,5 +165,8 @@ create table vector_log(seq integer primary key autoincrement, id int not null);
 create table hold(node int, holder blob, at int not null, primary key(node, holder)) without rowid;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST,)
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _FIRST,
+    schema_audit.AUDIT,
+)
 VERSION: Final = len(MIGRATIONS)

@@ -6,12 +6,13 @@ killed writer is replaced. One thread runs the loop; a second one checkpoints th
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "client", "agent", "proof"}; ``proof`` is
 HMAC-SHA256(key, agent), so a connection speaks for one agent only; agent "*" (the door, the housekeeper)
-names one in each request. Request: [number, agent | None, operator, command, arguments]; one in flight per
-client. Reply: [number, None, result] or [number, [errno, reason, path], None]. A number that was
-answered before gets the stored reply, recorded in the transaction of the change: resending after a
-crash is safe. A refusal is not stored; it may be decided again. Greeting with "watch" instead of
-"client": the peer receives [seq] after commits, several as one, at most once in "every" seconds. Greeting with
-"sink" and a descriptor: its kernel is told of changes before their replies leave (``sinks``); the answer is [True].
+names one in each request. Request: [number, agent | None, operator, command, arguments, route]; one in flight per
+client; who does not know by which door its request came leaves the route out. Reply: [number, None, result] or
+[number, [errno, reason, path], None]. A number that was answered before gets the stored reply, recorded in the
+transaction of the change: resending after a crash is safe. A refusal is not stored; it may be decided again. Greeting
+with "watch" instead of "client": the peer receives [seq] after commits, several as one, at most once in "every"
+seconds. Greeting with "sink" and a descriptor: its kernel is told of changes before their replies leave (``sinks``);
+the answer is [True].
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from avmfs import wire
-from avmfs.access import Principal
+from avmfs.access import ROUTES, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.store import commands, database
 from avmfs.store.applier import Applier
@@ -157,10 +158,10 @@ class Writer:
             self._peers.send(peer, reply)
 
     def _answer(self, peer: Peer, item: list[Any]) -> list[Any]:
-        number, name, operator, command, arguments = item
+        number, name, operator, command, arguments, *said = item
         db = self._applier.db
         try:
-            who = self._principal(peer, name, operator)
+            who = self._principal(peer, name, operator, said[0] if said else "")
             last = self._last_answer(peer)
             if last is not None and last[0] == number:
                 return [number, None, wire.unpack(last[1])]
@@ -212,14 +213,16 @@ class Writer:
         return known
 
     @staticmethod
-    def _principal(peer: Peer, name: Any, operator: Any) -> Principal:
+    def _principal(peer: Peer, name: Any, operator: Any, route: Any) -> Principal:
+        if route not in ROUTES:
+            raise Invalid(f"no route is called {route!r}")
         if peer.agent != ANYBODY:
             if operator or name not in (None, peer.agent):
                 raise Denied(f"this connection speaks for {peer.agent} only")
-            return Principal(str(peer.agent))
+            return Principal(str(peer.agent), route=route)
         if not isinstance(name, str):
             raise Invalid("a request needs the agent it is for")
-        return Principal(name, operator=bool(operator))
+        return Principal(name, operator=bool(operator), route=route)
 
     def _tell_sinks(self) -> None:
         events, self._applier.events = self._applier.events, []
@@ -230,7 +233,7 @@ class Writer:
         """Idle, or far behind: make the words of a few queued documents searchable."""
         try:
             done = self._applier.alone(
-                Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
+                Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
             )
             self._backlog, self._unsynced = done["left"], True
             self._may_drain = self._backlog > 0

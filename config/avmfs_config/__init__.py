@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.audit import AuditSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
     from avmfs_config.paths import Paths, find_paths
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AuditSettings",
     "ConfigError",
     "EmbeddingSettings",
     "Limits",
@@ -45,6 +47,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
+    "audit": ("AuditSettings",),
     "errors": ("ConfigError",),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),
     "paths": ("Paths", "find_paths"),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from avmfs_config.audit import AuditSettings
+
 Access = Literal["rw", "ro", "none"]
 Coherence = Literal["strict", "close-to-open"]
 Device = Literal["auto", "cpu", "mps", "cuda"]
@@ -169,3 +171,4 @@ class Settings:
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
     limits: Limits = field(default_factory=Limits)
+    audit: AuditSettings = field(default_factory=AuditSettings)

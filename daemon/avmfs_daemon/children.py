@@ -88,6 +88,8 @@ def run_index(spec: ChildSpec) -> None:
 
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open."""
+    from avmfs.agents.anchors import beside
+    from avmfs.agents.auditing import Chainer
     from avmfs.store.sqlite import open_attached
     from avmfs_daemon.keeper import SETTLE_S, Keeper
 
@@ -95,7 +97,9 @@ def run_keeper(spec: ChildSpec) -> None:
         assert spec.embedding is not None
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
-        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}))
+        kept = spec.settings.audit
+        chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
+        keeper = Keeper(store, embedder, report=lambda figures: life.tell({"figures": figures}), chainer=chainer)
         life.on_stop = lambda message: keeper.stop()
         with store.watch(lambda seq: keeper.wake(), every_s=SETTLE_S):
             life.ready()

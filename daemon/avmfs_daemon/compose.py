@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from avmfs.access import Principal
+from avmfs.agents import anchors
+from avmfs.agents.refusals import Refusals
 from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory, Surroundings
@@ -29,5 +31,8 @@ def open_memory(
         store.search_index, embedder, TokenCounter(settings.search.encoding), weights=settings.search.weights,
         cache_size=0,
     )  # fmt: skip
-    around = Surroundings(store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host)
-    return Memory(around, Principal(spec.agent, spec.operator))
+    around = Surroundings(
+        store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host,
+        settings.audit.anchors or anchors.beside(spec.database), Refusals(store),
+    )  # fmt: skip
+    return Memory(around, Principal(spec.agent, spec.operator, route="mount"))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from avmfs.agents.auditing import Chainer
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
@@ -43,6 +44,7 @@ class Keeper:
     def __init__(
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], int] = time.time_ns, report: Callable[[dict[str, Any]], None] = lambda figures: None,
+        chainer: Chainer | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -59,6 +61,7 @@ class Keeper:
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
         self._chores_at = self._clients_at = clock()
+        self._chainer = chainer
 
     def wake(self) -> None:
         self._woken.set()
@@ -87,6 +90,8 @@ class Keeper:
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
             self.reap_orphans()
+            if self._chainer is not None:
+                self._chainer.step()
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

@@ -58,5 +58,5 @@ def run(tx: Tx, name: str, arguments: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=1)
 def _load() -> None:
-    for module in ("namespace", "renaming", "writing", "documents", "messages", "indexing", "upkeep"):
+    for module in ("namespace", "renaming", "writing", "documents", "messages", "indexing", "upkeep", "auditing"):
         importlib.import_module(f"avmfs.store.commands.{module}")
