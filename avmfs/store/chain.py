@@ -142,8 +142,9 @@ class Walk:
             for batch in batches:
                 self._batch(batch, rows)
             if self._next < len(self._anchors):
-                last = self._anchors[-1].seq
-                raise _Bad(self.at + 1, f"is gone, with all rows after it: an anchor has seen row {last}")
+                seen = self._anchors[-1].seq
+                what = "is in no batch of the chain any more" if newest > self.at else "is gone, with all rows after it"
+                raise _Bad(self.at + 1, f"{what}: an anchor has seen row {seen}")
             if newest < self.at:
                 raise _Bad(newest + 1, "is gone")
         except _Bad as found:

@@ -11,7 +11,37 @@ from avmfs.errors import Denied
 from avmfs.store.chain import START, Anchor, Batch, Row
 from avmfs.store.protocol_audit import Act
 
-_ROW: Final = "seq, at, op, agent, route, elevated, node, document, version, scope, about, path, other, salt"
+
+def _guarded(columns: str, right: str, wrong: str) -> str:
+    """Columns of a table that somebody may have laid hands on: a value of another type than is ever stored becomes one
+    that no row has, so that it reads as a change and not as an error."""
+    return ", ".join(f"case when {right.format(name)} then {name} else {wrong} end" for name in columns.split())
+
+
+_TEXT: Final = "typeof({0}) in ('text', 'null')"
+_NUMBER: Final = "typeof({0}) in ('integer', 'null')"
+_BLOB: Final = "typeof({0}) in ('blob', 'null')"
+_NO_BLOB: Final = "x'00'"
+
+
+def _bytes_of(columns: str) -> str:
+    """Texts as bytes: one that is no UTF-8 is another text, and no error."""
+    shown = (
+        f"case when {_TEXT.format(name)} then cast({name} as blob) else {_NO_BLOB} end" for name in columns.split()
+    )
+    return ", ".join(shown)
+
+
+_ROW: Final = ", ".join(
+    (
+        _guarded("seq at", _NUMBER, "-1"),
+        _bytes_of("op agent route"),
+        _guarded("elevated node document version scope", _NUMBER, "-1"),
+        _bytes_of("about"),
+        _guarded("path other salt", _BLOB, _NO_BLOB),
+    )
+)
+_BATCH: Final = ", ".join((_guarded("first last", _NUMBER, "-1"), _guarded("hashes head", _BLOB, _NO_BLOB)))
 _ACT: Final = "seq, at, agent, elevated, route, op, path, other, version, about"
 # An agent's acts as the operator are the operator's to see: they may name what the agent itself cannot see. "+" keeps
 # the planner from sorting all that is visible: the log's own order, until there are enough.
@@ -64,19 +94,17 @@ class SqliteAuditReader:
     def unchained(self, limit: int) -> list[Row]:
         reached = self.tip().seq
         rows = self._db.execute(f"select {_ROW} from log where seq > ? order by seq limit ?", (reached, limit))
-        return [Row(*row) for row in rows]
+        return [_row(*row) for row in rows]
 
     def batches(self, after: int, limit: int) -> list[Batch]:
         self._require_operator()
-        rows = self._db.execute(
-            "select first, last, hashes, head from chain where first > ? order by first limit ?", (after, limit)
-        )
+        rows = self._db.execute(f"select {_BATCH} from chain where first > ? order by first limit ?", (after, limit))
         return [Batch(*row) for row in rows]
 
     def rows(self, first: int, last: int) -> list[Row]:
         self._require_operator()
         rows = self._db.execute(f"select {_ROW} from log where seq between ? and ? order by seq", (first, last))
-        return [Row(*row) for row in rows]
+        return [_row(*row) for row in rows]
 
     def bounds(self) -> tuple[int | None, int]:
         self._require_operator()
@@ -93,6 +121,18 @@ class SqliteAuditReader:
     def _require_operator(self) -> None:
         if not self._who.operator:
             raise Denied("the chain of the audit is the operator's")
+
+
+def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:
+    elevated, node, document, version, scope, about, path, other, salt = more
+    return Row(
+        seq, at, _text(op), _text(agent), _text(route), elevated, node, document, version, scope,
+        None if about is None else _text(about), path, other, salt,
+    )  # fmt: skip
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
 
 
 def _act(

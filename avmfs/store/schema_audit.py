@@ -37,7 +37,7 @@ create trigger log_is_append_only before update on log
   when not (new.seq = old.seq and new.at = old.at and new.op = old.op and new.agent = old.agent and new.node = old.node
     and new.document is old.document and new.version is old.version and new.scope = old.scope
     and new.route = old.route and new.elevated = old.elevated and new.about is old.about
-    and new.path = x'' and new.other is null and length(new.salt) = 32)
+    and old.path <> x'' and new.path = x'' and new.other is null and length(new.salt) = 32)
   begin select raise(abort, 'the log is append-only'); end;
 create trigger log_is_kept before delete on log
   when old.seq > coalesce((select max(seq) from checkpoint), 0)
