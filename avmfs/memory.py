@@ -159,6 +159,7 @@ class Memory:
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy, under=under, cite=cite, reserve=reserve,
+            nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )  # fmt: skip
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))

@@ -147,3 +147,9 @@ class Hit:
     start: int
     stop: int
     whole: bool
+    route: str = ""
+
+
+def signed(author: str, route: str) -> str:
+    """Who wrote something and by which door, ``alice/cli``; the author alone where the door is not known."""
+    return f"{author}/{route}" if route else author

@@ -23,7 +23,9 @@ from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
 
-READING = frozenset({"entries", "history", "links", "listing", "read", "recall", "recent", "search", "urgent", "watch"})
+READING = frozenset(
+    {"entries", "fence", "history", "links", "listing", "read", "recall", "recent", "search", "urgent", "watch"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,15 @@ def audit_anchor(memory: Memory) -> str:
     return anchors.line(tip)
 
 
+@method
+def fence(memory: Memory, about: str) -> dict[str, Any]:
+    """What a door shows beside its own lines where it quotes several memories: {"nonce", "seq"}, the same for the same
+    words in the same state of the memory."""
+    with memory.reading() as reader:
+        seq = reader.newest_seq()
+    return {"nonce": memory.store.nonce(memory.who, seq, about), "seq": seq}
+
+
 def _require_operator(memory: Memory) -> None:
     if not memory.who.operator:
         raise Denied("the chain of the audit is the operator's: --operator")

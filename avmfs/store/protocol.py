@@ -159,6 +159,10 @@ class Store(Protocol):
         """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""
         ...
 
+    def nonce(self, who: Principal, seq: int, question: str) -> str:
+        """What fences an answer (see fence.py): six digits, the same for the same arguments."""
+        ...
+
     def search_index(self, who: Principal) -> Any:
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
