@@ -12,7 +12,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.agents import anchors, auditing, mail
-from avmfs.errors import Denied, NotFound
+from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.documents import _check_page
 from avmfs.rpc.methods import method
@@ -29,6 +29,8 @@ def audit(
     exist any more."""
     _check_page(limit, 0)
     after, earliest = parse_since(memory, since)
+    if agent is not None and not agent.isascii():
+        raise Invalid(f"no agent can be called {agent!r}")
     where = None if path is None else paths.join(memory.real_parts(paths.raw(path)))
     with memory.reading() as reader:
         if path is not None and where is not None:

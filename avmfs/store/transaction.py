@@ -170,6 +170,7 @@ class Tx:
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
+    noted: bool = False  # has it appended one for the audit alone?
 
     @property
     def visible(self) -> Visible:
@@ -278,7 +279,7 @@ class Tx:
         self, op: str, *, about: str | None = None, who: Principal | None = None, node: int = 0, path: bytes = b""
     ) -> None:
         """Append a row for the audit alone: no scope has it, no cursor is told of it. ``about`` says no content."""
-        who = self.who if who is None else who
+        who, self.noted = self.who if who is None else who, True
         self.db.execute(
             "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
             f" values(?, ?, ?, ?, {NOBODYS}, ?, ?, ?, ?, ?)",

@@ -414,6 +414,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
     "urgent": {}, "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"},
     "history": {"path": "/private/y.md"}, "recent": {}, "watch": {},
+    "audit": {}, "audit_verify": {}, "audit_anchor": {}, "fence": {"about": "x"},
 }  # fmt: skip
 
 

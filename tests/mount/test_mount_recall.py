@@ -101,8 +101,8 @@ def test_an_answer_fits_its_budget_and_says_its_tokens_exactly(
         tokens = len(cl100k.encode_ordinary(answer))
         assert tokens <= budget
         if not answer.startswith("("):
-            header = re.search(r"^## Relevant Memory \(\d+ items?, (\d+) tokens\)$", answer, re.MULTILINE)
-            footer = re.search(rf"^\((\d+) tokens of {budget} · \w+ · seq=\d+\)$", answer, re.MULTILINE)
+            header = re.search(r"^## Relevant Memory \(\d+ items?, (\d+) tokens\) mount \d{6}$", answer, re.MULTILINE)
+            footer = re.search(rf"^\((\d+) tokens of {budget} · \w+ · seq=\d+ \d{6}\)$", answer, re.MULTILINE)
             assert header and footer, answer
             assert int(header[1]) == int(footer[1]) == tokens
         else:
