@@ -20,6 +20,7 @@ SUFFIX: Final = ".anchors"
 THIN_BYTES: Final = 1024 * 1024
 """A file past this size loses every other line of its older half: any anchor vouches for all rows before it."""
 
+_LONGEST: Final = 256  # bytes of a line
 _LINE: Final = re.compile(r"(\d{1,18}) ([0-9a-f]{64})(?: (\S+))?")
 
 
@@ -64,8 +65,11 @@ def append(path: Path, anchor: Anchor) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         size = os.fstat(descriptor).st_size
-        torn = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
-        os.write(descriptor, torn + line(anchor).encode())
+        end = os.pread(descriptor, _LONGEST, max(0, size - _LONGEST))
+        if not end.endswith(b"\n"):  # a crash has cut the last line
+            size -= len(end) - (end.rfind(b"\n") + 1)
+            os.ftruncate(descriptor, size)
+        os.write(descriptor, line(anchor).encode())
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
