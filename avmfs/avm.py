@@ -105,6 +105,15 @@ class AVM:
     def inbox(self, *, unread_only: bool = False, mark_read: bool = False) -> builtins.list[dict[str, Any]]:
         return builtins.list(self._door.call("inbox", unread_only=unread_only, mark_read=mark_read)["messages"])
 
+    # Audit ---------------------------------------------------------------------------------------------------
+
+    def audit(
+        self, *, since: str | None = None, agent: str | None = None, path: str | None = None, limit: int = 100
+    ) -> builtins.list[dict[str, Any]]:
+        """What this agent did, and what happened to what it may see, newest first: at, agent, operator, route, op,
+        path, was, version, about. ``since`` is an ISO 8601 time."""
+        return builtins.list(self._door.call("audit", since=since, agent=agent, path=path, limit=limit))
+
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
         before = time.perf_counter()

@@ -60,6 +60,8 @@ def test_every_route_leaves_as_many_rows_as_it_made_changes(world: World, avm: S
         for number in range(2):
             api.write(f"/memory/routes/p{number}", "by python")
         api.append("/memory/routes/p0", "more")
+        (last,) = api.audit(path="/memory/routes/p0", limit=1)
+        assert (last["op"], last["route"], last["version"]) == ("write", "python", 2)
     found = acts(avm, "--path", "/memory/routes", "--by", "alice")
     count = Counter((act["route"], act["op"]) for act in found)
     assert count == {

@@ -160,6 +160,19 @@ def test_an_agent_sees_its_own_acts_and_what_happened_to_what_it_may_see(world: 
     assert ("bob", "write") in {(act.agent, act.op) for act in acts(world, ALICE)}
 
 
+def test_a_hundred_private_acts_of_another_change_nothing_in_an_agents_audit(world: World) -> None:
+    for who in (ALICE, BOB):
+        world.do(who, "enroll")
+    world.write(ALICE, "/memory/open", b"1")
+    before = acts(world, BOB)
+    for number in range(100):
+        world.write(ALICE, f"/memory/private/alice/{number % 10}", b"%d" % number)
+    world.do(ALICE, "mark", node=world.node(ALICE, "/memory/open").id)
+    world.do(ALICE, "note_refusal", verb="v", code="EACCES", path=b"/memory/open")
+    world.do(OPERATOR, "settle_refusals", all_of_them=True)
+    assert acts(world, BOB) == before
+
+
 def test_what_an_agent_did_as_the_operator_is_not_the_agents_to_see(world: World) -> None:
     for who in (ALICE, BOB):
         world.do(who, "enroll")
