@@ -148,7 +148,7 @@ class Remembered:
                 changes = self._reread(db, rows) if len(rows) <= _ROWS else None
                 if changes is None:
                     self._forget()
-                else:
+                elif rows:  # none: there are new ones for the audit alone
                     self._moved_on(changes)
             self.header, self._stamps = header, stamps
 

@@ -171,7 +171,7 @@ def test_two_agents_recall_each_other_s_shared_memory_and_exchange_a_message(ali
     text = bob.text("avm_fetch", targets=[hits[0]["handle"], kept])
     fences = re.findall(r"^(===|!) (\d{6}) ", text, re.M)
     assert [sign for sign, _ in fences] == ["===", "!"] and len({nonce for _, nonce in fences}) == 1
-    assert re.match(r"## Relevant Memory \(\d+ items?, \d+ tokens\) mcp \d{6}\n", found["text"])
+    assert re.search(r"^## Relevant Memory \(\d+ items?, \d+ tokens\) mcp \d{6}$", found["text"], re.M)
 
     bob.call("avm_tell", recipient="alice", body="moved to Friday")
     messages = alice.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
