@@ -64,14 +64,20 @@ class Key:
         return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
 
 
+ROUTES = ("", "cli", "daemon", "http", "mcp", "mount", "python")
+"""By which door somebody asks; "" is one that did not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who asks. The operator sees and may change everything; a caller must ask to be one. ``key``: the API key that
-    was shown, which can only narrow."""
+    was shown, which can only narrow. ``route`` is for the audit alone: whoever asks is the same by every door, so what
+    is remembered of a principal holds for all of them."""
 
     name: str
     operator: bool = False
     key: Key | None = None
+    route: str = field(default="", compare=False)
 
     @property
     def rights(self) -> bool | str:

@@ -40,7 +40,7 @@ class AVM:
         self._environ = environ = os.environ if environ is None else environ
         self._where = where = located(environ, db, config)
         self.database = where.database
-        self._door = open_door(where, who_asks(agent, environ), environ=environ, embeddings=embeddings)
+        self._door = open_door(where, who_asks(agent, environ), environ=environ, embeddings=embeddings, route="python")
         self.agent = self._door.agent
 
     def __enter__(self) -> AVM:
@@ -204,6 +204,15 @@ class AVM:
             self._door.call("redeliver", messages=None if messages is None else builtins.list(messages))["count"]
         )
 
+    # Audit ---------------------------------------------------------------------------------------------------
+
+    def audit(
+        self, *, since: str | None = None, agent: str | None = None, path: str | None = None, limit: int = 100
+    ) -> builtins.list[dict[str, Any]]:
+        """What this agent did, and what happened to what it may see, newest first: at, agent, operator, route, op,
+        path, was, version, about. ``since`` is an ISO 8601 time."""
+        return builtins.list(self._door.call("audit", since=since, agent=agent, path=path, limit=limit))
+
     def warmup(self) -> dict[str, Any]:
         """Load the embedding model if need be: {"model", "dimension", "ms"}."""
         before = time.perf_counter()
@@ -326,17 +335,19 @@ def who_asks(agent: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def open_door(
-    where: Paths, agent: str | None, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True
-) -> Door:
+    where: Paths, agent: str | None, *, environ: Mapping[str, str], operator: bool = False, embeddings: bool = True,
+    route: str = "",
+) -> Door:  # fmt: skip
     """The door of the daemon that holds this store, or one into the store itself. With AVM_API_KEY in the environment
-    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits."""
+    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits. ``route``: "cli", "mcp",
+    "http" or "python", as the audit shall name it."""
     key = environ.get("AVM_API_KEY", "")
     try:
         holder = StoreLock(where.database).holder()
     except PermissionError:  # another user's store: its daemon decides, and only that can give anything
         holder = {"socket": where.runtime_dir / "avm.sock"}
     if holder is not None:
-        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key)
+        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key, route=route)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 
@@ -344,7 +355,7 @@ def open_door(
 
     return LocalDoor(
         where.database, load_settings(where.config_file, environ), agent, operator=operator, embeddings=embeddings,
-        key=key,
+        key=key, route=route,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ class AvmError(OSError):
     """Base of all domain errors. ``reason`` is one line for a person, without the path."""
 
     code: ClassVar[int] = _errno.EIO
+    recorded = False  # the store has this refusal in its audit already
 
     def __init__(self, reason: str = "", path: str | None = None) -> None:
         self.reason = reason or os.strerror(self.code)
@@ -146,6 +147,8 @@ _BY_CODE: dict[int, type[AvmError]] = {
 }  # fmt: skip
 
 
-def from_wire(code: int, reason: str, path: str | None) -> AvmError:
+def from_wire(code: int, reason: str, path: str | None, *, recorded: bool = False) -> AvmError:
     """Rebuild an error that crossed a process boundary as (errno, reason, path)."""
-    return _BY_CODE.get(code, StoreFailed)(reason, path)
+    error = _BY_CODE.get(code, StoreFailed)(reason, path)
+    error.recorded = recorded
+    return error

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
 from avmfs_config import Limits, SearchSettings, WebhookSettings
@@ -23,7 +24,8 @@ from avmfs_config import Limits, SearchSettings, WebhookSettings
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import digests, mail
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
+from avmfs.agents.refusals import Refusals
+from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
@@ -51,6 +53,8 @@ class Surroundings:
     host: Callable[[str, dict[str, Any]], Any] | None = None
     digests: digests.Known = field(default_factory=digests.Known)  # of who knows what, as last laid out
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    anchors: Path | None = None  # of the audit, where they are known
+    refusals: Refusals | None = None  # where what is refused above the store is told
 
 
 @dataclass(slots=True)
@@ -83,6 +87,11 @@ class Memory:
 
     def submit(self, command: str, **arguments: Any) -> Any:
         return self.around.store.submit(self.who, command, **arguments)
+
+    def refused(self, verb: str, error: AvmError, path: str | None = None) -> None:
+        """Something was refused here, perhaps without asking the store: for the audit."""
+        if self.around.refusals is not None:
+            self.around.refusals.tell(self.who, verb, error, path)
 
     def enroll(self) -> None:
         """Make this agent known, with its private space: before it first writes or speaks."""
@@ -153,6 +162,7 @@ class Memory:
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy, under=under, cite=cite, reserve=reserve,
+            nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )  # fmt: skip
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))

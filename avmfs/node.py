@@ -58,6 +58,7 @@ class Document:
     author: str
     updated: int
     user: dict[str, object] = field(default_factory=dict)
+    route: str = ""  # by which door the newest version came; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Version:
     author: str
     size: int
     seq: int
+    route: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +151,9 @@ class Hit:
     start: int
     stop: int
     whole: bool
+    route: str = ""
+
+
+def signed(author: str, route: str) -> str:
+    """Who wrote something and by which door, ``alice/cli``; the author alone where the door is not known."""
+    return f"{author}/{route}" if route else author

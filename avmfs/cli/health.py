@@ -134,7 +134,7 @@ def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
     else:
         yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
     try:
-        door = open_door(where, agent, environ=os.environ)
+        door = open_door(where, agent, environ=os.environ, route="cli")
         try:
             waiting = json.loads(read_all(door, "/:stats"))["waiting"]
             miscounted = door.call("check_usage")

@@ -47,6 +47,7 @@ COMMANDS = {
     "warmup": ("setup", "Load the embedding model and say which."),
     "agents": ("people", "Every agent, with what it may do."),
     "keys": ("people", "Make, list and revoke API keys."),
+    "audit": ("audit", "Who did what by which door, and whether the log is as it was."),
     "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
     "completion": ("health", "Print the completion script of a shell."),
 }

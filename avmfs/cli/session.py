@@ -26,7 +26,7 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
     where = located(os.environ, given.db, given.config)
     nameless = given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks(given.agent or ("operator" if nameless else None), os.environ)
-    opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings)
+    opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened
         if opened.urgent:

@@ -12,6 +12,7 @@ from avmfs.errors import Invalid
 from avmfs.mcp.content import Content
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.node import signed
 
 Path = Annotated[
     str, Field(description="Such as /memory/shared/note.md, /private/note.md, or a handle (@k7f2).", min_length=1)
@@ -160,6 +161,7 @@ class Version(Result):
     version: int
     at: str = Field(description="ISO 8601, UTC.")
     author: str
+    route: str | None = Field(description="By which door it came.")
     size: int = Field(description="Bytes.")
 
 
@@ -181,7 +183,10 @@ def avm_history(
     """The versions of a file, newest first, and the difference between two where one is named."""
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
     value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
-    lines = [f"v{each.version}  {each.at[:16]}  {each.author}  {each.size} bytes\n" for each in value.versions]
+    lines = [
+        f"v{each.version}  {each.at[:16]}  {signed(each.author, each.route or '')}  {each.size} bytes\n"
+        for each in value.versions
+    ]
     if value.total > len(value.versions):
         lines.append(f"({value.total - len(value.versions)} older ones)\n")
     return Answer("".join(lines) + (value.diff or ""), value)

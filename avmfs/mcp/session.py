@@ -24,7 +24,8 @@ from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
 
 READING = frozenset({
-    "entries", "history", "links", "listing", "read", "recall", "recent", "search", "unread", "urgent", "watch",
+    "entries", "fence", "history", "links", "listing", "read", "recall", "recent", "search", "unread", "urgent",
+    "watch",
 })  # fmt: skip
 
 
@@ -44,7 +45,7 @@ class Session:
         self._where = where
         self._environ = environ
         self._mutex = threading.Lock()
-        self._door: Door | None = open_door(where, agent, environ=environ, embeddings=False)
+        self._door: Door | None = open_door(where, agent, environ=environ, embeddings=False, route="mcp")
 
     def another(self) -> Session:
         """The same with a connection of its own, for who waits long."""
@@ -84,7 +85,7 @@ class Session:
             if not gone:
                 return door
             self._drop(door)
-        self._door = open_door(self._where, self.agent, environ=self._environ, embeddings=False)
+        self._door = open_door(self._where, self.agent, environ=self._environ, embeddings=False, route="mcp")
         return self._door
 
     def _drop(self, door: Door) -> None:

@@ -37,7 +37,8 @@ class RemoteDoor:
     """A daemon's door, as one agent, or whose ``key`` this is. Threads may share it; calls are one after the other."""
 
     def __init__(
-        self, address: Path, agent: str | None, *, operator: bool = False, timeout_s: float = 120.0, key: str = ""
+        self, address: Path, agent: str | None, *, operator: bool = False, timeout_s: float = 120.0, key: str = "",
+        route: str = "",
     ) -> None:  # fmt: skip
         self.urgent = ""
         self._mutex = threading.Lock()
@@ -47,7 +48,7 @@ class RemoteDoor:
         try:
             _connect(self._sock, os.fspath(address))
             with contextlib.suppress(BrokenPipeError):  # turned away already: what comes next is why
-                greeting = {"v": wire.PROTOCOL, "agent": agent, "operator": operator}
+                greeting = {"v": wire.PROTOCOL, "agent": agent, "operator": operator, "route": route}
                 wire.send(self._sock, {**greeting, "key": key} if key else greeting)
             reply = wire.receive(self._sock)
         except (OSError, EOFError) as e:

@@ -66,8 +66,8 @@ def links(memory: Memory, path: str) -> dict[str, Any]:
 def history(
     memory: Memory, path: str, older: int | None = None, newer: int | None = None, limit: int = 50
 ) -> dict[str, Any]:
-    """The versions of a file, newest first. {"path", "versions": [{"version", "at", "author", "size"}], "total",
-    "diff"}: the unified diff from version ``older`` to ``newer`` where either is given."""
+    """The versions of a file, newest first. {"path", "versions": [{"version", "at", "author", "route", "size"}],
+    "total", "diff"}: the unified diff from version ``older`` to ``newer`` where either is given."""
     _check_page(limit, 0)
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
@@ -84,7 +84,13 @@ def history(
         return {
             "path": paths.text(reader.path(node.id)),
             "versions": [
-                {"version": each.number, "at": mail.iso(each.at), "author": each.author, "size": each.size}
+                {
+                    "version": each.number,
+                    "at": mail.iso(each.at),
+                    "author": each.author,
+                    "route": each.route or None,
+                    "size": each.size,
+                }
                 for each in versions[:limit]
             ],
             "total": len(versions),

@@ -14,7 +14,9 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
-from avmfs.agents import digests
+from avmfs.agents import anchors, digests
+from avmfs.agents.auditing import Chainer
+from avmfs.agents.refusals import Refusals
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
@@ -35,7 +37,7 @@ class LocalDoor:
 
     def __init__(
         self, database: Path, settings: Settings, agent: str | None, *, operator: bool = False, embeddings: bool = True,
-        key: str = "",
+        key: str = "", route: str = "",
     ) -> None:  # fmt: skip
         self.urgent = ""
         policy = Policy.from_settings(settings)
@@ -50,20 +52,19 @@ class LocalDoor:
             self._store.search_index, self._embedder, TokenCounter(settings.search.encoding),
             weights=settings.search.weights, absent=NO_DAEMON,
         )  # fmt: skip
+        kept = settings.audit.anchors or anchors.beside(database)
+        self._refusals = Refusals(self._store)
         around = Surroundings(
-            self._store,
-            engine,
-            settings.search,
-            settings.limits,
-            time.time_ns,
-            LocalZone(),
-            self._host,
-            webhooks=settings.webhooks,
-        )
+            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host,
+            webhooks=settings.webhooks, anchors=kept, refusals=self._refusals,
+        )  # fmt: skip
         try:
-            self._memory = Memory(around, _identified(around, agent, operator, key))
+            self._memory = Memory(around, _identified(around, agent, operator, key, route))
+            chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
+            if chainer.due(settings.audit.interval_s):  # where no daemon keeps the chain, whoever comes next does
+                chainer.step()
             if operator:
-                self._memory.submit("elevate")
+                self._memory.submit("act_as_operator")
         except BaseException:
             self._store.close()
             raise
@@ -82,6 +83,7 @@ class LocalDoor:
         return result
 
     def close(self) -> None:
+        self._refusals.flush()
         self._store.close()
 
     def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -91,10 +93,10 @@ class LocalDoor:
         return {"embedding": known}
 
 
-def _identified(around: Surroundings, agent: str | None, operator: bool, key: str) -> Principal:
+def _identified(around: Surroundings, agent: str | None, operator: bool, key: str, route: str) -> Principal:
     if key:
-        return standing.by_key(Memory(around, standing.NOBODY), key, agent, operator)
-    who = Principal(agent or "", operator)
+        return standing.by_key(Memory(around, standing.NOBODY), key, agent, operator, route)
+    who = Principal(agent or "", operator, route=route)
     if operator:
         standing.require_sudo(Memory(around, who), trusted=True)
     return who

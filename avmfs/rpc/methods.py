@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from avmfs.errors import Invalid
+from avmfs.errors import AvmError, Invalid
 from avmfs.memory import Memory
 
 _METHODS: dict[str, Callable[..., Any]] = {}
@@ -27,6 +27,7 @@ _MODULES = (
     "people",
     "discovery",
     "subscriptions",
+    "audit",
 )  # which import this one: they are loaded with the first call
 
 
@@ -45,7 +46,12 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     if function is None:
         raise Invalid(f"unknown method {name!r}")
     _check(name, function, arguments)
-    return function(memory, **arguments)
+    try:
+        return function(memory, **arguments)
+    except AvmError as e:
+        path = arguments.get("path")
+        memory.refused(name, e, path if isinstance(path, str) else None)
+        raise
 
 
 @cache

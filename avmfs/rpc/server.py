@@ -5,9 +5,9 @@ and root may be any agent, or the operator when they ask; another uid only the a
 config.yaml gives it; and whoever shows an API key is its agent, within its limits (``standing``). Frames are
 capped, clients are counted per uid, silent ones are dropped, so that nobody can exhaust the door for the others.
 
-Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator"}, and "key" where one is shown (then "agent" may
-be None) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id", "method", "arguments"} -> {"id",
-"error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown apart from every result.
+Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator", "route"}, and "key" where one is shown (then
+"agent" may be None) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id", "method", "arguments"} ->
+{"id", "error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown apart from every result.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 GREETING_LIMIT, GREETING_S = 4096, 5.0
 REQUEST_LIMIT, IDLE_S = 16 * 1024 * 1024, 600.0
 CLIENTS, CLIENTS_PER_UID = 256, 128
+DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
 
 
@@ -103,12 +104,13 @@ class _Door:
         client.settimeout(GREETING_S)
         try:
             who = self._identify(wire.receive(client, GREETING_LIMIT), uid)
+            memory = self._open_for(who)
+            if who.operator:
+                memory.submit("act_as_operator")
         except AvmError as e:
+            self._open_for(Principal(f"uid:{uid}")).refused("greeting", e)  # no agent has such a name
             wire.send(client, {"error": _error(e)})
             return
-        memory = self._open_for(who)
-        if who.operator:
-            memory.submit("elevate")
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
@@ -121,8 +123,11 @@ class _Door:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
             raise Invalid("this client speaks another version of the protocol")
         agent, operator, key = greeting.get("agent"), greeting.get("operator", False), greeting.get("key")
+        route = greeting.get("route", "")
+        if route not in DOOR_ROUTES:
+            raise Invalid(f"no client comes by route {route!r}")
         if isinstance(key, str) and isinstance(agent, str | None) and isinstance(operator, bool):
-            return standing.by_key(self._open_for(standing.NOBODY), key, agent, operator)
+            return standing.by_key(self._open_for(standing.NOBODY), key, agent, operator, route)
         if key is not None or not isinstance(agent, str) or not isinstance(operator, bool):
             raise Invalid("a client says who it is")
         try:
@@ -132,7 +137,7 @@ class _Door:
         own = uid in (os.geteuid(), 0)
         if not own and agent not in self._settings.uids.get(uid, ()):
             raise Denied(f"uid {uid} may not speak for {agent!r}: see `uids` in config.yaml")
-        who = Principal(agent, operator)
+        who = Principal(agent, operator, route=route)
         if operator:
             standing.require_sudo(self._open_for(who), trusted=own)
         return who

@@ -6,6 +6,7 @@ no sockets.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from avmfs.access import Principal
@@ -15,7 +16,7 @@ from avmfs.memory import Memory
 NOBODY: Final = Principal("")  # asks before it is known who does; no name of an agent is empty
 
 
-def by_key(memory: Memory, key: str, agent: str | None, operator: bool) -> Principal:
+def by_key(memory: Memory, key: str, agent: str | None, operator: bool, route: str) -> Principal:
     """The agent of an API key, with the key's limits. Raises Denied."""
     with memory.reading() as reader:
         who = reader.people.shown(key)
@@ -23,7 +24,7 @@ def by_key(memory: Memory, key: str, agent: str | None, operator: bool) -> Princ
         raise Denied("an API key never makes an operator")
     if agent not in (None, who.name):
         raise Denied(f"this API key is not {agent}'s")
-    return who
+    return replace(who, route=route)
 
 
 def require_valid(memory: Memory) -> None:

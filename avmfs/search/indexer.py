@@ -16,7 +16,7 @@ from avmfs.store.protocol import Store
 BATCH: Final = 128
 """Passages in one commit: a second of MiniLM, 200 KB."""
 
-_OPERATOR: Final = Principal("avmfs", operator=True)
+_OPERATOR: Final = Principal("avmfs", operator=True, route="daemon")
 
 
 def follow_model(store: Store, model: str, dimension: int) -> bool:

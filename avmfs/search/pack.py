@@ -5,12 +5,14 @@ than it was given, its own header and footer included. Called by recall and by t
 hits were found.
 
 What a note says is quoted so that it cannot pass for the frame: its first line follows a handle, every further
-line is indented, line ends of all kinds are line ends here, and control characters are left out.
+line is indented, line ends of all kinds are line ends here, and control characters are left out. That is enough for a
+program; for a model the first and the last line carry a nonce, which no note can know.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -18,6 +20,7 @@ from functools import lru_cache
 from typing import Final
 
 from avmfs import paths
+from avmfs.node import signed
 from avmfs.search.engine import Answer, Scored
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
@@ -75,6 +78,8 @@ class Frame:
     seq: int
     tz: tzinfo
     cite: bool = False
+    nonce: str = ""
+    route: str = ""  # by which most of it came: said once, so that only the others' groups say it
 
     def notice(self) -> str:
         return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
@@ -102,7 +107,8 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
     item, or for any text at all, gives a line that says so, or nothing.
     """
-    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame.tz)
+    frame = replace(frame, route=_usual(ranked))
+    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
     chosen, tokens = _choose(items, frame, counter)
@@ -212,42 +218,51 @@ def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
     groups: dict[_Group, list[_Item]] = {}
     for item in items:
         groups.setdefault(item.group, []).append(item)
+    fence = frame.nonce and f" {frame.nonce}"
+    via = frame.route and f" {frame.route}"
     noun = "item" if len(items) == 1 else "items"
     return "".join(
         [
             frame.notice(),
-            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens)\n",
+            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{fence}\n",
             *(
                 _header(group) + "".join(_block(item, frame) for item in groups[group])
                 for group in sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
             ),
-            f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq})\n",
+            f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq}{fence})\n",
         ]
     )
 
 
-def _group(scored: Scored, part: int, tz: tzinfo) -> _Group:
+def _usual(ranked: Sequence[Scored]) -> str:
+    """The route of most of them."""
+    count = Counter(scored.hit.route for scored in ranked)
+    return max(count, key=lambda route: (count[route], route), default="")
+
+
+def _group(scored: Scored, part: int, frame: Frame) -> _Group:
     hit = scored.hit
-    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(tz).date().isoformat()
-    return part, hit.path.rpartition(b"/")[0] or b"/", day, hit.author
+    route = "" if hit.route == frame.route else hit.route or "?"
+    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
+    return part, hit.path.rpartition(b"/")[0] or b"/", day, signed(hit.author, route)
 
 
 def _header(group: _Group) -> str:
     _, place, day, author = group
-    return f"\n### {paths.printable(place)} · {day} · {_one_line(author)}\n"
+    return f"\n### {paths.printable(place)} {day} {_one_line(author)}\n"
 
 
 def _block(item: _Item, frame: Frame) -> str:
     hit = item.scored.hit
     cited = f"[{paths.printable(hit.path)}@{hit.version}] " if frame.cite else ""
     quoted = item.text.replace("\n", "\n  ")
-    also = f" (also {' '.join(item.also)})" if item.also else ""
+    also = f", also {' '.join(item.also)}" if item.also else ""  # not behind the text, which could say the same
     # Without its zero, the figure costs three tokens, not five: a thirtieth of an answer is that much more memory.
-    figure = f"{min(item.scored.relevance, 0.99):.2f}".removeprefix("0")
-    return f"@{hit.handle} ({figure}) {cited}{quoted}{also}\n"
+    figure = _figure(min(item.scored.relevance, 0.99)).removeprefix("0")
+    return f"@{hit.handle} ({figure}{also}) {cited}{quoted}\n"
 
 
-def _distinct(ranked: Sequence[Scored], first: int, tz: tzinfo) -> list[_Item]:
+def _distinct(ranked: Sequence[Scored], first: int, frame: Frame) -> list[_Item]:
     """What is left of ``ranked`` once what says the same has been joined to the better one."""
     kept: list[_Item] = []
     alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
@@ -261,7 +276,7 @@ def _distinct(ranked: Sequence[Scored], first: int, tz: tzinfo) -> list[_Item]:
         same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
         if same is None:
             rivals.append(len(kept))
-            kept.append(_Item(scored, text, _group(scored, int(len(kept) >= first), tz)))
+            kept.append(_Item(scored, text, _group(scored, int(len(kept) >= first), frame)))
         elif scored.hit.handle != kept[same].scored.hit.handle and len(kept[same].also) < ALSO:
             also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
             kept[same] = replace(kept[same], also=tuple(also))

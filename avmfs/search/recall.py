@@ -7,6 +7,7 @@ neither the store nor the clock: ``now`` and the time zone are arguments.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
@@ -67,12 +68,14 @@ def recall(
     cite: str | None = None,
     reserve: int = 0,
     mode: Mode = "hybrid",
+    nonce: Callable[[int], str] | None = None,
 ) -> Recall:
     """Passages for ``q`` below ``under`` that are at least ``min_relevance`` (0 to 1) relevant.
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
-    every item. Raises Invalid for an unknown strategy or citation and for a budget below 1.
+    every item. ``nonce`` gives what fences an answer of that seq. Raises Invalid for an unknown strategy or citation
+    and for a budget below 1.
     """
     if strategy not in STRATEGIES:
         raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -84,7 +87,14 @@ def recall(
     limit = min(max(max_tokens // 15, 50), 2000)
     answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
     frame = pack.Frame(
-        max_tokens - reserve, max_tokens, strategy, answer.degraded, answer.seq, tz, cite=cite is not None
+        max_tokens - reserve,
+        max_tokens,
+        strategy,
+        answer.degraded,
+        answer.seq,
+        tz,
+        cite=cite is not None,
+        nonce="" if nonce is None else nonce(answer.seq),
     )
     packed = pack.pack(order(answer.hits, STRATEGIES[strategy], now), frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from avmfs.access import Policy, Principal
-from avmfs.store import commands, database
+from avmfs.errors import AvmError
+from avmfs.store import audit, commands, database
 from avmfs.store.charging import Charges
 from avmfs.store.keys import require_valid
 from avmfs.store.people import stored_people
@@ -62,24 +63,28 @@ class Applier:
                 self._adopt(self._configured.joined(stored_people(self.db)))
             self._stale = False
         interned, self._known.moved = self._known.scopes.interned, False
+        changes = self.db.total_changes()
         self._charges.begin()
         self.db.execute("savepoint request")
+        tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
         try:
-            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
             with database.translated(self.path):
                 require_valid(self.db, who, tx.now)
                 reply = commands.run(tx, command, arguments)
                 self._charges.settle(tx)
+                audit.told(tx, command, self.db.total_changes() != changes)
                 if record is not None:
                     record(reply)
             self.events += [Event(self.origin, *event) for event in tx.events]
-        except BaseException:
+        except BaseException as error:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():
                 self.db.execute("rollback to request")
                 self.db.execute("release request")
             if self._known.scopes.interned != interned or self._known.moved:
                 self._forget()
+            if isinstance(error, audit.REFUSALS) and not self.db.get_autocommit():
+                self._count_refusal(who, command, arguments, error)
             raise
         self.db.execute("release request")
         self.seq = tx.seq or self.seq
@@ -91,14 +96,26 @@ class Applier:
         self.policy = policy
         self._charges.keep(policy.quotas)
 
+    def _count_refusal(self, who: Principal, command: str, arguments: dict[str, Any], error: AvmError) -> None:
+        if self._stale:  # what was learnt in the command is forgotten with it
+            self._known.renew(self.db)
+            self._adopt(self._configured.joined(stored_people(self.db)))
+            self._stale = False
+        with database.translated(self.path):
+            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
+            audit.refused(tx, command, arguments, error)
+
     def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         """One command in a transaction of its own."""
         self.begin()
         try:
             reply = self.apply(who, command, arguments)
             self.commit()
-        except BaseException:
-            self.rollback()
+        except BaseException as error:
+            if isinstance(error, AvmError) and error.recorded:
+                self.commit()  # nothing but that it was refused
+            else:
+                self.rollback()
             raise
         return reply
 
@@ -120,7 +137,7 @@ class Applier:
         before = self._configured, self.index
         self._configured, self.index, self._stale = policy, index, True
         try:
-            self.alone(Principal("avmfs", operator=True), "settle", {})
+            self.alone(Principal("avmfs", operator=True, route="daemon"), "settle", {})
         except BaseException:
             self._configured, self.index = before
             self._stale = True

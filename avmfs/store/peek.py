@@ -33,7 +33,7 @@ import apsw
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
 from avmfs.store.protocol import Changes
-from avmfs.store.schema import ROOT
+from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.transaction import NODE, node_of
 
 HEADER: Final = 48
@@ -44,13 +44,13 @@ _MOMENTS: Final = 64  # that ``changes`` can still tell of
 _STAMPS: Final = (
     "select (select max(seq) from log), (select max(id) from scope), (select value from setting where key = 'policy')"
 )
-_LOG: Final = f"select op, node from log where seq > ? order by seq limit {_ROWS + 1}"
+_LOG: Final = f"select op, node from log where seq > ? and scope <> {NOBODYS} order by seq limit {_ROWS + 1}"
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
 _DIRECTORY_NAMES: Final = frozenset(("mkdir", "rmdir"))
 _NAMES: Final = _DIRECTORY_NAMES | {"create", "remove", "rename"}
-_NOTHING: Final = frozenset(("tell", "sudo"))
+_NOTHING: Final = frozenset(("tell",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Remembered:
                 changes = self._reread(db, rows) if len(rows) <= _ROWS else None
                 if changes is None:
                     self._forget()
-                else:
+                elif rows:  # none: there are new ones for the audit alone
                     self._moved_on(changes)
             self.header, self._stamps = header, stamps
 

@@ -40,6 +40,12 @@ def shown_agent(key: bytes, greeting: Any) -> str | None:
     return agent if hmac.compare_digest(shown, proof(key, agent)) else None
 
 
+def _is_request(item: Any) -> bool:
+    if not isinstance(item, list) or len(item) not in (5, 6) or type(item[0]) is not int:
+        return False
+    return len(item) == 5 or type(item[5]) is str
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     sock: socket.socket
@@ -66,7 +72,8 @@ class Peer:
 
 
 class Peers:
-    """``asked`` is called with each request of a client, ``[number, agent, operator, command, arguments]``."""
+    """``asked`` is called with each request of a client, ``[number, agent, operator, command, arguments]`` and, where
+    it is said, the route."""
 
     def __init__(self, listener: socket.socket, key: bytes, asked: Callable[[Peer, list[Any]], None]) -> None:
         self._listener = listener
@@ -221,7 +228,7 @@ class Peers:
                 return
             if peer.agent is None:
                 self._greet(peer, item)
-            elif peer.watching or not isinstance(item, list) or len(item) != 5 or type(item[0]) is not int:
+            elif peer.watching or not _is_request(item):
                 self._drop(peer)
             elif peer.waiting or peer.out:
                 log.warning("writer: dropping a peer that does not wait for its reply")

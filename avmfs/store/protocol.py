@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from avmfs.access import Principal, Visible
 from avmfs.kept import Kept
 from avmfs.node import Change, Document, Entry, Link, Mark, Node, Version
+from avmfs.store.protocol_audit import AuditReader
 from avmfs.store.protocol_discovery import DiscoveryReader
 from avmfs.store.protocol_mail import MailReader
 from avmfs.store.protocol_outbox import OutboxReader
@@ -75,6 +76,8 @@ class Reader(Protocol):
     def mail(self) -> MailReader: ...
     @property
     def pending(self) -> PendingReader: ...
+    @property
+    def audit(self) -> AuditReader: ...
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:
@@ -165,6 +168,10 @@ class Store(Protocol):
     def peek_writable(self, who: Principal, scope: int) -> bool: ...
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""
+        ...
+
+    def nonce(self, who: Principal, seq: int, question: str) -> str:
+        """What fences an answer (see fence.py): six digits, the same for the same arguments."""
         ...
 
     def search_index(self, who: Principal) -> Any:

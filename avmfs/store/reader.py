@@ -19,6 +19,7 @@ from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
 from avmfs.store import content, history, keys
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
+from avmfs.store.reader_audit import SqliteAuditReader
 from avmfs.store.reader_discovery import SqliteDiscovery
 from avmfs.store.reader_mail import SqliteMail
 from avmfs.store.reader_outbox import SqliteOutbox
@@ -39,7 +40,7 @@ with recursive below(id) as (
 """
 _NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
 # Operations that change no file's contents or place.
-_UNTOLD = ("tell", "attributes", "sudo", "key", "people", "privacy")
+_UNTOLD = ("tell", "attributes", "key", "people", "privacy")
 _FIRST_LINE_BYTES = 400
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
@@ -77,6 +78,10 @@ class SqliteReader:
     @property
     def pending(self) -> SqlitePending:
         return SqlitePending(self._db, self.who, self.visible, self.now)
+
+    @property
+    def audit(self) -> SqliteAuditReader:
+        return SqliteAuditReader(self._db, self.who, self.visible)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -132,17 +137,17 @@ class SqliteReader:
         self._require_document(node.document)
         row = self._db.execute(
             "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
-            " coalesce(version.author, creator), coalesce(version.at, document.created)"
+            " coalesce(version.author, creator), coalesce(version.at, document.created), coalesce(version.route, '')"
             " from document left join version on version.document = document.id and version.number = head"
             " where document.id = ?",
             (node.document,),
         ).fetchone()
         if row is None:
             raise NotFound()
-        number, at, handle, creator, created, importance, shared, user, head, author, updated = row
+        number, at, handle, creator, created, importance, shared, user, head, author, updated, route = row
         return Document(
             number, at, handle, creator, created, importance, tuple(shared.split(",")) if shared else None,
-            head, author, updated, json.loads(user or "{}"),
+            head, author, updated, json.loads(user or "{}"), route,
         )  # fmt: skip
 
     def by_handle(self, handle: str) -> Node | None:
@@ -154,7 +159,8 @@ class SqliteReader:
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         rows = self._db.execute(
-            "select document, number, at, author, size, seq from version where document = ? order by number desc",
+            "select document, number, at, author, size, seq, route from version where document = ?"
+            " order by number desc",
             (document,),
         )
         return [Version(*row) for row in rows]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from avmfs.store import schema_audit
 from avmfs.store.schema_discovery import DISCOVERY
 from avmfs.store.schema_mail import MAIL
 from avmfs.store.schema_outbox import OUTBOX
@@ -21,6 +22,7 @@ ROOT: Final = 1  # node ids below 16 are fixed: directories that every tree has
 MEMORY: Final = 2
 SHARED: Final = 3
 PRIVATE: Final = 4
+NOBODYS: Final = 0  # a scope that is never interned: log rows in it are for the audit alone
 
 INLINE_LIMIT: Final = 64 * 1024  # a body up to this size is one row of `body`
 BLOCK: Final = 64 * 1024  # larger ones are blocks of this size, the last one shorter
@@ -173,5 +175,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     DISCOVERY,
     OUTBOX,
     MAIL,
+    schema_audit.AUDIT,
 )
 VERSION: Final = len(MIGRATIONS)

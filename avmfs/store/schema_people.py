@@ -20,9 +20,6 @@ with recursive space(id, agent) as (
 )
 update node set owner = (select agent from space where space.id = node.id) where id in (select id from space);
 
--- 1: done by somebody who had asked to be the operator.
-alter table log add column elevated int not null default 0;
-
 -- Paths that an API key is limited to, with all below them. A scope names the areas that it lies in (@n), and those
 -- that it is on the way to (^n): see avmfs.access.Scope. Never given another path.
 create table area(id integer primary key, path blob not null unique);

@@ -157,7 +157,7 @@ def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) ->
     rows: list[Any] = db.execute(
         "select passage.id, passage.document, passage.start, passage.stop, node.id, node.parent, node.name, node.mtime,"
         " node.size, node.extents, document.handle, document.created, document.importance, document.head,"
-        " coalesce(version.author, document.creator), body.data,"
+        " coalesce(version.author, document.creator), coalesce(version.route, ''), body.data,"
         " (select group_concat(tag) from (select tag from tag where tag.document = document.id order by tag))"
         " from json_each(?1) as wanted cross join passage on passage.id = wanted.value"
         " join document on document.id = passage.document join node on node.id = document.node"
@@ -172,7 +172,7 @@ def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) ->
     found = {}
     for row in rows:
         passage, document, start, stop, node, parent, name, mtime, size, extents = row[:10]
-        handle, created, importance, head, author, body, tags = row[10:]
+        handle, created, importance, head, author, route, body, tags = row[10:]
         if parent not in places:
             try:
                 places[parent] = reader.path(node).rpartition(b"/")[0]
@@ -188,6 +188,6 @@ def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) ->
         found[passage] = Hit(
             passage, document, node, places[parent] + b"/" + bytes(name), handle, author, mtime, created, importance,
             head, tuple(tags.split(",")) if tags else (), text[start:stop], start, stop,
-            start == 0 and stop >= len(text),
+            start == 0 and stop >= len(text), route,
         )  # fmt: skip
     return found

@@ -35,7 +35,7 @@ _NAMES: Final = frozenset(("create", "mkdir", "remove", "rmdir", "rename"))
 ORPHANED: Final = "orphaned"  # it lost its name, or another file took it
 MOVED: Final = "moved"  # a directory: the names below it are reached, or not, by another path
 _ALL_NAMES: Final = frozenset((MOVED, "shared", "ttl", "rules"))  # what an agent may reach at all has changed
-_SILENT: Final = frozenset(("tell", "sudo", "key", "people"))
+_SILENT: Final = frozenset(("tell", "key", "people"))
 _DEVICE: Final = (10, 229)  # /dev/fuse in every Linux: devices.txt, "10 char ... 229 = /dev/fuse"
 _LONGEST: Final = 128
 TOUCHED: Final = "touched"  # a directory whose own times and link count changed: its kernel may not know the count

@@ -23,7 +23,7 @@ from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import NotSupported, Stale
 from avmfs.kept import Kept
 from avmfs.node import Node
-from avmfs.store import content
+from avmfs.store import content, fence
 from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
@@ -81,6 +81,7 @@ class SqliteStore:
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
         self._inherited: list[object] = []
+        self._secret = b""
         self._kept = Remembered()
         _stores.add(self)
 
@@ -197,6 +198,12 @@ class SqliteStore:
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         return self._submitter.submit(who, command, arguments)
+
+    def nonce(self, who: Principal, seq: int, question: str) -> str:
+        if not self._secret:
+            with self.connection() as (db, _):
+                self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
+        return fence.nonce(self._secret, who.name, seq, question)
 
     def search_index(self, who: Principal) -> SqliteSearchIndex:
         who.require("search")

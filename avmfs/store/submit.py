@@ -28,7 +28,7 @@ from avmfs.store.lock import StoreLock
 from avmfs.store.peers import REQUEST_LIMIT
 from avmfs.store.transaction import IndexRules
 
-OPERATOR = Principal("avmfs", operator=True)
+OPERATOR = Principal("avmfs", operator=True, route="daemon")
 
 
 class Submitter(Protocol):
@@ -75,7 +75,7 @@ class Lane:
                 time.sleep(pause)
                 pause = min(pause * 2, 0.25)
         if error is not None:
-            raise from_wire(*error)
+            raise from_wire(*error, recorded=True)
         return result
 
     def _connected(self, deadline: float) -> socket.socket:
@@ -132,7 +132,7 @@ class WriterClient:
             self._kept_lanes.settle(kind, still)
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        request = [who.name, who.rights, command, arguments]
+        request = [who.name, who.rights, command, arguments, who.route]
         if self._kept_lanes is not None and self._kept_lanes.counts(command):
             return self._kept_lanes.call(request)
         try:

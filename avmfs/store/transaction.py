@@ -20,7 +20,7 @@ from avmfs import paths
 from avmfs.access import Area, Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
-from avmfs.store.schema import ROOT
+from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.sinks import MOVED, TOUCHED
 
 _DIRECTORIES = 50_000  # remembered places of directories
@@ -179,6 +179,7 @@ class Tx:
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
+    noted: bool = False  # has it appended one for the audit alone?
 
     @property
     def visible(self) -> Visible:
@@ -277,15 +278,26 @@ class Tx:
     ) -> int:  # fmt: skip
         """Append to the one log; returns the change's seq."""
         self.db.execute(
-            "insert into log(at, op, agent, node, document, version, scope, path, other, salt, elevated)"
-            " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into log(at, op, agent, node, document, version, scope, path, other, salt, route, elevated)"
+            " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
-             path, other, os.urandom(8), self.who.operator),
+             path, other, os.urandom(8), self.who.route, self.who.operator),
         )  # fmt: skip
         moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
         self.seq = self.db.last_insert_rowid()
         return self.seq
+
+    def note(
+        self, op: str, *, about: str | None = None, who: Principal | None = None, node: int = 0, path: bytes = b""
+    ) -> None:
+        """Append a row for the audit alone: no scope has it, no cursor is told of it. ``about`` says no content."""
+        who, self.noted = self.who if who is None else who, True
+        self.db.execute(
+            "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
+            f" values(?, ?, ?, ?, {NOBODYS}, ?, ?, ?, ?, ?)",
+            (self.now, op, who.name, node, path, os.urandom(8), who.route, who.operator, about),
+        )
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""

@@ -6,8 +6,9 @@ killed writer is replaced. One thread runs the loop; a second one checkpoints th
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "client", "agent", "proof"}; ``proof`` is
 HMAC-SHA256(key, agent), so a connection speaks for one agent only; agent "*" (the door, the housekeeper)
-names one in each request. Request: [number, agent | None, rights, command, arguments], rights being whether it asks
-as the operator, or the id of the API key that was shown; one in flight per client. Reply: [number, None, result] or
+names one in each request. Request: [number, agent | None, rights, command, arguments, route], rights being whether it
+asks as the operator, or the id of the API key that was shown; one in flight per client; who does not know by which door
+its request came leaves the route out. Reply: [number, None, result] or
 [number, [errno, reason, path], None]. A number that was answered before gets the stored reply, recorded in the
 transaction of the change: resending after a crash is safe. A refusal is not stored; it may be decided again. Greeting
 with "watch" instead of "client": the peer receives [seq] after commits, several as one, at most once in "every"
@@ -23,10 +24,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from avmfs import wire
-from avmfs.access import Principal
+from avmfs.access import ROUTES, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.store import commands, database, keys
 from avmfs.store.applier import Applier
@@ -158,10 +160,10 @@ class Writer:
             self._peers.send(peer, reply)
 
     def _answer(self, peer: Peer, item: list[Any]) -> list[Any]:
-        number, name, rights, command, arguments = item
+        number, name, rights, command, arguments, *said = item
         db = self._applier.db
         try:
-            who = self._principal(peer, name, rights)
+            who = self._principal(peer, name, rights, said[0] if said else "")
             last = self._last_answer(peer)
             if last is not None and last[0] == number:
                 return [number, None, wire.unpack(last[1])]
@@ -212,16 +214,18 @@ class Writer:
             known = self._answered[peer.client] = row[0], bytes(row[1])
         return known
 
-    def _principal(self, peer: Peer, name: Any, rights: Any) -> Principal:
+    def _principal(self, peer: Peer, name: Any, rights: Any, route: Any) -> Principal:
+        if route not in ROUTES:
+            raise Invalid(f"no route is called {route!r}")
         if peer.agent != ANYBODY:
             if rights or name not in (None, peer.agent):
                 raise Denied(f"this connection speaks for {peer.agent} only")
-            return Principal(str(peer.agent))
+            return Principal(str(peer.agent), route=route)
         if not isinstance(name, str):
             raise Invalid("a request needs the agent it is for")
         if isinstance(rights, str):
-            return keys.principal(self._applier.db, name, rights, time.time_ns())
-        return Principal(name, operator=bool(rights))
+            return replace(keys.principal(self._applier.db, name, rights, time.time_ns()), route=route)
+        return Principal(name, operator=bool(rights), route=route)
 
     def _tell_sinks(self) -> None:
         events, self._applier.events = self._applier.events, []
@@ -232,7 +236,7 @@ class Writer:
         """Idle, or far behind: make the words of a few queued documents searchable."""
         try:
             done = self._applier.alone(
-                Principal("avmfs", operator=True), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
+                Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
             )
             self._backlog, self._unsynced = done["left"], True
             self._may_drain = self._backlog > 0

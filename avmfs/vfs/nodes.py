@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import BadHandle, Invalid, OverQuota
+from avmfs.errors import AvmError, BadHandle, Invalid, OverQuota
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.store.commands.messages import PRIORITIES
@@ -27,11 +27,13 @@ _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
 
 @contextlib.contextmanager
 def remembering(memory: Memory) -> Iterator[None]:
-    """Keep the reason of an EINVAL for /:error."""
+    """Keep the reason of an EINVAL for /:error, and a refusal for the audit."""
     try:
         yield
-    except Invalid as e:
-        memory.error = str(e)
+    except AvmError as e:
+        if isinstance(e, Invalid):
+            memory.error = str(e)
+        memory.refused(e.reason[:100], e)
         raise
 
 

@@ -23,7 +23,7 @@ from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import json_path, json_text, lines, parts, whole
 
 SYSTEM: Final = frozenset({
-    "author", "created", "creator", "id", "indexed", "path", "shared", "size", "tokens", "updated", "version",
+    "author", "created", "creator", "id", "indexed", "path", "route", "shared", "size", "tokens", "updated", "version",
 })  # fmt: skip
 """Keys of :meta that tell what is; nobody writes them."""
 
@@ -66,6 +66,7 @@ def meta(ctx: Context) -> str:
             "importance": document.importance,
             "indexed": _indexed(reader.unindexed(document.id), reader.awaits_vectors(document.id)),
             "path": json_path(reader.path(node.id)),
+            "route": document.route or None,
             "shared": _shared_json(reader, node, document),
             "size": node.size,
             "tags": reader.tags(document.id),

@@ -17,7 +17,7 @@ from avmfs import paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
-from avmfs.node import Change, Kind, Version
+from avmfs.node import Change, Kind, Version, signed
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
 from avmfs.views.difference import unified
@@ -47,7 +47,7 @@ def history(ctx: Context) -> str:
     older = [version.size for version in versions[1:]] + [0]
     return lines(
         (
-            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {version.author}"
+            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {signed(version.author, version.route)}"
             f"  {size(version.size)} ({version.size - before:+d} byte{'' if abs(version.size - before) == 1 else 's'})"
             for version, before in zip(versions, older, strict=False)
         ),

@@ -2,7 +2,7 @@
 
 Extractive: nothing is said that no memory says. The best hits and what they are linked with are cut into sentences;
 those with most of the question's words are taken, none that says what another has said, and told by the time of their
-source.
+source. The two headings carry the answer's nonce, which no memory can know.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from avmfs.views.shape import parts
 
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
+_CITED: Final = re.compile(r"\[(\d+)\]")
 _END: Final = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 
 
@@ -57,9 +58,15 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         return notice + "(nothing relevant)\n"
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
-    body = [f"- {each.text} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
+    fence = memory.store.nonce(memory.who, recalled.seq, question)
+    body = [f"- {_uncited(each.text)} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
-    return notice + "\n".join([f"# {title}", "", *body, "", "## Sources", "", *sources]) + "\n"
+    return notice + "\n".join([f"# {title} {fence}", "", *body, "", f"## Sources {fence}", "", *sources]) + "\n"
+
+
+def _uncited(text: str) -> str:
+    """What a memory says in brackets is no citation of ours."""
+    return _CITED.sub(r"(\1)", text)
 
 
 def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:

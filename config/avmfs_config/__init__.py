@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.audit import AuditSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import check, default_settings, load_mounts, load_settings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentSettings",
+    "AuditSettings",
     "ConfigError",
     "EmbeddingSettings",
     "Endpoint",
@@ -54,6 +56,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
+    "audit": ("AuditSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("check", "default_settings", "load_mounts", "load_settings"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
+from avmfs_config.audit import AuditSettings
 from avmfs_config.gossip import read_gossip
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, hook_readers
 from avmfs_config.parse import Reader, Value
@@ -74,7 +75,7 @@ def mount_readers(environ: Mapping[str, str]) -> Readers:
 
 def settings_readers(environ: Mapping[str, str]) -> Readers:
     """Readers of config.yaml; `environ` is for the variables in its paths, never in a provider's `config`."""
-    embedding = embedding_readers(environ)
+    embedding, audit = embedding_readers(environ), audit_readers(environ)
     return {
         "providers": _providers,
         "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
@@ -87,6 +88,7 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "gossip": lambda value: read_gossip(value, environ),
         "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
         "hooks": lambda value: value.items(lambda item: item.record(Hook, hook_readers(_pattern))),
+        "audit": lambda value: value.record(AuditSettings, audit),
     }
 
 
@@ -100,6 +102,14 @@ def embedding_readers(environ: Mapping[str, str]) -> Readers:
         "device": _choice(Device),
         "allow_download": Value.boolean,
         "timeout_s": lambda value: value.number(0.0, 3600.0),
+    }
+
+
+def audit_readers(environ: Mapping[str, str]) -> Readers:
+    """Readers of the section `audit`; `environ` is for the variables in its path."""
+    return {
+        "anchors": lambda value: value.optional(_path(environ)),
+        "interval_s": lambda value: value.number(1.0, 86_400.0),
     }
 
 

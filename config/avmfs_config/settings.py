@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from avmfs_config.audit import AuditSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
@@ -186,6 +187,7 @@ class Settings:
     gossip: GossipSettings = field(default_factory=GossipSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
+    audit: AuditSettings = field(default_factory=AuditSettings)
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""

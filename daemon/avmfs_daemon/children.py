@@ -89,6 +89,8 @@ def run_index(spec: ChildSpec) -> None:
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
+    from avmfs.agents.anchors import beside
+    from avmfs.agents.auditing import Chainer
     from avmfs.store.sqlite import open_attached
     from avmfs_daemon.deliverer import Deliverer
     from avmfs_daemon.gossip import Digests
@@ -98,10 +100,12 @@ def run_keeper(spec: ChildSpec) -> None:
         assert spec.embedding is not None
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
+        kept = spec.settings.audit
+        chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
         keeper = Keeper(
             store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,),
-            limits=spec.settings.limits,
+            limits=spec.settings.limits, chainer=chainer,
         )  # fmt: skip
         deliverer = Deliverer(
             store, spec.settings.webhooks, spec.settings.hooks, home=os.fspath(spec.database.parent),

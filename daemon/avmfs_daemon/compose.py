@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from avmfs.access import Principal
+from avmfs.agents import anchors
+from avmfs.agents.refusals import Refusals
 from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory, Surroundings
@@ -30,13 +32,7 @@ def open_memory(
         cache_size=0,
     )  # fmt: skip
     around = Surroundings(
-        store,
-        engine,
-        settings.search,
-        settings.limits,
-        time.time_ns,
-        LocalZone(),
-        host,
-        webhooks=settings.webhooks,
-    )
-    return Memory(around, Principal(spec.agent, spec.operator))
+        store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host, webhooks=settings.webhooks,
+        anchors=settings.audit.anchors or anchors.beside(spec.database), refusals=Refusals(store),
+    )  # fmt: skip
+    return Memory(around, Principal(spec.agent, spec.operator, route="mount"))

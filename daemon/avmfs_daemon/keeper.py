@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from avmfs_config import Limits
 
+from avmfs.agents.auditing import Chainer
 from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
@@ -48,6 +49,7 @@ class Keeper:
         wall_clock: Callable[[], int] = time.time_ns, report: Callable[[dict[str, Any]], None] = lambda figures: None,
         also: Sequence[Callable[[], None]] = (),
         limits: Limits | None = None,
+        chainer: Chainer | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -67,6 +69,7 @@ class Keeper:
         self._limits = limits or Limits()
         self._chores_at = self._clients_at = clock()
         self._mail_at = clock() + postroom.EVERY_S
+        self._chainer = chainer
 
     def wake(self) -> None:
         self._woken.set()
@@ -98,6 +101,8 @@ class Keeper:
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
             postroom.trim(self._store, self._limits, self._wall_clock())
+            if self._chainer is not None:
+                self._chainer.step()
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

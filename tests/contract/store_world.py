@@ -250,7 +250,7 @@ class World:
         return rows(self.path, sql, *bindings)
 
     def newest_seq(self) -> int:
-        return int(self.rows("select max(seq) from log")[0][0])
+        return int(self.rows("select max(seq) from log where scope <> 0")[0][0])
 
 
 def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:

@@ -195,16 +195,16 @@ def test_only_the_owner_shares_and_only_where_it_may_write(ruled: Callable[..., 
 def test_what_the_operator_does_can_be_told_apart(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled()
     world.write(ALICE, "/memory/a.md", b"x")
-    world.do(OPERATOR_ALICE, "elevate")
+    world.do(OPERATOR_ALICE, "act_as_operator")
     world.write(OPERATOR_ALICE, "/memory/private/bob/b.md", b"x")
     told = world.rows("select op, elevated from log where agent = 'alice' and seq > 2 order by seq")
-    assert told == [("create", 0), ("write", 0), ("sudo", 1), ("create", 1), ("write", 1)]
+    assert told == [("create", 0), ("write", 0), ("operator", 1), ("create", 1), ("write", 1)]
     with pytest.raises(Denied):
-        world.do(ALICE, "elevate")
+        world.do(ALICE, "act_as_operator")
     with world.reading(ALICE) as reader:
-        assert "sudo" not in {change.op for change in reader.changes(schema.ROOT)}
+        assert "operator" not in {change.op for change in reader.changes(schema.ROOT)}
         seen = reader.newest_seq()
-    world.do(OPERATOR_ALICE, "elevate")
+    world.do(OPERATOR_ALICE, "act_as_operator")
     with world.reading(ALICE) as reader:
         assert reader.newest_seq() == seen, "nobody sees that somebody else was the operator"
 

@@ -390,7 +390,8 @@ def test_garbage_costs_the_peer_its_connection_and_nobody_else(writer: WriterPro
 
 @pytest.mark.parametrize(
     "item",
-    [[1], [1, None, False, "mark_read", {}, 6], {"a": 1}, None, ["1", None, False, "mark_read", {}],
+    [[1], [1, None, False, "mark_read", {}, 6], [1, None, False, "mark_read", {}, "", 7],
+     {"a": 1}, None, ["1", None, False, "mark_read", {}],
      [None, "alice", False, "mark_read", {}], [1.5, "alice", False, "mark_read", {}]],
 )  # fmt: skip
 def test_a_malformed_request_costs_the_connection(writer: WriterProcess, item: Any) -> None:

@@ -421,6 +421,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "who": {"q": "hello"}, "ask": {"question": "hello"}, "privacy": {}, "topics": {},
     "subscribe": {"pattern": "/shared/*"}, "unsubscribe": {"pattern": "/shared/*"}, "subscriptions": {},
     "dead_letters": {}, "redeliver": {}, "notices": {},
+    "audit": {}, "audit_verify": {}, "audit_anchor": {}, "fence": {"about": "x"},
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from typing import Any
 
@@ -173,6 +174,10 @@ def test_two_agents_recall_each_other_s_shared_memory_and_exchange_a_message(ali
     fetched = bob.said("avm_fetch", targets=[hits[0]["handle"], kept])
     assert fetched["items"][0]["content"] == "The quokka release goes out on Thursday\n"
     assert fetched["missing"] == [f"{kept}: No such file or directory"]
+    text = bob.text("avm_fetch", targets=[hits[0]["handle"], kept])
+    fences = re.findall(r"^(===|!) (\d{6}) ", text, re.M)
+    assert [sign for sign, _ in fences] == ["===", "!"] and len({nonce for _, nonce in fences}) == 1
+    assert re.search(r"^## Relevant Memory \(\d+ items?, \d+ tokens\) mcp \d{6}$", found["text"], re.M)
 
     bob.call("avm_tell", recipient="alice", body="moved to Friday")
     messages = alice.said("avm_inbox", unread_only=True, mark_read=True)["messages"]

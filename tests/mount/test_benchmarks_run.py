@@ -21,6 +21,7 @@ RUNS = {
     "bench_mount": ["--variants", "ext4,avmfs", "--ops", "stat,read,overwrite,append,create,unlink", "--clients", "2"],
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
+    "bench_audit": [],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_coherence": ["--mounts", "2", "--checks", "64", "--variants", "ext4,avmfs"],
     "bench_programs": ["--notes", "60", "--variants", "ext4,avmfs"],

@@ -461,8 +461,8 @@ def test_history_and_diff_tell_the_versions(place: Place) -> None:
     note.write_text("one\n")
     (place.bob / "n.md").write_text("one\ntwo\n")
     rows = cat(place.bob / "n.md:history").splitlines()
-    assert re.fullmatch(r"v2  \S+ \S+  bob  8 bytes \(\+4 bytes\)", rows[0])
-    assert re.fullmatch(r"v1  \S+ \S+  alice  4 bytes \(\+4 bytes\)", rows[1])
+    assert re.fullmatch(r"v2  \S+ \S+  bob/mount  8 bytes \(\+4 bytes\)", rows[0])
+    assert re.fullmatch(r"v1  \S+ \S+  alice/mount  4 bytes \(\+4 bytes\)", rows[1])
     assert cat(note.with_name("n.md:diff")) == "--- v1\n+++ v2\n@@ -1 +1,2 @@\n one\n+two\n"
     assert cat(note.with_name("n.md:diff?from=0&to=1")) == "--- v0\n+++ v1\n@@ -0,0 +1 @@\n+one\n"
     assert cat(note.with_name("n.md:diff?from=v2&to=v1")) == "--- v2\n+++ v1\n@@ -1,2 +1 @@\n one\n-two\n"

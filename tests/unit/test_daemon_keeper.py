@@ -12,6 +12,8 @@ import pytest
 from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, TRICKLE, Keeper
 
 from avmfs.access import Policy, Principal
+from avmfs.agents import anchors
+from avmfs.agents.auditing import Chainer, verify
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.store import database
@@ -323,3 +325,25 @@ def test_mail_that_is_over_goes_every_few_minutes(house: House) -> None:
     with house.store.reading(Principal("bob")) as reader:
         assert [message.body for message in reader.mail.messages()] == ["unread"]
     assert house.applying.submitted.count("trim_mail") == 1
+
+
+def test_the_audit_is_chained_and_anchored(house: House, tmp_path: Path) -> None:
+    chainer = Chainer(house.store, tmp_path / "anchors", 60, lambda: house.wall)
+    house.keeper = Keeper(house.store, None, lambda: house.monotonic, lambda: house.wall, chainer=chainer)
+    house.write("note", "text")
+    with pytest.raises(PermissionError):
+        house.store.submit(ALICE, "settle_refusals")
+    house.work()
+    with house.store.reading(OPERATOR) as reader:
+        assert reader.audit.tip().seq == reader.audit.bounds()[1] > 0
+    assert len(anchors.read(tmp_path / "anchors")) == 1
+    for _ in range(3):
+        house.later(31)
+        house.wall += 31 * 10**9
+        house.write("note", "again")
+        house.work()
+    assert len(anchors.read(tmp_path / "anchors")) == 2, "a minute apart"
+    with house.store.reading(OPERATOR) as reader:
+        assert [act.op for act in reader.audit.acts()].count("refused") == 1
+    verdict, missing = verify(house.store, OPERATOR, anchors.read(tmp_path / "anchors"))
+    assert (verdict.bad, missing, verdict.unchained) == (None, (), 0)

@@ -17,6 +17,7 @@ _PROMPT = re.compile(r"^(alice|bob)\$ (.*)$", re.MULTILINE)
 _VARIES = (
     (r"(?:\b[01]|(?<=\())\.\d\d\b", "0.00"),
     (r" *\b\d+ tokens\b", " N tokens"),
+    (r"(?m)(^#.*|seq=\d+) \d{6}\b", r"\1 NONCE"),  # each store has a secret of its own
     (r'"(given|saved)": -?\d+', r'"\1": N'),  # handles are random, and so are their tokens
     (r"\b(seq=|(?:cursor|marked|current): )\d+", r"\1N"),
     (r"@hdl\d", lambda hit: f"@zzz{'abcd'[int(hit[0][-1]) - 1]}"),

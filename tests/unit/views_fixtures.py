@@ -126,7 +126,7 @@ class World:
 
     def agent(self, name: str) -> Agent:
         if name not in self.agents:
-            self.agents[name] = Agent(Memory(self.around, Principal(name)))
+            self.agents[name] = Agent(Memory(self.around, Principal(name, route="mount")))
             self.agents[name].memory.submit("enroll")
         return self.agents[name]
 

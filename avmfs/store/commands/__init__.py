@@ -70,5 +70,6 @@ def _load() -> None:
         "discovery",
         "subscribing",
         "outbox",
+        "auditing",
     ):
         importlib.import_module(f"avmfs.store.commands.{module}")

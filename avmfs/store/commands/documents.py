@@ -81,6 +81,8 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
         tx.log("remove", found, paths.join(parts))
         renaming.set_scope(tx, found, scope)
         tx.log("shared", tx.node(node), paths.join(parts))
+    else:  # the rules leave no difference, today
+        tx.log("shared", found, paths.join(parts))
     return {}
 
 
@@ -120,8 +122,15 @@ def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) 
     unless the caller names the version.
     """
     found = tx.seen(node)
-    newest = tx.db.execute("select max(seq) from log").get or 0
     if found.kind is Kind.DIRECTORY:
+        newest: int = (
+            tx.db.execute(
+                "select max((select seq from log where scope = value and op <> 'tell' order by seq desc limit 1))"
+                " from json_each(?)",
+                (tx.visible.json,),
+            ).get
+            or 0
+        )
         subject, number, at = node, 0, newest if seq is None else min(seq, newest)
     else:
         subject = tx.document_of(found)

@@ -86,8 +86,9 @@ def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle:
     """The node's bytes are now the newest version. The old one must have been kept before. The oldest goes when there
     are as many as are kept."""
     tx.db.execute(
-        "insert into version(document, number, at, author, size, seq, encoding, handle) values(?, ?, ?, ?, ?, ?, 0, ?)",
-        (document, number, tx.now, tx.who.name, size, seq, handle),
+        "insert into version(document, number, at, author, size, seq, encoding, handle, route)"
+        " values(?, ?, ?, ?, ?, ?, 0, ?, ?)",
+        (document, number, tx.now, tx.who.name, size, seq, handle, tx.who.route),
     )
     tx.db.execute("update document set head = ? where id = ?", (number, document))
     over = number - tx.index.versions_kept(size)

@@ -110,14 +110,6 @@ def init_permissions(tx: Tx, users: dict[str, Any]) -> dict[str, Any]:
     return {"users": len(found)}
 
 
-@command
-def elevate(tx: Tx) -> dict[str, Any]:
-    """The asker has been made the operator: a row of the log says so, whatever is then only read."""
-    tx.require_operator()
-    _note(tx, "sudo")
-    return {}
-
-
 def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | None:
     """The areas of these paths, made where they are new; None when together they are the whole tree."""
     for top in tops:

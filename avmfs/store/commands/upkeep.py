@@ -6,7 +6,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store import charging, content, schema
+from avmfs.store import audit, charging, content, schema
 from avmfs.store.commands import command, namespace, relaxed, renaming
 from avmfs.store.people import publish
 from avmfs.store.transaction import Tx
@@ -49,6 +49,7 @@ def settle(tx: Tx) -> dict[str, Any]:
     renaming.rescope(tx, memory, (paths.MEMORY,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
     tx.events.append(("rules", schema.ROOT, None, b""))
+    tx.note("policy", about=audit.packed({"digest": tx.policy.digest}))
     return {"rescoped": True}
 
 

@@ -1,0 +1,111 @@
+"""Keeping the audit's chain up with the log, anchoring it, and verifying it.
+
+Owns the order of these steps. `Chainer` belongs to the housekeeping of a daemon, or to a command that opened the store
+by itself; `verify` to the operator. Rows are hashed here, outside of the writer, from committed rows: the writer only
+appends what comes out, a batch at a time. Reads in short transactions. No threads of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from avmfs.access import Principal
+from avmfs.agents import anchors
+from avmfs.store import chain
+from avmfs.store.audit import WINDOW_NS
+from avmfs.store.chain import Anchor, Batch, Verdict, Walk
+from avmfs.store.protocol import Store
+from avmfs.store.schema_audit import TRIGGERS
+from avmfs.store.submit import OPERATOR
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 4096  # rows
+
+
+class Chainer:
+    """One per store and process. ``interval_s`` is how old the newest anchor may grow while there are newer rows;
+    ``clock`` gives ns since the epoch."""
+
+    def __init__(self, store: Store, path: Path, interval_s: float, clock: Callable[[], int]) -> None:
+        self._store, self._path, self._clock = store, path, clock
+        self._interval = int(interval_s * 1e9)
+        self._newest: Anchor | None = None  # in the file
+        self._warned = False
+
+    def step(self) -> int:
+        """Bring everything up to date; returns how many rows were chained."""
+        with self._store.reading(OPERATOR) as reader:
+            ripe = reader.audit.refusals_before(self._clock() - WINDOW_NS)
+        if ripe:
+            self._store.submit(OPERATOR, "settle_refusals")
+        chained = 0
+        while batch := self._next():
+            reply = self._store.submit(
+                OPERATOR, "extend_chain", first=batch.first, last=batch.last, hashes=batch.hashes, head=batch.head
+            )
+            chained += (batch.last - batch.first + 1) if reply["taken"] else 0
+        self._anchor()
+        return chained
+
+    def due(self, older_than_s: float) -> bool:
+        """Has the oldest row that is in no batch waited for so long?"""
+        with self._store.reading(OPERATOR) as reader:
+            waiting = reader.audit.unchained(1)
+        return bool(waiting) and waiting[0].at < self._clock() - int(older_than_s * 1e9)
+
+    def _next(self) -> Batch | None:
+        with self._store.reading(OPERATOR) as reader:
+            tip = reader.audit.tip()
+            rows = reader.audit.unchained(BATCH)
+        return chain.extend(tip.head, rows) if rows else None
+
+    def _anchor(self) -> None:
+        """Note the head outside. What cannot be written is said in the log: the store itself is whole."""
+        with self._store.reading(OPERATOR) as reader:
+            tip = reader.audit.tip()
+        now = self._clock()
+        try:
+            if self._newest is None:
+                self._newest = max(anchors.read(self._path), key=lambda anchor: anchor.seq, default=Anchor(0, b""))
+            if tip.seq < self._newest.seq:
+                if not self._warned:
+                    log.error("the log ends at row %d, but %s has seen row %d: avm audit verify", tip.seq, self._path,
+                              self._newest.seq)  # fmt: skip
+                self._warned = True
+            elif tip.seq > self._newest.seq and not now - self._interval < self._newest.at <= now:
+                anchor = dataclasses.replace(tip, at=now)
+                anchors.append(self._path, anchor)
+                self._newest = anchor
+        except OSError as e:  # AvmError among them
+            if not self._warned:
+                log.error("the audit's anchors cannot be kept in %s: %s", self._path, e)
+            self._warned = True
+
+
+def verify(store: Store, who: Principal, kept: Iterable[Anchor]) -> tuple[Verdict, tuple[str, ...]]:
+    """Walk the whole chain, and compare it with the anchors that were ``kept`` outside. Returns the verdict and the
+    triggers that are missing. Raises Denied for who is not the operator."""
+    with store.reading(who) as reader:
+        start, (oldest, newest) = reader.audit.start(), reader.audit.bounds()
+        missing = tuple(sorted(set(TRIGGERS) - reader.audit.guards()))
+
+    def batches() -> Iterator[Batch]:
+        after = 0 if start is None else start.seq
+        while True:
+            with store.reading(who) as reader:
+                found = reader.audit.batches(after, 64)
+            if not found:
+                return
+            yield from found
+            after = found[-1].first
+
+    def rows(first: int, last: int) -> list[chain.Row]:
+        with store.reading(who) as reader:
+            return reader.audit.rows(first, last)
+
+    return Walk(kept, start).run(batches(), rows, newest, oldest), missing

@@ -1,0 +1,142 @@
+"""Questions of the audit to the SQLite store. See ``protocol_audit``; reached as ``reader.audit``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from avmfs.access import Principal, Visible
+from avmfs.errors import Denied
+from avmfs.store.chain import START, Anchor, Batch, Row
+from avmfs.store.protocol_audit import Act
+
+
+def _guarded(columns: str, right: str, wrong: str) -> str:
+    """Columns of a table that somebody may have laid hands on: a value of another type than is ever stored becomes one
+    that no row has, so that it reads as a change and not as an error."""
+    return ", ".join(f"case when {right.format(name)} then {name} else {wrong} end" for name in columns.split())
+
+
+_TEXT: Final = "typeof({0}) in ('text', 'null')"
+_NUMBER: Final = "typeof({0}) in ('integer', 'null')"
+_BLOB: Final = "typeof({0}) in ('blob', 'null')"
+_NO_BLOB: Final = "x'00'"
+
+
+def _bytes_of(columns: str) -> str:
+    """Texts as bytes: one that is no UTF-8 is another text, and no error."""
+    shown = (
+        f"case when {_TEXT.format(name)} then cast({name} as blob) else {_NO_BLOB} end" for name in columns.split()
+    )
+    return ", ".join(shown)
+
+
+_ROW: Final = ", ".join(
+    (
+        _guarded("seq at", _NUMBER, "-1"),
+        _bytes_of("op agent route"),
+        _guarded("elevated node document version scope", _NUMBER, "-1"),
+        _bytes_of("about"),
+        _guarded("path other salt", _BLOB, _NO_BLOB),
+    )
+)
+_BATCH: Final = ", ".join((_guarded("first last", _NUMBER, "-1"), _guarded("hashes head", _BLOB, _NO_BLOB)))
+_ACT: Final = "seq, at, agent, elevated, route, op, path, other, version, about"
+# An agent's acts as the operator are the operator's to see: they may name what the agent itself cannot see. "+" keeps
+# the planner from sorting all that is visible: the log's own order, until there are enough.
+_MINE: Final = "((agent = :who and not elevated) or +scope in (select value from json_each(:scopes)))"
+_AT: Final = (
+    "(path = :path or substr(path, 1, :length) = :below or other = :path or substr(other, 1, :length) = :below)"
+)
+
+
+class SqliteAuditReader:
+    """``db`` is in a read transaction that its owner ends."""
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible) -> None:
+        self._db, self._who, self._visible = db, who, visible
+
+    def acts(
+        self, *, since: int = 0, after_seq: int = 0, agent: str | None = None, path: bytes | None = None,
+        limit: int = 100,
+    ) -> list[Act]:  # fmt: skip
+        bound: dict[str, Any] = {"since": since, "after": after_seq, "limit": limit}
+        wanted = ["seq > :after", "at >= :since"]
+        if not self._who.operator:
+            wanted.append(_MINE)
+            bound |= {"who": self._who.name, "scopes": self._visible.json}
+        if agent is not None:
+            wanted.append("agent = :agent")
+            bound["agent"] = agent
+        if path is not None and path != b"/":
+            wanted.append(_AT)
+            bound |= {"path": path, "below": path + b"/", "length": len(path) + 1}
+        rows = self._db.execute(
+            f"select {_ACT} from log where {' and '.join(wanted)} order by seq desc limit :limit", bound
+        )
+        return [_act(*row) for row in rows]
+
+    def refusals_before(self, at: int) -> bool:
+        self._require_operator()
+        return self._db.execute("select 1 from refusal where first < ? limit 1", (at,)).get is not None
+
+    def tip(self) -> Anchor:
+        self._require_operator()
+        row = self._db.execute("select last, head, at from chain order by first desc limit 1").fetchone()
+        return Anchor(*row) if row is not None else self.start() or Anchor(0, START)
+
+    def start(self) -> Anchor | None:
+        self._require_operator()
+        row = self._db.execute("select seq, head, at from checkpoint order by seq desc limit 1").fetchone()
+        return None if row is None else Anchor(*row)
+
+    def unchained(self, limit: int) -> list[Row]:
+        reached = self.tip().seq
+        rows = self._db.execute(f"select {_ROW} from log where seq > ? order by seq limit ?", (reached, limit))
+        return [_row(*row) for row in rows]
+
+    def batches(self, after: int, limit: int) -> list[Batch]:
+        self._require_operator()
+        rows = self._db.execute(f"select {_BATCH} from chain where first > ? order by first limit ?", (after, limit))
+        return [Batch(*row) for row in rows]
+
+    def rows(self, first: int, last: int) -> list[Row]:
+        self._require_operator()
+        rows = self._db.execute(f"select {_ROW} from log where seq between ? and ? order by seq", (first, last))
+        return [_row(*row) for row in rows]
+
+    def bounds(self) -> tuple[int | None, int]:
+        self._require_operator()
+        first, last = self._db.execute("select min(seq), max(seq) from log").fetchone() or (None, None)
+        return first, last or 0
+
+    def guards(self) -> frozenset[str]:
+        self._require_operator()
+        rows = self._db.execute(
+            "select name from sqlite_schema where type = 'trigger' and tbl_name in ('log', 'chain')"
+        )
+        return frozenset(row[0] for row in rows)
+
+    def _require_operator(self) -> None:
+        if not self._who.operator:
+            raise Denied("the chain of the audit is the operator's")
+
+
+def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:
+    elevated, node, document, version, scope, about, path, other, salt = more
+    return Row(
+        seq, at, _text(op), _text(agent), _text(route), elevated, node, document, version, scope,
+        None if about is None else _text(about), path, other, salt,
+    )  # fmt: skip
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _act(
+    seq: int, at: int, agent: str, elevated: int, route: str, op: str, path: bytes, other: bytes | None,
+    version: int | None, about: str | None,
+) -> Act:  # fmt: skip
+    return Act(seq, at, agent, bool(elevated), route, op, path, other, version, about)
