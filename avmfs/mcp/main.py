@@ -62,7 +62,10 @@ def avm_mcp(
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
     gc.disable()
-    from avmfs.mcp.server import MemoryServer
+    from avmfs.mcp.loading import lightly
+
+    with lightly():
+        from avmfs.mcp.server import MemoryServer
 
     server = MemoryServer(session, importlib.metadata.version("avmfs"))
     gc.freeze()
