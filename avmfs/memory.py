@@ -173,11 +173,19 @@ class Memory:
         ``path`` names the file; else it is made from the title or the first words, in ``namespace``
         ("private", the default, "shared", or a directory).
         """
+        made = self.new_memory(content, title, path, tags, importance, namespace, created)
+        self.enroll()
+        return paths.text(self.submit("remember", **made)["path"])
+
+    def new_memory(
+        self, content: str, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
+        importance: float | None = None, namespace: str | None = None, created: int | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the store is to be told for ``remember``. Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
             raise Invalid(f"importance {importance}: expected 0 to 1")
-        self.enroll()
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
@@ -185,11 +193,10 @@ class Memory:
         if len(where) < 2:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"
-        written = self.submit(
-            "remember", path=list(where), data=body.encode("utf-8", "surrogateescape"), title=title,
-            tags=sorted({check_tag(tag) for tag in tags}), importance=importance, created=created,
-        )  # fmt: skip
-        return paths.text(written["path"])
+        return {
+            "path": list(where), "data": body.encode("utf-8", "surrogateescape"), "title": title,
+            "tags": sorted({check_tag(tag) for tag in tags}), "importance": importance, "created": created,
+        }  # fmt: skip
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:
         if namespace in ("private", "shared"):

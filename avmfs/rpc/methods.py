@@ -19,7 +19,14 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 
 _METHODS: dict[str, Callable[..., Any]] = {}
-_MODULES = ("files", "finding", "mail", "documents")  # which import this one: they are loaded with the first call
+_MODULES = (
+    "files",
+    "finding",
+    "mail",
+    "documents",
+    "navigating",
+    "describing",
+)  # which import this one: they are loaded with the first call
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +73,8 @@ def _check(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
     if isinstance(hint, UnionType):
         return any(_fits(value, each) for each in get_args(hint))
     if hint is float:

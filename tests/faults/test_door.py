@@ -414,6 +414,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "remember": {"content": "hello"}, "tell": {"recipient": "bob", "body": "b"}, "inbox": {}, "warmup": {},
     "urgent": {}, "listing": {"path": "/shared"}, "links": {"path": "/private/y.md"},
     "history": {"path": "/private/y.md"}, "recent": {}, "watch": {},
+    "tree": {}, "timeline": {}, "explore": {"path": "/private/y.md"}, "retrieve": {"q": "hello"},
+    "synthesize": {"q": "hello"}, "graph": {}, "fetch": {"targets": ["/private/y.md"]},
+    "tag": {"path": "/private/y.md", "add": ["x"]}, "tags": {}, "version": {"path": "/private/y.md", "number": 1},
+    "link": {"path": "/private/y.md", "target": "/shared/note.md"},
+    "remember_many": {"items": [{"content": "hello"}]}, "index_status": {},
 }  # fmt: skip
 
 
