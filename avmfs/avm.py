@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
 from avmfs.access import Principal
+from avmfs.agent_memory import AgentMemory
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.rpc.standing import Standing
 from avmfs.store.lock import StoreLock
 
 
@@ -30,7 +34,16 @@ class AVM:
     runs (with one, the daemon's model is used).
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
-    cannot be reached. Usable as a context manager.
+    cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
+    of its own (a child whose parent has loaded the model itself, without a daemon, searches by words alone).
+
+    >>> with AVM(agent="alice") as avm:
+    ...     avm.write("/shared/plan.md", "Ship on Monday.")
+    ...     avm.append("/shared/plan.md", " Not before.")
+    ...     avm.read("/shared/plan.md")
+    1
+    2
+    'Ship on Monday. Not before.'
     """
 
     def __init__(
@@ -41,7 +54,9 @@ class AVM:
         where = located(environ, db, config)
         self.agent = who_am_i(agent, environ)
         self.database = where.database
-        self._door = open_door(where, self.agent, environ=environ, embeddings=embeddings)
+        self._where, self._environ, self._embeddings = where, environ, embeddings
+        self._standing = self._stand(self.agent)
+        self._others: dict[str, Standing] = {}
 
     def __enter__(self) -> AVM:
         return self
@@ -50,7 +65,19 @@ class AVM:
         self.close()
 
     def close(self) -> None:
-        self._door.close()
+        for standing in (self._standing, *self._others.values()):
+            standing.close()
+
+    @property
+    def _door(self) -> Door:
+        return self._standing.door
+
+    def _stand(self, agent: str) -> Standing:
+        return Standing(
+            lambda forked: open_door(
+                self._where, agent, environ=self._environ, embeddings=self._embeddings and not (forked and _has_model())
+            )
+        )
 
     # Files ---------------------------------------------------------------------------------------------------
 
@@ -92,11 +119,71 @@ class AVM:
         """By meaning alone."""
         return self._search(q, limit, under, "semantic")
 
+    def retrieve(self, query: str, k: int = 10, *, depth: int = 1, under: str = "/") -> dict[str, Any]:
+        """The best ``k`` hits and what they are linked with, up to ``depth`` links away: {"hits", "linked"}; a hit is
+        as of search(), a linked one {"path", "type", "direction": "out" or "in", "via"}."""
+        found = self._door.call("retrieve", q=query, limit=k, depth=depth, under=under)
+        return {"hits": found["hits"], "linked": found["linked"]}
+
+    def synthesize(self, query: str, *, path: str = "/", sentences: int = 12) -> str:
+        """A document drawn from several memories, each sentence cited; "" when nothing is relevant. With ``path`` of a
+        file: from that file and what it is linked with."""
+        return str(self._door.call("synthesize", q=query, path=path, sentences=sentences)["text"])
+
+    # What is known of a file -----------------------------------------------------------------------------------
+
+    def link(self, source: str, target: str, type: str = "related") -> None:
+        """Say that one file has to do with another.
+
+        >>> with AVM(agent="alice") as avm:
+        ...     _ = avm.write("/shared/a.md", "a"), avm.write("/shared/b.md", "b")
+        ...     avm.link("/shared/a.md", "/shared/b.md", "follows")
+        ...     avm.links("/shared/b.md")
+        [{'direction': 'in', 'path': '/memory/shared/a.md', 'type': 'follows'}]
+        """
+        self._door.call("link", path=source, target=target, type=type)
+
+    def unlink(self, source: str, target: str, type: str | None = None) -> None:
+        """Take a link away; without ``type`` those of every type."""
+        self._door.call("link", path=source, target=target, type=type, remove=True)
+
+    def links(self, path: str) -> builtins.list[dict[str, Any]]:
+        """Links from a file and to it: direction ("out" or "in"), path, type."""
+        return builtins.list(self._door.call("links", path=path)["links"])
+
+    def history(self, path: str, *, limit: int = 50) -> builtins.list[dict[str, Any]]:
+        """Its versions, newest first: version, at (ISO 8601), author, size (bytes)."""
+        return builtins.list(self._door.call("history", path=path, limit=limit)["versions"])
+
+    def read_at(self, path: str, when: int | str | datetime) -> str:
+        """The text of a file as it was: a version's number, or a time (a datetime or ISO 8601, local unless it has an
+        offset). Raises NotFound when that version is not kept, or there was none yet.
+
+        >>> with AVM(agent="alice") as avm:
+        ...     _ = avm.write("/shared/v.md", "one"), avm.write("/shared/v.md", "two")
+        ...     avm.read_at("/shared/v.md", 1), [each["version"] for each in avm.history("/shared/v.md")]
+        ('one', [2, 1])
+        """
+        said = {"number": when} if isinstance(when, int) else {"at": _iso(when)}
+        pieces: builtins.list[bytes] = []
+        while True:
+            found = self._door.call("version", path=path, offset=sum(map(len, pieces)), **said)
+            pieces.append(found["data"])
+            if not found["more"]:
+                return b"".join(pieces).decode("utf-8", "surrogateescape")
+
+    # Agents --------------------------------------------------------------------------------------------------
+
     def agent_memory(self, agent: str | None = None) -> AgentMemory:
-        """remember() and recall(); for another agent, open another AVM."""
-        if agent not in (None, self.agent):
-            raise Invalid(f"this AVM speaks for {self.agent!r}: use AVM(agent={agent!r})")
-        return AgentMemory(self._door)
+        """What an agent does with its memory: remember, recall, and the ways around. For another agent than this
+        AVM's, a connection as that one is opened (and refused where this user may not speak for it); it ends with this
+        AVM."""
+        name = self.agent if agent is None else who_am_i(agent, {})
+        if name == self.agent:
+            return AgentMemory(self._standing)
+        if name not in self._others:
+            self._others[name] = self._stand(name)
+        return AgentMemory(self._others[name])
 
     def tell(self, recipient: str, body: str, *, priority: str = "normal", expires: str | None = None) -> int:
         """Send a message to an agent or "@all"; returns its id."""
@@ -120,36 +207,13 @@ class AVM:
         return builtins.list(self._door.call("search", q=q, limit=limit, under=under, mode=mode)["hits"])
 
 
-class AgentMemory:
-    """The two verbs an agent needs most."""
+def _iso(when: str | datetime) -> str:
+    return when.isoformat() if isinstance(when, datetime) else when
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
 
-    def remember(
-        self, content: str, *, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
-        importance: float | None = None, namespace: str | None = None, created: int | None = None,
-    ) -> str:  # fmt: skip
-        """Store a new memory; returns its path. It never replaces one: a taken name gets a number.
-
-        Without ``path`` the name comes from the title or the first words; ``namespace`` is "private" (default),
-        "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch.
-        """
-        return str(
-            self._door.call(
-                "remember", content=content, title=title, path=path, tags=[*tags], importance=importance,
-                namespace=namespace, created=created,
-            )["path"]
-        )  # fmt: skip
-
-    def recall(
-        self, query: str, *, max_tokens: int = 4000, min_relevance: float = 0.3, strategy: str = "balanced"
-    ) -> str:
-        """What is relevant to the query, in at most ``max_tokens`` tokens; "" when nothing is."""
-        found = self._door.call(
-            "recall", q=query, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy
-        )
-        return str(found["text"]) if found["items"] else ""
+def _has_model() -> bool:
+    """Whether this process has torch: a fork's child that computes with it hangs."""
+    return "torch" in sys.modules
 
 
 def located(

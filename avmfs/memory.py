@@ -210,13 +210,16 @@ class Memory:
         Like mv(1): into ``target`` when that is a directory. Each node moves atomically; a prefix of many is
         one node after the other, and an error leaves those before it moved.
         """
-        with self.reading() as reader:
-            moves = self._moves(reader, source, target)
         done: list[tuple[bytes, bytes]] = []
-        for old, new in moves:
+        for old, new in self.moves(source, target):
             self.rename(old, new)
             done.append((old, new))
         return done
+
+    def moves(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
+        """What ``move`` would do, as things are."""
+        with self.reading() as reader:
+            return self._moves(reader, source, target)
 
     def rename(self, old: bytes, new: bytes, flags: int = 0) -> None:
         """One rename(2) by path. Missing parent directories of ``new`` are made."""

@@ -150,4 +150,4 @@ def _standing(memory: Memory, versions: list[Version], number: int | None, at: s
         moment = int((when if when.tzinfo else when.replace(tzinfo=memory.zone)).timestamp() * 1_000_000) * 1000
     except (ValueError, OverflowError):
         raise Invalid(f"time {at[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
-    return next((each for each in versions if each.at <= moment), None)
+    return next((each for each in versions if each.at // 1000 <= moment // 1000), None)  # times are told in us

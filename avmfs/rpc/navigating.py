@@ -123,6 +123,17 @@ def graph(memory: Memory, path: str = "/memory", limit: int = 1000) -> dict[str,
 
 
 @method
+def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str, Any]:
+    """What is new in a file or below a directory since this agent's mark, which then moves unless it is a ``peek``.
+    {"path", "changed", "text"}."""
+    rendered, where = _rendered(memory, path, "delta", {"peek": "1" if peek else "0"})
+    if rendered.at_end is not None:
+        rendered.at_end()
+    text = rendered.data.decode("utf-8", "surrogateescape")
+    return {"path": where, "changed": text != "(no changes)\n", "text": text}
+
+
+@method
 def fetch(memory: Memory, targets: list[str], max_bytes: int = 50_000) -> dict[str, Any]:
     """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more"}], "missing":
     [{"target", "reason"}]}; ``more``: cut at ``max_bytes``."""
@@ -152,16 +163,20 @@ def _path_of(memory: Memory, target: str) -> str:
 
 
 def _view(memory: Memory, path: str, name: str, **query: Any) -> str:
-    """A view of a node, without the banner of urgent mail: doors show that apart."""
-    quiet = replace(memory, quiet=True)
+    """The text of a view."""
+    rendered, _ = _rendered(memory, path, name, {key: str(value) for key, value in query.items()})
+    return rendered.data.decode("utf-8", "surrogateescape")
+
+
+def _rendered(memory: Memory, path: str, name: str, query: dict[str, str]) -> tuple[registry.Rendered, str]:
+    """A view of a node, without the banner of urgent mail (doors show that apart), and the node's path."""
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         where = reader.path(node.id)
     found = registry.find(name, node)
     if found is None:
         raise Invalid(f"there is no :{name} of it", path)
-    given = {key: str(value) for key, value in query.items()}
-    return found.render(registry.Context(quiet, node, where), given).data.decode("utf-8", "surrogateescape")
+    return found.render(registry.Context(replace(memory, quiet=True), node, where), query), paths.text(where)
 
 
 def _directory(memory: Memory, reader: Reader, path: str) -> Node:

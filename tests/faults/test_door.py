@@ -418,7 +418,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "synthesize": {"q": "hello"}, "graph": {}, "fetch": {"targets": ["/private/y.md"]},
     "tag": {"path": "/private/y.md", "add": ["x"]}, "tags": {}, "version": {"path": "/private/y.md", "number": 1},
     "link": {"path": "/private/y.md", "target": "/shared/note.md"},
-    "remember_many": {"items": [{"content": "hello"}]}, "index_status": {},
+    "delta": {}, "remember_many": {"items": [{"content": "hello"}]}, "index_status": {},
 }  # fmt: skip
 
 

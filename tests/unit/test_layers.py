@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs.views",),
     ("avmfs.vfs",),
     ("avmfs.fuse", "avmfs.rpc"),
-    ("avmfs.avm", "avmfs.embedding", "avmfs.faiss_store"),
+    ("avmfs.avm", "avmfs.agent_memory", "avmfs.embedding", "avmfs.faiss_store"),
     ("avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )
