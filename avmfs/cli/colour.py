@@ -41,5 +41,5 @@ def _line(line: str) -> str:
         if pattern.fullmatch(body):
             return f"\x1b[{code}m{body}\x1b[0m{line[len(body) :]}"
     for pattern, code in _PARTS:
-        body = pattern.sub(rf"\x1b[{code}m\g<0>\x1b[0m", body)
+        body = pattern.sub(f"\x1b[{code}m\\g<0>\x1b[0m", body)
     return body + ("\n" if line.endswith("\n") else "")

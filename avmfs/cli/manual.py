@@ -37,15 +37,17 @@ def commands(name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
     top = program(name)
     context = click.Context(top, info_name=name, **top.context_settings)
     yield name, top, context
+    yield from _below(name, top, context)
+
+
+def _below(name: str, top: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
     if isinstance(top, click.Group):
         for each in top.list_commands(context):
             found = top.get_command(context, each)
             assert found is not None
-            yield (
-                f"{name} {each}",
-                found,
-                click.Context(found, info_name=each, parent=context, **found.context_settings),
-            )
+            its_context = click.Context(found, info_name=each, parent=context, **found.context_settings)
+            yield f"{name} {each}", found, its_context
+            yield from _below(f"{name} {each}", found, its_context)
 
 
 def cli_page() -> str:

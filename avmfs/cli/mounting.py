@@ -34,14 +34,14 @@ _DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
 
 
 @click.command("mount", cls=Command)
-@click.argument("agent")
+@click.argument("who", metavar="AGENT")
 @click.argument("mountpoint", type=click.Path(path_type=Path))
 @click.option("--background", "-b", is_flag=True, help="Return once it is mounted; avm-daemon stop unmounts.")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--strict", is_flag=True, help="The kernel keeps nothing (coherence: strict).")
 @click.pass_context
 def mount_(
-    ctx: click.Context, agent: str, mountpoint: Path, background: bool, read_only: bool, strict: bool
+    ctx: click.Context, who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool
 ) -> None:  # fmt: skip
     """Mount the memory of AGENT at MOUNTPOINT until Ctrl-C, without a daemon and without mounts.yaml.
 
@@ -50,7 +50,7 @@ def mount_(
     """
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
     try:
-        name = check_agent_id(agent)
+        name = check_agent_id(who)
     except ValueError as e:
         raise Invalid(str(e)) from None
     holder = StoreLock(where.database).holder()

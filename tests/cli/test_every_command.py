@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import select
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,73 +46,164 @@ class Bad:
     data: bytes | None = None
 
 
+ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor")
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
-    "init": [Good("init --dry-run", "avm-daemon start", "agents config_file mounts_file written"),
-             Bad("init 'BAD NAME'", 2, "agent id")],
-    "read": [Good(f"read {A}", "alpha", "content path"), Good("read /:version", "avmfs"),
-             Bad("read /shared/e/none", 1, "avm ls"), Bad("read /shared/e", 1, "avm ls")],
-    "write": [Good("write /shared/e/w.md text", "w.md v", "path version"), Good("write /shared/e/s.md -", "s.md", data=b"x"),
-              Bad(f"write --new {A} x", 1, "--new"), Bad("write /nowhere.md x", 1, "avm:")],
+    "init": [
+        Good("init --dry-run --force", "avm-daemon start", "agents config_file mounts_file written"),
+        Bad("init 'BAD NAME'", 2, "agent id"),
+    ],
+    "read": [
+        Good(f"read {A}", "alpha", "content path"),
+        Good("read /:version", "avmfs"),
+        Bad("read /shared/e/none", 1, "avm ls"),
+        Bad("read /shared/e", 1, "avm ls"),
+    ],
+    "write": [
+        Good("write /shared/e/w.md text", "w.md v", "path version"),
+        Good("write /shared/e/s.md -", "s.md", data=b"x"),
+        Bad(f"write --new {A} x", 1, "--new"),
+        Bad("write /nowhere.md x", 1, "avm:"),
+    ],
     "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
-    "ls": [Good("ls /shared/e", "a.md", "kind mode mtime name size"), Good("ls -l /shared/e", "rw"),
-           Bad("ls /shared/e/none", 1, "avm tree")],
-    "mv": [Good("mv -n /shared/e/a.md /shared/e/c.md", "->", "moved"), Bad("mv /shared/e/none /shared/x", 1, "No such"),
-           Bad("mv /shared/e/a.md", 2, "Missing argument")],
-    "rm": [Good("rm -rn /shared/e", "a.md", "paths removed"), Bad("rm /shared/e", 1, "rm -r"),
-           Bad("rm /shared/none", 1, "No such")],
-    "search": [Good("search alpha", "a.md", "degraded hits text"), Good("search -", "a.md", data=b"alpha\n"),
-               Bad("search alpha -n 0", 2, "limit"), Bad("search alpha --under /none", 1, "No such")],
+    "ls": [
+        Good("ls /shared/e", "a.md", "kind mode mtime name size"),
+        Good("ls -l /shared/e", "rw"),
+        Bad("ls /shared/e/none", 1, "avm tree"),
+    ],
+    "mv": [
+        Good("mv -n /shared/e/a.md /shared/e/c.md", "->", "moved"),
+        Bad("mv /shared/e/none /shared/x", 1, "No such"),
+        Bad("mv /shared/e/a.md", 2, "Missing argument"),
+    ],
+    "rm": [
+        Good("rm -rn /shared/e", "a.md", "paths removed"),
+        Bad("rm /shared/e", 1, "rm -r"),
+        Bad("rm /shared/none", 1, "No such"),
+    ],
+    "search": [
+        Good("search alpha", "a.md", "degraded hits text"),
+        Good("search -", "a.md", data=b"alpha\n"),
+        Bad("search alpha -n 0", 2, "limit"),
+        Bad("search alpha --under /none", 1, "No such"),
+    ],
     "semantic": [Good("semantic alpha", "semantic", "degraded hits text"), Bad("semantic", 2, "Missing argument")],
-    "recall": [Good("recall alpha", "", "degraded items seq text tokens"), Good("recall -", "", data=b"alpha"),
-               Bad("recall x -t 0", 2, "max_tokens"), Bad("recall x --strategy none", 2, "strategy")],
-    "remember": [Good("remember 'kept in mind'", "kept-in-mind", "path"), Good("remember -", "from", "path", b"from stdin"),
-                 Bad("remember ' '", 2, "empty"), Bad("remember x --importance 2", 2, "importance")],
-    "tell": [Good("tell @all hello", "sent #", "id"), Bad("tell nobody-at-all x", 1, "avm ls /tell"),
-             Bad("tell @all x -p high", 2, "priority")],
+    "recall": [
+        Good("recall alpha", "", "degraded items seq text tokens"),
+        Good("recall -", "", data=b"alpha"),
+        Bad("recall x -t 0", 2, "max_tokens"),
+        Bad("recall x --strategy none", 2, "strategy"),
+    ],
+    "remember": [
+        Good("remember 'kept in mind'", "kept-in-mind", "path"),
+        Good("remember -", "from", "path", b"from stdin"),
+        Bad("remember ' '", 2, "empty"),
+        Bad("remember x --importance 2", 2, "importance"),
+    ],
+    "tell": [
+        Good("tell @all hello", "sent #", "id"),
+        Bad("tell nobody-at-all x", 1, "avm ls /tell"),
+        Bad("tell @all x -p high", 2, "priority"),
+    ],
     "inbox": [Good("inbox", "", None), Bad("inbox extra", 2, "unexpected")],
-    "stats": [Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
-              Bad("stats /none", 1, "No such")],
-    "tree": [Good("tree /shared", "e/", "entries more path"), Bad("tree /shared -d 0", 2, "depth"),
-             Bad(f"tree {A}", 2, ":tree")],
-    "browse": [Good("browse alpha", "a.md", "degraded more places"), Good("browse /shared/e", "a.md", "degraded more places"),
-               Good("browse -", "a.md", data=b"alpha"), Bad("browse", 2, "Missing argument"), Bad("browse /none", 1, "No such")],
-    "fetch": [Good(f"fetch {A} {B}", "=== /memory/shared/e/a.md\nalpha", "items missing"),
-              Good("fetch -", "beta", data=f"{A}\n{B}\n".encode()), Bad(f"fetch {A} -b 0", 2, "max_bytes")],
-    "timeline": [Good("timeline --days 1", "a.md", "more notes"), Bad("timeline --days -1", 2, "days"),
-                 Bad("timeline -n many", 2, "integer")],
-    "explore": [Good(f"explore {A}", "### Hop 1\n  -> [follows] /memory/shared/e/b.md", "hops path"),
-                Bad(f"explore {A} -d 6", 2, "depth"), Bad("explore /none", 1, "No such")],
-    "graph": [Good("graph", f"a.md -[follows]-> /memory{B}", "edges more nodes path"), Good("graph -f dot", "digraph"),
-              Good("graph /shared -f mermaid", "-->|follows|"), Bad("graph -f png", 2, "png"), Bad(f"graph {A}", 2, "directory")],
+    "stats": [
+        Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
+        Bad("stats /none", 1, "No such"),
+    ],
+    "tree": [
+        Good("tree /shared", "e/", "entries more path"),
+        Bad("tree /shared -d 0", 2, "depth"),
+        Bad(f"tree {A}", 2, ":tree"),
+    ],
+    "browse": [
+        Good("browse alpha", "a.md", "degraded more places"),
+        Good("browse /shared/e", "a.md", "degraded more places"),
+        Good("browse -", "a.md", data=b"alpha"),
+        Bad("browse", 2, "Missing argument"),
+        Bad("browse /none", 1, "No such"),
+    ],
+    "fetch": [
+        Good(f"fetch {A} {B}", "=== /memory/shared/e/a.md\nalpha", "items missing"),
+        Good("fetch -", "beta", data=f"{A}\n{B}\n".encode()),
+        Bad(f"fetch {A} -b 0", 2, "max_bytes"),
+    ],
+    "timeline": [
+        Good("timeline --days 1", "a.md", "more notes"),
+        Bad("timeline --days -1", 2, "days"),
+        Bad("timeline -n many", 2, "integer"),
+    ],
+    "explore": [
+        Good(f"explore {A}", "### Hop 1\n  -> [follows] /memory/shared/e/b.md", "hops path"),
+        Bad(f"explore {A} -d 6", 2, "depth"),
+        Bad("explore /none", 1, "No such"),
+    ],
+    "graph": [
+        Good("graph", f"a.md -[follows]-> /memory{B}", "edges more nodes path"),
+        Good("graph -f dot", "digraph"),
+        Good("graph /shared -f mermaid", "-->|follows|"),
+        Bad("graph -f png", 2, "png"),
+        Bad(f"graph {A}", 2, "directory"),
+    ],
     "retrieve": [Good("retrieve alpha", "[follows]", "degraded hits linked"), Bad("retrieve x -d 9", 2, "depth")],
-    "synthesize": [Good("synthesize 'first letter'", "", "path q text"), Bad("synthesize x -n 0", 2, "sentences"),
-                   Bad("synthesize x --path /none", 1, "No such")],
-    "history": [Good(f"history {A}", "v2", "path total versions"), Good(f"history {A} --read 1", "first", "at author content path size version"),
-                Bad(f"history {A} --read 99", 1, "kept"), Bad(f"history {A} --read soon", 2, "ISO 8601"),
-                Bad("history /shared/e", 1, "avm:")],
-    "diff": [Good(f"diff {A}", "+alpha", "diff newer older path"), Good(f"diff {A} v1 v2", "-first"), Bad(f"diff {A} x", 2, "version"),
-             Bad(f"diff {A} 7 9", 1, "avm history")],
+    "synthesize": [
+        Good("synthesize 'first letter'", "", "path q text"),
+        Bad("synthesize x -n 0", 2, "sentences"),
+        Bad("synthesize x --path /none", 1, "No such"),
+    ],
+    "history": [
+        Good(f"history {A}", "v2", "path total versions"),
+        Good(f"history {A} --read 1", "first", "at author content path size version"),
+        Bad(f"history {A} --read 99", 1, "kept"),
+        Bad(f"history {A} --read soon", 2, "ISO 8601"),
+        Bad("history /shared/e", 1, "avm:"),
+    ],
+    "diff": [
+        Good(f"diff {A}", "+alpha", "diff newer older path"),
+        Good(f"diff {A} v1 v2", "-first"),
+        Bad(f"diff {A} x", 2, "version"),
+        Bad(f"diff {A} 7 9", 2, "no version v7"),
+    ],
     "links": [Good(f"links {B}", "<- /memory/shared/e/a.md (follows)", "links path"), Bad("links /none", 1, "No such")],
-    "link": [Good(f"link {A} {B} follows", "->", "path target type"), Bad(f"link {A} /none", 1, "No such"),
-             Bad(f"link {A} {B} 'two words'", 2, "type"), Bad(f"link {A} {A}", 2, "itself")],
-    "tag": [Good(f"tag {A} x,y -r y", "x", "path tags"), Good("tag", "x", "path tags"), Good(f"tag {B}", "(no tags)"),
-            Bad(f"tag {A} +bad", 2, "tag"), Bad("tag /none", 1, "No such")],
-    "changes": [Good("changes -n 5", "a.md", "changes more seq"), Bad("changes --since soon", 2, "since"),
-                Bad("changes -m x", 2, "float")],
-    "delta": [Good(f"delta {A} --peek", "alpha", "changed path text"), Bad("delta /none", 1, "No such")],
+    "link": [
+        Good(f"link {A} {B} follows", "->", "path target type"),
+        Bad(f"link {A} /none", 1, "No such"),
+        Bad(f"link {A} {B} 'two words'", 2, "type"),
+        Bad(f"link {A} {A}", 2, "itself"),
+    ],
+    "tag": [
+        Good(f"tag {A} x,y -r y", "x", "path tags"),
+        Good("tag", "x", "path tags"),
+        Good(f"tag {B}", "(no tags)"),
+        Bad(f"tag {A} +bad", 2, "tag"),
+        Bad("tag /none", 1, "No such"),
+    ],
+    "changes": [
+        Good("changes -n 5", "a.md", "changes more seq"),
+        Bad("changes --since soon", 2, "since"),
+        Bad("changes -m x", 2, "float"),
+    ],
+    "delta": [Good("delta /shared/e --peek", "a.md", "changed path text"), Bad("delta /none", 1, "No such")],
     "savings": [Good("savings", "recalls", "files given recalls saved whole"), Bad("savings x", 2, "unexpected")],
-    "index": [Good("index status", "words", "dimension files model reason state waiting"), Bad(f"index status {A}", 2, "directory"),
-              Bad("index nonsense", 2, "nonsense")],
-    "config": [Good("config", "search.max_tokens", "key source value"), Good("config check", "ok", "ok problems"),
-               Bad("config --config /nowhere.yaml", 2, "nowhere.yaml")],
+    "index": [
+        Good("index status", "words", "dimension files model reason state waiting"),
+        Bad(f"index status {A}", 2, "directory"),
+        Bad("index nonsense", 2, "nonsense"),
+    ],
+    "config": [
+        Good("config", "search.max_tokens", "key source value"),
+        Good("config check", "ok", "ok problems"),
+        Bad("config --config /nowhere.yaml", 2, "nowhere.yaml"),
+    ],
     "mount": [Bad("mount 'BAD NAME' /tmp/x", 2, "agent id"), Bad("mount alice", 2, "Missing argument")],
     "playground": [Good("playground --words-only", "6. Messages", None), Bad("playground x", 2, "unexpected")],
-    "bench": [Good("bench -n 10", "batch_remember", "median_ms n operation p99_ms per_second"), Bad("bench -n 1", 2, "10<=x<=5000")],
+    "bench": [
+        Good("bench -n 10", "batch_remember", "median_ms n operation p99_ms per_second"),
+        Bad("bench -n 1", 2, "10<=x<=5000"),
+    ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "completion": [Good("completion bash", "_AVM_COMPLETE", "script shell"), Bad("completion tcsh", 2, "tcsh")],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=["daemon", "alone"])
@@ -130,8 +223,8 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
     request.addfinalizer(quick.close)
     shell = quick
     for arguments in (
-        ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"), ("write", B, "beta comes second\n"),
-        ("link", A, B, "follows"),
+        ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"),
+        ("write", B, "beta comes second\n"), ("link", A, B, "follows"),
     ):  # fmt: skip
         shell.run(*arguments)
     yield shell
@@ -146,20 +239,21 @@ def test_no_command_is_without_rows() -> None:
 
 @pytest.mark.parametrize("command", ROWS)
 def test_good_and_bad_input(avm: Shell, command: str) -> None:
-    import shlex
-
+    """As text where there is a daemon, as JSON without one: the doors themselves are compared elsewhere."""
+    as_json = not (Path(avm.environ["AVM_RUNTIME_DIR"]) / "avm.sock").exists()
+    if command in ALONE and not as_json:
+        pytest.skip("it does not ask the daemon")
     for row in ROWS[command]:
         arguments = shlex.split(row.line)
-        if command == "init":
-            (Path(avm.environ["AVM_CONFIG_DIR"]) / "mounts.yaml").exists() and arguments.append("--force")
         if isinstance(row, Bad):
-            said = avm.complaint(*arguments, code=row.code, data=row.data)
-            assert row.says in said and "Traceback" not in said, (row.line, said)
+            if command in ALONE or not as_json:
+                said = avm.complaint(*arguments, code=row.code, data=row.data)
+                assert row.says in said and "Traceback" not in said, (row.line, said)
             continue
-        out = avm.out(*arguments, data=row.data)
-        assert row.says in out, (row.line, out)
-        assert "\x1b" not in out
-        if row.keys is not None:
+        if command in ALONE or not as_json:
+            out = avm.out(*arguments, data=row.data)
+            assert row.says in out and "\x1b" not in out, (row.line, out)
+        if as_json and row.keys is not None:
             text = avm.out("--json", *arguments, data=row.data)
             assert text.endswith("\n") and text.count("\n") == 1, row.line
             value: Any = json.loads(text)
@@ -275,7 +369,7 @@ def test_a_person_is_asked_before_a_directory_goes(alone: Shell) -> None:
 
 
 def test_the_playground_leaves_nothing_behind(alone: Shell, tmp_path: Path) -> None:
-    environ = {**alone.environ, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    environ = {**alone.environ, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": "/tmp/avm-test-cache"}
     told = Shell(environ).out("playground", "--words-only", agent=None)
     for title in (
         "Two agents",
@@ -301,8 +395,6 @@ def mounted(path: Path) -> bool:
 
 @pytest.mark.parametrize("number", ["TERM", "INT"])
 def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: str) -> None:
-    import signal
-
     root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
     where = root / "here"
     alone.run("write", "/private/before.md", "before")
