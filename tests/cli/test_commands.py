@@ -317,7 +317,8 @@ def test_what_is_wrong_with_files_of_the_machine_is_told_in_one_line(alone: Shel
         (["--config", str(tmp_path / "bad.yaml"), "ls"], 2), (["--config", str(tmp_path / "none.yaml"), "ls"], 2),
     ):  # fmt: skip
         said = alone.complaint(*arguments, code=code)
-        assert said.startswith("avm: ") and said.count("\n") == 1, said
+        first, *advice = said.splitlines()
+        assert first.startswith("avm: ") and advice in ([], ["     avm doctor looks for the reason"]), said
     said = alone.complaint("--db", str(tmp_path / "noise.db"), "ls", code=2)
     assert "noise.db" in said and (tmp_path / "noise.db").read_bytes() == b"noise" * 1000
     assert "permissions" in alone.complaint("--config", str(tmp_path / "bad.yaml"), "ls", code=2)
