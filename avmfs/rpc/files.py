@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Invalid, IsDirectory, NotFound
+from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
@@ -38,7 +38,7 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
-    handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
+    handle = tree.open(_located(tree, path, _canonical(memory, path)), os.O_RDONLY)
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
@@ -79,7 +79,7 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     """The entries of a directory, or the file itself: [{"name", "kind", "size", "mtime", "mode"}] by name."""
     tree = _tree(memory)
     where = _canonical(memory, path)
-    found = tree.locate(where)
+    found = _located(tree, path, where)
     attributes = tree.attributes(found)
     if not stat.S_ISDIR(attributes.mode):
         return [_entry(paths.split(where)[-1], attributes)]
@@ -121,6 +121,14 @@ def make_directory(memory: Memory, path: str) -> dict[str, Any]:
 
 def _tree(memory: Memory) -> Tree:
     return Tree(memory, uid=os.getuid(), gid=os.getgid())
+
+
+def _located(tree: Tree, path: str, where: bytes) -> address.Address:
+    """What is there. An error names the path as it was asked for: the tree knows but its last name."""
+    try:
+        return tree.locate(where)
+    except (NotFound, NotDirectory) as e:
+        raise type(e)(e.reason, path) from None
 
 
 def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:

@@ -238,6 +238,17 @@ def test_no_command_is_without_rows() -> None:
 
 
 @pytest.mark.parametrize("command", ROWS)
+def test_the_shape_of_its_json_is_written_down(command: str) -> None:
+    """docs/guides/json.md has a line for it with every key that the rows below see."""
+    page = (Path(__file__).parents[2] / "docs/guides/json.md").read_text()
+    [shape] = [line for line in page.splitlines() if line.startswith("|") and f"`{command}`" in line.split("|")[1]]
+    for row in ROWS[command]:
+        if isinstance(row, Good) and row.keys is not None:
+            missing = [key for key in row.keys.split() if not re.search(rf"\b{key}\b", shape)]
+            assert missing == [], (row.line, missing)
+
+
+@pytest.mark.parametrize("command", ROWS)
 def test_good_and_bad_input(avm: Shell, command: str) -> None:
     """As text where there is a daemon, as JSON without one: the doors themselves are compared elsewhere."""
     as_json = not (Path(avm.environ["AVM_RUNTIME_DIR"]) / "avm.sock").exists()
