@@ -105,7 +105,7 @@ def _serve(environ: dict[str, str], ready: Callable[[], None]) -> None:
         notices.bind(f"{folder}/notify")
         child = subprocess.Popen(
             _DAEMON, env={**environ, "NOTIFY_SOCKET": f"{folder}/notify"}, stdin=subprocess.DEVNULL, stderr=said,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
         )  # fmt: skip
         try:
             with selectors.DefaultSelector() as selector:
@@ -124,6 +124,14 @@ def _serve(environ: dict[str, str], ready: Callable[[], None]) -> None:
             signal.set_wakeup_fd(old)
             for number, handler in before:
                 signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes the supervisor: a command killed by -9 takes its mount with it (prctl(2),
+    PR_SET_PDEATHSIG). There is no thread yet that could hold a lock across the fork."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
 
 
 def _watch(
