@@ -289,3 +289,14 @@ def test_the_examples_in_the_docstrings_run(module: Any, monkeypatch: pytest.Mon
             for key, value in environment(root).items():
                 monkeypatch.setenv(key, value)
             assert doctest.DocTestRunner().run(example).failed == 0, example.name
+
+
+def test_savings_are_of_an_agent_whatever_it_asked_through(world: World) -> None:
+    with AVM(agent="saver", environ=world.environ) as first:
+        first.write("/private/long.md", "The amber kettle stands in the hall. " + "Something else entirely. " * 200)
+        assert "amber kettle" in first.agent_memory().recall("amber kettle", max_tokens=100)
+    with AVM(agent="saver", environ=world.environ) as second:
+        found = json.loads(second.read("/:savings"))
+    assert found["recalls"] == 1 and 0 < found["given"] <= 100 and found["saved"] == found["whole"] - found["given"] > 0
+    with AVM(agent="other", environ=world.environ) as other:
+        assert json.loads(other.read("/:savings"))["recalls"] == 0
