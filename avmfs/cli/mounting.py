@@ -85,12 +85,12 @@ def mount_(
         told()
     else:
         try:
-            _serve(environ, told)
+            _serve(where.runtime_dir, environ, told)
         finally:
             listing.unlink(missing_ok=True)
 
 
-def _serve(environ: dict[str, str], ready: Callable[[], None]) -> None:
+def _serve(runtime_dir: Path, environ: dict[str, str], ready: Callable[[], None]) -> None:
     """Run the supervisor until it ends; what this process is told to do, it is told. It says by the protocol of
     systemd (sd_notify) when the mount is there."""
     wake, woken = socket.socketpair()
@@ -100,11 +100,12 @@ def _serve(environ: dict[str, str], ready: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     ]
     old = signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-    with tempfile.TemporaryDirectory(prefix="avmm-", dir="/tmp") as folder, tempfile.TemporaryFile() as said:
-        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        notices.bind(f"{folder}/notify")
+    address = runtime_dir / "mount.notify"
+    address.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as said, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(os.fspath(address))
         child = subprocess.Popen(
-            _DAEMON, env={**environ, "NOTIFY_SOCKET": f"{folder}/notify"}, stdin=subprocess.DEVNULL, stderr=said,
+            _DAEMON, env={**environ, "NOTIFY_SOCKET": os.fspath(address)}, stdin=subprocess.DEVNULL, stderr=said,
             start_new_session=True, preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
         )  # fmt: skip
         try:
@@ -119,7 +120,8 @@ def _serve(environ: dict[str, str], ready: Callable[[], None]) -> None:
             if child.poll() is None:
                 child.terminate()
                 child.wait(30)
-            for each in (wake, woken, notices):
+            address.unlink(missing_ok=True)
+            for each in (wake, woken):
                 each.close()
             signal.set_wakeup_fd(old)
             for number, handler in before:

@@ -21,10 +21,11 @@ _MOUNTS = """\
 mounts:
 """
 _MOUNT = """\
-  - mountpoint: {mountpoint}   # made if it is missing; must be empty
+  - mountpoint: {mountpoint}
     agent_id: {agent}
 """
 _MOUNT_KEYS = """\
+    # the mountpoint is made if it is missing, and must be empty
     # read_only: true            # every change is refused
     # coherence: strict          # the kernel caches nothing of this mount
     # xattr: true                # user.avm.* extended attributes

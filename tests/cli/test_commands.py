@@ -318,7 +318,9 @@ def test_what_is_wrong_with_files_of_the_machine_is_told_in_one_line(alone: Shel
     ):  # fmt: skip
         said = alone.complaint(*arguments, code=code)
         first, *advice = said.splitlines()
-        assert first.startswith("avm: ") and advice in ([], ["     avm doctor looks for the reason"]), said
+        assert (
+            first.startswith("avm: ") and len(advice) <= 1 and all(line.startswith("     avm ") for line in advice)
+        ), said
     said = alone.complaint("--db", str(tmp_path / "noise.db"), "ls", code=2)
     assert "noise.db" in said and (tmp_path / "noise.db").read_bytes() == b"noise" * 1000
     assert "permissions" in alone.complaint("--config", str(tmp_path / "bad.yaml"), "ls", code=2)
