@@ -629,7 +629,7 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         ["inbox"], ["read", "/:changes?since=0"], ["read", "/:list?q=&limit=1000"], ["read", "/:error"],
         ["--json", "search", "market"], ["--json", "recall", "market"], ["--json", "inbox"],
         *([*shape, *asked] for shape in ([], ["--json"]) for asked in (
-            ["tree", "/", "-d", "16"], ["browse", "/", "-d", "16"], ["browse", "market"], ["timeline", "--days", "9999"],
+            ["tree", "/", "-d", "16"], ["browse", "/", "-d", "16"], ["browse", "market"], ["timeline", "--days", "99"],
             ["graph", "/"], ["retrieve", "market", "-d", "5"], ["synthesize", "market"], ["changes", "/"], ["tag", "/"],
             ["delta", "/", "--peek"], ["index", "status"], ["savings"], ["rm", "-rn", "/memory/shared/team"],
         )),
