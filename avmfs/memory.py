@@ -186,11 +186,19 @@ class Memory:
         ``path`` names the file; else it is made from the title or the first words, in ``namespace``
         ("private", the default, "shared", or a directory).
         """
+        made = self.new_memory(content, title, path, tags, importance, namespace, created)
+        self.enroll()
+        return paths.text(self.submit("remember", **made)["path"])
+
+    def new_memory(
+        self, content: str, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
+        importance: float | None = None, namespace: str | None = None, created: int | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the store is to be told for ``remember``. Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
             raise Invalid(f"importance {importance}: expected 0 to 1")
-        self.enroll()
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
@@ -198,11 +206,10 @@ class Memory:
         if len(where) < 2:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"
-        written = self.submit(
-            "remember", path=list(where), data=body.encode("utf-8", "surrogateescape"), title=title,
-            tags=sorted({check_tag(tag) for tag in tags}), importance=importance, created=created,
-        )  # fmt: skip
-        return paths.text(written["path"])
+        return {
+            "path": list(where), "data": body.encode("utf-8", "surrogateescape"), "title": title,
+            "tags": sorted({check_tag(tag) for tag in tags}), "importance": importance, "created": created,
+        }  # fmt: skip
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:
         if namespace in ("private", "shared"):
@@ -216,13 +223,16 @@ class Memory:
         Like mv(1): into ``target`` when that is a directory. Each node moves atomically; a prefix of many is
         one node after the other, and an error leaves those before it moved.
         """
-        with self.reading() as reader:
-            moves = self._moves(reader, source, target)
         done: list[tuple[bytes, bytes]] = []
-        for old, new in moves:
+        for old, new in self.moves(source, target):
             self.rename(old, new)
             done.append((old, new))
         return done
+
+    def moves(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
+        """What ``move`` would do, as things are."""
+        with self.reading() as reader:
+            return self._moves(reader, source, target)
 
     def rename(self, old: bytes, new: bytes, flags: int = 0) -> None:
         """One rename(2) by path. Missing parent directories of ``new`` are made."""

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "avm --help": ["-c", AVM, "--help"],
     "avm read": ["-c", AVM, "-a", "bench", "read", NOTE],
     "avm recall": ["-c", AVM, "-a", "bench", "recall", "what starts"],
+    "avm tree": ["-c", AVM, "-a", "bench", "tree"],
     "import of the MCP SDK": ["-c", "from mcp.server.lowlevel.server import Server"],
 }
 SERVERS: Mapping[str, str] = {"avm-mcp: first answer": "initialize", "avm-mcp: list of tools": "tools/list"}

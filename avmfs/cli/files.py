@@ -7,9 +7,9 @@ from datetime import datetime
 
 import click
 
-from avmfs.avm import read_all
 from avmfs.cli.main import Command
-from avmfs.cli.session import content_of, door, show
+from avmfs.cli.session import asking, confirm, content_of, door, names_of, show, working
+from avmfs.opening import read_all
 
 
 @click.command("read", cls=Command)
@@ -73,23 +73,47 @@ def ls_(ctx: click.Context, path: str, long: bool) -> None:
     show(ctx, entries, "".join(lines))
 
 
+_dry_run = click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and do nothing.")
+_yes = click.option("--yes", "-y", is_flag=True, help="Do not ask (on a terminal).")
+
+
 @click.command("mv", cls=Command)
 @click.argument("source")
 @click.argument("target")
+@_dry_run
+@_yes
 @click.pass_context
-def mv_(ctx: click.Context, source: str, target: str) -> None:
+def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) -> None:
     """Move SOURCE to TARGET: a file, a directory, or every path with the string prefix SOURCE."""
     with door(ctx) as memory:
-        moved = memory.call("move", source=source, target=target)
-        show(ctx, moved, "".join(f"{old} -> {new}\n" for old, new in moved["moved"]))
+        if not dry_run and not yes and asking(ctx):
+            planned = memory.call("move", source=source, target=target, dry_run=True)["moved"]
+            if len(planned) > 1:
+                confirm(f"move {len(planned)} paths that begin with {source}?")
+        moved = memory.call("move", source=source, target=target, dry_run=dry_run)
+        show(ctx, moved, "".join(f"{old} -> {new}\n" for old, new in moved["moved"]), prose=False)
 
 
 @click.command("rm", cls=Command)
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--recursive", "-r", is_flag=True, help="Directories with all below them.")
+@_dry_run
+@_yes
 @click.pass_context
-def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool) -> None:
-    """Remove files (and, with -r, directories)."""
+def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bool, yes: bool) -> None:
+    """Remove files and, with -r, directories; - reads the paths from stdin, one a line."""
+    wanted = names_of(paths)
     with door(ctx) as memory:
-        count = sum(memory.call("remove", path=path, recursive=recursive)["removed"] for path in paths)
+        if dry_run:
+            found = [memory.call("remove", path=path, recursive=recursive, dry_run=True) for path in wanted]
+            value = {"removed": sum(each["removed"] for each in found), "paths": [p for e in found for p in e["paths"]]}
+            show(ctx, value, "".join(f"{path}\n" for path in value["paths"]), prose=False)
+            return
+        if recursive and not yes and asking(ctx):
+            found = [memory.call("remove", path=path, recursive=True, dry_run=True) for path in wanted]
+            confirm(f"remove {sum(each['removed'] for each in found)} files and directories?")
+        count = 0
+        with working(f"removing {len(wanted)} paths"):
+            for path in wanted:
+                count += memory.call("remove", path=path, recursive=recursive)["removed"]
         show(ctx, {"removed": count}, "")

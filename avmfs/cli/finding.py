@@ -8,10 +8,10 @@ from datetime import datetime
 
 import click
 
-from avmfs.avm import read_all
 from avmfs.cli.main import Command
-from avmfs.cli.session import content_of, door, show
+from avmfs.cli.session import content_of, door, show, words_of
 from avmfs.errors import Invalid
+from avmfs.opening import read_all
 
 
 def _searching(function: Callable[..., None]) -> Callable[..., None]:
@@ -24,7 +24,7 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
 
 def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str) -> None:
     with door(ctx) as memory:
-        found = memory.call("search", q=" ".join(query), limit=limit, under=under, mode=mode)
+        found = memory.call("search", q=words_of(query), limit=limit, under=under, mode=mode)
         show(ctx, found, found["text"])
 
 
@@ -59,7 +59,7 @@ def recall_(
     """What memory has that is relevant to QUERY, within a token budget."""
     with door(ctx) as memory:
         found = memory.call(
-            "recall", q=" ".join(query), max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy,
+            "recall", q=words_of(query), max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy,
             under=under, cite="path" if cite else None,
         )  # fmt: skip
         show(ctx, found, found["text"])

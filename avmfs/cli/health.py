@@ -16,11 +16,11 @@ from typing import Literal
 import click
 from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 
-from avmfs.avm import located, open_door, read_all
 from avmfs.cli.main import Command
 from avmfs.cli.session import show
 from avmfs.embed.languages import english_only, unspaced
 from avmfs.errors import AvmError
+from avmfs.opening import located, open_door, read_all
 from avmfs.rpc.client import Door
 from avmfs.store.lock import StoreLock
 

@@ -44,10 +44,31 @@ COMMANDS = {
     "subscriptions": ("subscriptions", "Subscriptions, their notices and dead letters."),
     "pending": ("mail", "What waits for you: messages, and changes since you last looked."),
     "stats": ("finding", "Counts of what you may see, as JSON."),
+    "tree": ("navigating", "Show directories and files, level by level."),
+    "browse": ("navigating", "Look before reading: a directory, or hits of a question."),
+    "fetch": ("navigating", "Print several files at once, by path or handle."),
+    "timeline": ("navigating", "What was noted in the last days."),
+    "explore": ("navigating", "What a file is linked with, hop by hop."),
+    "graph": ("navigating", "The links below a directory, also for Graphviz and Mermaid."),
+    "retrieve": ("navigating", "Search, and what the hits are linked with."),
+    "synthesize": ("navigating", "A document drawn from several memories, cited."),
+    "history": ("documents", "The versions of a file, or the file as it was."),
+    "diff": ("documents", "What changed between two versions."),
+    "links": ("documents", "Links from a file and to it."),
+    "link": ("documents", "Link a file to another."),
+    "tag": ("documents", "Tag a file, or count the tags below a directory."),
+    "changes": ("documents", "Which files changed lately, by whom."),
+    "delta": ("documents", "What is new since you last asked."),
+    "savings": ("documents", "Tokens that recalls saved, as measured."),
+    "index": ("documents", "The state of the search index."),
     "warmup": ("setup", "Load the embedding model and say which."),
     "agents": ("people", "Every agent, with what it may do."),
     "keys": ("people", "Make, list and revoke API keys."),
     "audit": ("audit", "Who did what by which door, and whether the log is as it was."),
+    "config": ("configuration", "Show what is configured, and where each value comes from."),
+    "mount": ("mounting", "Mount the memory of one agent, without a daemon."),
+    "playground": ("playground", "A guided tour on a memory of its own, which leaves nothing behind."),
+    "bench": ("measuring", "Measure this machine with a store of its own."),
     "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
     "completion": ("health", "Print the completion script of a shell."),
 }
@@ -62,6 +83,7 @@ class Globals:
     agent: str | None = None
     operator: bool = False
     as_json: bool = False
+    no_color: bool = False
 
     def merge(self, given: dict[str, Any]) -> None:
         for name, value in given.items():
@@ -75,12 +97,12 @@ _OPTIONS = (
     click.Option(["--agent", "-a"], metavar="NAME", help="Who you are (AVM_AGENT)."),
     click.Option(["--operator"], is_flag=True, help="Act as the operator."),
     click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
-    click.Option(["--no-color"], is_flag=True, help="Plain output (it always is).", expose_value=False),
+    click.Option(["--no-color"], is_flag=True, help="No colours, on a terminal too."),
 )
 
 
-class Command(click.Command):
-    """A sub-command that also takes the global options."""
+class _Shared(click.Command):
+    """Takes the global options, too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,19 +114,14 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
-class Group(click.Group):
-    """A sub-command with its own ones, which also takes the global options."""
+class Command(_Shared):
+    """A sub-command."""
+
+
+class CommandGroup(_Shared, click.Group):
+    """A sub-command with sub-commands of its own."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.extend(_OPTIONS)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        shared = ctx.ensure_object(Globals)
-        shared.merge({name: ctx.params.pop(name, None) for name in Globals.__dataclass_fields__})
-        return super().invoke(ctx)
 
 
 class _Lazy(click.Group):
@@ -116,6 +133,17 @@ class _Lazy(click.Group):
             return None
         module = importlib.import_module(f"avmfs.cli.{COMMANDS[name][0]}")
         return getattr(module, f"{name}_")  # type: ignore[no-any-return]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            guess = get_close_matches(args[0], COMMANDS, n=1)
+            if guess:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {guess[0]}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table: importing every command to print one help page would cost ten times as much.
@@ -162,11 +190,14 @@ def main() -> None:
 
 
 def _complain(error: Exception) -> None:
+    from avmfs.cli.hints import hint
+
+    advice = hint(error, sys.argv[1:])
     if "--json" in sys.argv:
         code = error.errno if isinstance(error, OSError) else errno.EINVAL
-        print(json.dumps({"error": str(error), "errno": code}, sort_keys=True), file=sys.stderr)
+        print(json.dumps({"error": str(error), "errno": code, "hint": advice}, sort_keys=True), file=sys.stderr)
     else:
-        print(f"avm: {error}", file=sys.stderr)
+        print(f"avm: {error}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
 
 
 def _code(error: AvmError) -> int:

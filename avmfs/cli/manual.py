@@ -1,4 +1,4 @@
-"""References of the programs, made from their commands: docs/CLI.md and manual pages.
+"""References of the programs, made from their commands: docs/CLI.md, manual pages, the list in the README.
 
 Owns how a command is written down; the commands own the words. ``python -m avmfs.cli.manual`` writes all pages anew,
 a test compares. Works on any click command, so that a program right of this layer can be named on the command line.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ import click
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "CLI.md"
 MANUALS: Final = TREE / "docs" / "man"
+README: Final = TREE / "README.md"
+_LISTED: Final = re.compile(r"Commands today: `[^`]+`\.")
 PROGRAMS: Final = {
     "avm": "avmfs.cli.main:avm",
     "avm-daemon": "avmfs_daemon.main:cli",
@@ -37,18 +40,17 @@ def commands(name: str) -> Iterator[tuple[str, click.Command, click.Context]]:
     top = program(name)
     context = click.Context(top, info_name=name, **top.context_settings)
     yield name, top, context
+    yield from _below(name, top, context)
+
+
+def _below(name: str, top: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
     if isinstance(top, click.Group):
         for each in top.list_commands(context):
             found = top.get_command(context, each)
             assert found is not None
-            its_own = click.Context(found, info_name=each, parent=context, **found.context_settings)
-            yield f"{name} {each}", found, its_own
-            for below, command in found.commands.items() if isinstance(found, click.Group) else ():
-                yield (
-                    f"{name} {each} {below}",
-                    command,
-                    click.Context(command, info_name=below, parent=its_own, **command.context_settings),
-                )
+            its_context = click.Context(found, info_name=each, parent=context, **found.context_settings)
+            yield f"{name} {each}", found, its_context
+            yield from _below(f"{name} {each}", found, its_context)
 
 
 def cli_page() -> str:
@@ -86,7 +88,15 @@ def manual(name: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated file with its content."""
-    return {PAGE: cli_page(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
+    return {PAGE: cli_page(), README: readme(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
+
+
+def readme() -> str:
+    """The README with its list of the commands of ``avm`` made anew."""
+    top = program("avm")
+    assert isinstance(top, click.Group)
+    said = textwrap.fill(f"Commands today: `{' '.join(top.list_commands(click.Context(top)))}`.", 120)
+    return _LISTED.sub(lambda found: said, README.read_text(encoding="utf-8"), count=1)
 
 
 def _help(command: click.Command, context: click.Context) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import Command, Group
+from avmfs.cli.main import Command, CommandGroup
 from avmfs.cli.session import door, show
 
 
@@ -23,7 +23,7 @@ def agents_(ctx: click.Context) -> None:
         show(ctx, found, "".join(map(_agent, found)) or "(no agents yet)\n")
 
 
-@click.group("keys", cls=Group)
+@click.group("keys", cls=CommandGroup)
 def keys_() -> None:
     """API keys: an agent's rights, or less of them, for a program.
 

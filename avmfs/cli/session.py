@@ -1,4 +1,4 @@
-"""What commands share: a door for whoever asks, and how results are printed."""
+"""What commands share: a door for whoever asks, how results are printed, what is asked before files go."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from avmfs.avm import located, open_door, who_asks
 from avmfs.cli.main import Globals
+from avmfs.opening import located, open_door, who_asks
 from avmfs.rpc.client import Door
+
+SILENT_S = 0.7  # work that takes longer is told of, on a terminal
 
 
 @contextlib.contextmanager
@@ -36,10 +39,16 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
         opened.close()
 
 
-def show(ctx: click.Context, value: Any, text: str) -> None:
-    """``value`` as JSON when asked for, else ``text`` (which ends its own lines)."""
+def show(ctx: click.Context, value: Any, text: str, *, prose: bool = True) -> None:
+    """``value`` as JSON when asked for, else ``text`` (which ends its own lines), in colours where a terminal shows it
+    and it is ``prose``."""
     if ctx.obj.as_json:
         text = json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+    elif prose and sys.stdout.isatty():
+        from avmfs.cli import colour
+
+        if colour.wanted(sys.stdout, os.environ, refused=ctx.obj.no_color):
+            text = colour.painted(text)
     data = text.encode("utf-8", "surrogateescape")
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
@@ -51,3 +60,51 @@ def content_of(argument: str | None, option: str | None) -> bytes:
     if given is None or given == "-":
         return sys.stdin.buffer.read()
     return os.fsencode(given)
+
+
+def words_of(given: tuple[str, ...]) -> str:
+    """A question from arguments; from stdin for a single "-"."""
+    if given == ("-",):
+        return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").strip()
+    return " ".join(given)
+
+
+def names_of(given: tuple[str, ...]) -> list[str]:
+    """Paths from arguments; from stdin, one a line, for a single "-"."""
+    if given == ("-",):
+        return [line for line in sys.stdin.buffer.read().decode("utf-8", "surrogateescape").split("\n") if line]
+    return [*given]
+
+
+def asking(ctx: click.Context) -> bool:
+    """Whether somebody sits there who can be asked. A program that runs this has said what it wants."""
+    return not ctx.obj.as_json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(what: str) -> None:
+    """Ask, before something is destroyed that was not named one by one. Raises Abort for a no."""
+    click.confirm(what, abort=True, err=True)
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on a terminal what takes so long, once it does, and take it away again."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    told, over = threading.Event(), threading.Event()
+
+    def tell() -> None:
+        if not over.wait(SILENT_S):
+            told.set()
+            print(f"{what} ...", end="", file=sys.stderr, flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+        if told.is_set():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

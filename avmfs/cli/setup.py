@@ -6,42 +6,96 @@ import os
 import time
 from pathlib import Path
 
+import avmfs_config
 import click
 from avmfs_config import check_agent_id
 
-from avmfs.avm import located
 from avmfs.cli.main import Command
-from avmfs.cli.session import door, show
-from avmfs.errors import Exists
+from avmfs.cli.session import door, show, working
+from avmfs.errors import Exists, Invalid
+from avmfs.opening import located
 
 _MOUNTS = """\
-# Who sees the shared memory, and where. Full list of keys: mounts.example.yaml.
+# yaml-language-server: $schema={schema}
+# Who sees the shared memory, and where. avm-daemon check says what is wrong with it, avm-daemon reload takes it up.
 mounts:
+"""
+_MOUNT = """\
+  - mountpoint: {mountpoint}
+    agent_id: {agent}
+"""
+_MOUNT_KEYS = """\
+    # the mountpoint is made if it is missing, and must be empty
+    # read_only: true            # every change is refused
+    # coherence: strict          # the kernel caches nothing of this mount
+    # xattr: true                # user.avm.* extended attributes
+"""
+_CONFIG = """\
+# yaml-language-server: $schema={schema}
+# All keys are optional; what stands here commented out is the default. avm config shows what is in force.
+
+# permissions:                 # the first rule that matches path and agent decides; replaces the default list
+#   - {{pattern: "/memory/finance/*", access: none, agents: [guest]}}
+#   - {{pattern: "/memory/*", access: rw}}
+# default_access: ro           # where no rule matches
+
+# embedding:
+#   model: all-MiniLM-L6-v2    # English; for others see docs/EMBEDDING.md
+#   enabled: true              # false: searches use words alone
+#   allow_download: true       # weights that are not here yet
+
+# search:
+#   max_tokens: 4000           # of a recall that names no budget
+#   min_relevance: 0.3         # 0 to 1
+#   ignore: [...]              # never indexed; replaces the list that avm config shows
+
+# uids: {{1001: [alice]}}        # which agents another Unix user may be
 """
 
 
 @click.command("init", cls=Command)
-@click.argument("agents", nargs=-1, required=True)
+@click.argument("agents", nargs=-1)
 @click.option("--root", default="~/agents", show_default=True, help="Each agent is mounted at ROOT/AGENT/avm.")
-@click.option("--force", is_flag=True, help="Replace an existing mounts.yaml.")
+@click.option("--force", is_flag=True, help="Replace an existing mounts.yaml (config.yaml is never replaced).")
+@click.option("--dry-run", "-n", is_flag=True, help="Say what would be written, and write nothing.")
 @click.pass_context
-def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool) -> None:
-    """Write mounts.yaml for AGENTS and say what comes next."""
+def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> None:
+    """Write mounts.yaml for AGENTS (alice and bob, if none are named) and an example config.yaml, and say what comes
+    next. What is there already stays as it is."""
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
-    names = [check_agent_id(name) for name in agents]
+    names = [check_agent_id(name) for name in agents or ("alice", "bob")]
+    if len({*names}) < len(names):
+        raise Invalid("the same agent twice")
     if where.mounts_file.exists() and not force:
-        raise Exists("already there: edit it, or replace it with --force", str(where.mounts_file))
-    where.config_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    entries = "".join(f"  - mountpoint: {root}/{name}/avm\n    agent_id: {name}\n" for name in names)
-    made = where.mounts_file.with_suffix(".new")
-    made.write_text(_MOUNTS + entries)
-    made.rename(where.mounts_file)
+        raise Exists("already there: edit it (avm-daemon add AGENT MOUNTPOINT), or replace it with --force",
+                     str(where.mounts_file))  # fmt: skip
+    schema = Path(avmfs_config.__file__).with_name("schema.json").as_uri()
+    text = _MOUNTS.format(schema=schema)
+    for number, name in enumerate(names):
+        text += _MOUNT.format(mountpoint=f"{root}/{name}/avm", agent=name) + ("" if number else _MOUNT_KEYS)
+    wanted = {where.mounts_file: text}
+    if not where.config_file.exists():
+        wanted[where.config_file] = _CONFIG.format(schema=schema)
+    for path, content in ({} if dry_run else wanted).items():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = path.with_name(path.name + ".new")
+        made.write_text(content)
+        made.rename(path)
+    did = "would write" if dry_run else "wrote"
+    written = "".join(f"{did} {path}\n" for path in wanted)
+    kept = "" if where.config_file in wanted else f"kept {where.config_file}\n"
     first = Path(root, names[0], "avm")
-    show(
-        ctx,
-        {"mounts_file": str(where.mounts_file), "agents": names},
-        f"wrote {where.mounts_file}\nnext:\n  avm-daemon start --daemon\n  echo hello > {first}/memory/hello.md\n",
+    value = {
+        "mounts_file": str(where.mounts_file), "config_file": str(where.config_file), "agents": names,
+        "written": [str(path) for path in wanted] if not dry_run else [],
+    }  # fmt: skip
+    following = (
+        "avm-daemon start --daemon",
+        f"echo hello > {first}/memory/hello.md",
+        f"avm -a {names[0]} recall hello",
     )
+    text = written + kept + "next:\n" + "".join(f"  {line}\n" for line in following)
+    show(ctx, value, text, prose=False)
 
 
 @click.command("warmup", cls=Command)
@@ -50,7 +104,7 @@ def warmup_(ctx: click.Context) -> None:
     """Load the embedding model if need be; print its name, dimension and the milliseconds it took."""
     ctx.obj.agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "warmup")
     before = time.perf_counter()
-    with door(ctx, embeddings=True) as memory:
+    with door(ctx, embeddings=True) as memory, working("loading the model"):
         found = memory.call("warmup")
         took = {**found, "ms": round((time.perf_counter() - before) * 1000)}
         show(ctx, took, f"model: {took['model']}\ndimension: {took['dimension']}\nms: {took['ms']}\n")

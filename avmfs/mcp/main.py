@@ -47,8 +47,8 @@ def avm_mcp(
         stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING,
         format="avm-mcp: %(levelname)s %(message)s",
     )  # fmt: skip
-    from avmfs.avm import located, who_am_i
     from avmfs.mcp.session import Session
+    from avmfs.opening import located, who_am_i
 
     where = located(os.environ, db, config)
     agent = who_am_i(user, os.environ)
@@ -62,7 +62,10 @@ def avm_mcp(
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
     gc.disable()
-    from avmfs.mcp.server import MemoryServer
+    from avmfs.mcp.loading import lightly
+
+    with lightly():
+        from avmfs.mcp.server import MemoryServer
 
     server = MemoryServer(session, importlib.metadata.version("avmfs"))
     gc.freeze()

@@ -17,9 +17,9 @@ from typing import Any
 
 from avmfs_config import Paths
 
-from avmfs.avm import open_door
 from avmfs.errors import Busy
 from avmfs.mcp.content import clean
+from avmfs.opening import open_door
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.lock import StoreLock
 

@@ -67,6 +67,7 @@ class RemoteDoor:
                 wire.send(self._sock, {"id": self._number, "method": method, "arguments": arguments})
                 reply = wire.receive(self._sock)
             except (OSError, EOFError, wire.FrameError) as e:
+                self.close()  # after a time limit, the answer to come would pass for the next one
                 raise Busy(f"the daemon went away during {method}; whether it was done is not known ({e})") from e
             self.urgent = reply["urgent"]
         if reply["error"] is not None:
@@ -74,12 +75,18 @@ class RemoteDoor:
         return reply["result"]
 
     def ended(self) -> bool:
-        """Whether the daemon has closed this connection, for its silence or with its own end; asked between calls."""
-        if self._sock.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(0))  # nothing but its end comes without a request
+        """Whether the daemon has closed this connection, for its silence or with its own end. While a thread waits for
+        an answer nobody can tell: then it has not."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            if self._sock.fileno() < 0:
+                return True
+            poll = select.poll()
+            poll.register(self._sock, select.POLLIN)
+            return bool(poll.poll(0))  # nothing but its end comes without a request
+        finally:
+            self._mutex.release()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

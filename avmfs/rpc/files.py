@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
@@ -20,6 +20,7 @@ from avmfs.vfs.address import Alias
 from avmfs.vfs.tree import Tree
 
 PIECE = 8 * 1024 * 1024
+TOLD = 1000  # paths that a dry run names
 
 
 @method
@@ -37,7 +38,7 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
-    handle = tree.open(tree.locate(_canonical(memory, path)), os.O_RDONLY)
+    handle = tree.open(_located(tree, path, _canonical(memory, path)), os.O_RDONLY)
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
@@ -78,7 +79,7 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     """The entries of a directory, or the file itself: [{"name", "kind", "size", "mtime", "mode"}] by name."""
     tree = _tree(memory)
     where = _canonical(memory, path)
-    found = tree.locate(where)
+    found = _located(tree, path, where)
     attributes = tree.attributes(found)
     if not stat.S_ISDIR(attributes.mode):
         return [_entry(paths.split(where)[-1], attributes)]
@@ -86,13 +87,29 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
 
 
 @method
-def remove(memory: Memory, path: str, recursive: bool = False) -> dict[str, Any]:
-    return {"removed": memory.delete(path, recursive=recursive)}
+def remove(memory: Memory, path: str, recursive: bool = False, dry_run: bool = False) -> dict[str, Any]:
+    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000)."""
+    if not dry_run:
+        return {"removed": memory.delete(path, recursive=recursive)}
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path, follow=False)
+        if node.parent is None:
+            raise Denied("part of every tree", path)
+        if node.kind is Kind.DIRECTORY and not recursive:
+            raise IsDirectory(path=path)
+        found, waiting = [node], [node]
+        while waiting:
+            below = reader.children(directory.id) if (directory := waiting.pop()).kind is Kind.DIRECTORY else []
+            found += below
+            waiting += below
+        shown = sorted(reader.path(each.id) for each in found[:TOLD])
+    return {"removed": len(found), "paths": [paths.text(each) for each in shown]}
 
 
 @method
-def move(memory: Memory, source: str, target: str) -> dict[str, Any]:
-    moved = memory.move(source, target)
+def move(memory: Memory, source: str, target: str, dry_run: bool = False) -> dict[str, Any]:
+    """{"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be."""
+    moved = memory.moves(source, target) if dry_run else memory.move(source, target)
     return {"moved": [[paths.text(old), paths.text(new)] for old, new in moved]}
 
 
@@ -104,6 +121,14 @@ def make_directory(memory: Memory, path: str) -> dict[str, Any]:
 
 def _tree(memory: Memory) -> Tree:
     return Tree(memory, uid=os.getuid(), gid=os.getgid())
+
+
+def _located(tree: Tree, path: str, where: bytes) -> address.Address:
+    """What is there. An error names the path as it was asked for: the tree knows but its last name."""
+    try:
+        return tree.locate(where)
+    except (NotFound, NotDirectory) as e:
+        raise type(e)(e.reason, path) from None
 
 
 def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:

@@ -21,7 +21,7 @@ from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory, Surroundings
-from avmfs.rpc import methods, standing
+from avmfs.rpc import identity, methods
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.store.sqlite import open_direct
@@ -72,7 +72,7 @@ class LocalDoor:
 
     def call(self, method: str, **arguments: Any) -> Any:
         if self._memory.who.key is not None:
-            standing.require_valid(self._memory)
+            identity.require_valid(self._memory)
         if method in _NEED_VECTORS and self._embedder is not None:
             with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
                 embed_pending(self._store, self._embedder, self._embedder.model_id)
@@ -95,8 +95,8 @@ class LocalDoor:
 
 def _identified(around: Surroundings, agent: str | None, operator: bool, key: str, route: str) -> Principal:
     if key:
-        return standing.by_key(Memory(around, standing.NOBODY), key, agent, operator, route)
+        return identity.by_key(Memory(around, identity.NOBODY), key, agent, operator, route)
     who = Principal(agent or "", operator, route=route)
     if operator:
-        standing.require_sudo(Memory(around, who), trusted=True)
+        identity.require_sudo(Memory(around, who), trusted=True)
     return who

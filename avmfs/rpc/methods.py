@@ -28,6 +28,8 @@ _MODULES = (
     "discovery",
     "subscriptions",
     "audit",
+    "navigating",
+    "describing",
 )  # which import this one: they are loaded with the first call
 
 
@@ -80,6 +82,8 @@ def _check(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
     if isinstance(hint, UnionType):
         return any(_fits(value, each) for each in get_args(hint))
     if hint is float:

@@ -2,7 +2,7 @@
 
 Owns accepting, identity, limits. A client's Unix uid comes from the kernel (SO_PEERCRED): the daemon's own uid
 and root may be any agent, or the operator when they ask; another uid only the agents that ``uids`` in
-config.yaml gives it; and whoever shows an API key is its agent, within its limits (``standing``). Frames are
+config.yaml gives it; and whoever shows an API key is its agent, within its limits (``identity``). Frames are
 capped, clients are counted per uid, silent ones are dropped, so that nobody can exhaust the door for the others.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator", "route"}, and "key" where one is shown (then
@@ -29,7 +29,7 @@ from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.memory import Memory
-from avmfs.rpc import methods, standing
+from avmfs.rpc import identity, methods
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class _Door:
         if route not in DOOR_ROUTES:
             raise Invalid(f"no client comes by route {route!r}")
         if isinstance(key, str) and isinstance(agent, str | None) and isinstance(operator, bool):
-            return standing.by_key(self._open_for(standing.NOBODY), key, agent, operator, route)
+            return identity.by_key(self._open_for(identity.NOBODY), key, agent, operator, route)
         if key is not None or not isinstance(agent, str) or not isinstance(operator, bool):
             raise Invalid("a client says who it is")
         try:
@@ -139,7 +139,7 @@ class _Door:
             raise Denied(f"uid {uid} may not speak for {agent!r}: see `uids` in config.yaml")
         who = Principal(agent, operator, route=route)
         if operator:
-            standing.require_sudo(self._open_for(who), trusted=own)
+            identity.require_sudo(self._open_for(who), trusted=own)
         return who
 
     def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class _Door:
             ):
                 raise Invalid("a request has a method and named arguments")
             if memory.who.key is not None:
-                standing.require_valid(memory)
+                identity.require_valid(memory)
             result = methods.call(memory, name, arguments)
             return {"error": None, "result": result, "urgent": memory.banner() if name != "urgent" else ""}
         except AvmError as e:

@@ -1,43 +1,67 @@
-"""Who somebody at the door is: by an API key, and whether as the operator.
+"""A door that stands as long as its program does: in every process that a fork makes, and when the daemon has let go.
 
-Owns the decision, for both doors (a daemon's and one in this process); the store keeps the keys and the policy. Knows
-no sockets.
+Owns when a door is opened anew. A connection or a database handle must not be used on both sides of a fork, so a child
+opens its own; and a daemon closes a connection that was silent for long, or with its own end. Called by the Python API.
+Threads may share one. What a child inherits is left alone, never closed: it is its parent's.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+import os
+import threading
+from collections.abc import Callable
+from weakref import WeakSet
 
-from avmfs.access import Principal
-from avmfs.errors import Denied
-from avmfs.memory import Memory
-
-NOBODY: Final = Principal("")  # asks before it is known who does; no name of an agent is empty
-
-
-def by_key(memory: Memory, key: str, agent: str | None, operator: bool, route: str) -> Principal:
-    """The agent of an API key, with the key's limits. Raises Denied."""
-    with memory.reading() as reader:
-        who = reader.people.shown(key)
-    if operator:
-        raise Denied("an API key never makes an operator")
-    if agent not in (None, who.name):
-        raise Denied(f"this API key is not {agent}'s")
-    return replace(who, route=route)
+from avmfs.errors import Invalid
+from avmfs.rpc.client import Door, RemoteDoor
 
 
-def require_valid(memory: Memory) -> None:
-    """Raises Denied once the key of a connection has expired or was revoked."""
-    with memory.reading():
-        pass
+class Standing:
+    """``opener`` is told whether this process is a fork's child. ``door`` raises what it raises."""
+
+    def __init__(self, opener: Callable[[bool], Door]) -> None:
+        self._opener = opener
+        self._mutex = threading.Lock()
+        self._left: list[Door] = []  # of a parent: dropping the last reference would close them
+        self._closed = self._forked = False
+        self._door: Door | None = opener(False)
+        _STANDING.add(self)
+
+    @property
+    def door(self) -> Door:
+        """The one of this process, open. Raises Invalid once it has been closed."""
+        if self._closed:
+            raise Invalid("closed: open another")
+        door = self._door
+        if door is not None and not (isinstance(door, RemoteDoor) and door.ended()):
+            return door
+        with self._mutex:
+            if self._door is door:
+                if door is not None:
+                    door.close()
+                self._door = self._opener(self._forked)
+            assert self._door is not None
+            return self._door
+
+    def close(self) -> None:
+        self._closed = True
+        if self._door is not None:
+            self._door.close()
+
+    def after_fork(self) -> None:
+        self._mutex = threading.Lock()  # a thread that no longer exists may hold the other
+        self._forked = True
+        if self._door is not None and not self._closed:
+            self._left.append(self._door)
+            self._door = None
 
 
-def require_sudo(memory: Memory, *, trusted: bool) -> None:
-    """May this agent be the operator, since it asks? One that the configuration names needs the capability for it. Of
-    others, somebody with the store's own uid (``trusted``) could read the file itself, and may. Raises Denied."""
-    name = memory.who.name
-    with memory.reading() as reader:
-        policy = reader.people.policy()
-    if "sudo" not in policy.person(name).capabilities and (name in policy.people or not trusted):
-        raise Denied(f"{name} may not be the operator: it lacks the capability 'sudo' (agents in config.yaml)")
+_STANDING: WeakSet[Standing] = WeakSet()
+
+
+def _forked() -> None:
+    for each in list(_STANDING):
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -314,28 +314,26 @@ class SqliteReader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        kinds = dict(
-            self._all(_BELOW + "select kind, count(*) from below cross join node using(id) group by kind", under=under)
+        # The walk is the larger part: once for all nine figures.
+        waiting = "(select count(*) from seen cross join {0} on {0}.document = seen.document)"
+        figures = (
+            f"(select count(*) from seen where kind = {int(Kind.FILE)})",
+            f"(select max(0, count(*) - 1) from seen where kind = {int(Kind.DIRECTORY)})",  # not the directory itself
+            f"(select count(*) from seen where kind = {int(Kind.SYMLINK)})",
+            "(select coalesce(sum(size), 0) from seen)",
+            waiting.format("version"),
+            "(select count(distinct tag) from seen cross join tag on tag.document = seen.document)",
+            "(select count(*) from seen cross join link on link.source = seen.document"
+            " cross join document on document.id = link.target where document.node in (select id from seen))",
+            waiting.format("lexical_queue"),
+            waiting.format("semantic_queue"),
         )
-        documents = _BELOW + (
-            "select {} from below cross join node using(id) cross join {} on {}.document = node.document"
+        [row] = self._all(
+            _BELOW + ", seen(id, kind, size, document) as materialized"
+            " (select id, kind, size, document from below cross join node using(id)) select " + ", ".join(figures),
+            under=under,
         )
-        return Counts(
-            files=kinds.get(int(Kind.FILE), 0),
-            directories=max(0, kinds.get(int(Kind.DIRECTORY), 0) - 1),  # not the directory itself
-            symlinks=kinds.get(int(Kind.SYMLINK), 0),
-            bytes=self._one(_BELOW + "select coalesce(sum(size), 0) from below cross join node using(id)", under=under),
-            versions=self._one(documents.format("count(*)", "version", "version"), under=under),
-            tags=self._one(documents.format("count(distinct tag)", "tag", "tag"), under=under),
-            links=self._one(
-                _BELOW + "select count(*) from below cross join node using(id)"
-                " cross join link on link.source = node.document cross join document on document.id = link.target"
-                " where document.node in (select id from below)",
-                under=under,
-            ),
-            waiting_lexical=self._one(documents.format("count(*)", "lexical_queue", "lexical_queue"), under=under),
-            waiting_semantic=self._one(documents.format("count(*)", "semantic_queue", "semantic_queue"), under=under),
-        )
+        return Counts(*row)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)

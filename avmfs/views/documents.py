@@ -28,7 +28,7 @@ SYSTEM: Final = frozenset({
 """Keys of :meta that tell what is; nobody writes them."""
 
 _WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
-_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
+LINK_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
 _NUMBER_GOES_ON: Final = re.compile(r"\.|[eE][+-]?")
 _LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
 DEFAULT_LINK: Final = "related"
@@ -266,7 +266,7 @@ def _linked(ctx: Context, reader: Reader, here: bytes, line: str) -> tuple[Node,
     except NotFound:
         if not target.strip():
             raise
-    if not _TYPE.fullmatch(kind):
+    if not LINK_TYPE.fullmatch(kind):
         raise Invalid(f":links: type {kind!r}: expected a word of letters, digits, '.', '_' or '-'")
     return _target(ctx, reader, here, target.strip()), kind
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
 
 from avmfs import paths
+from avmfs.memory import Memory
 from avmfs.text.segment import one_line
 from avmfs.views.registry import Context, Range, view
 from avmfs.views.shape import parts
@@ -15,30 +17,49 @@ LINE: Final = 80
 _DAY: Final = 86_400 * 10**9
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A file as the timeline tells it: ``at`` in ns, ``line`` its first words."""
+
+    path: bytes
+    handle: str
+    author: str
+    at: int
+    line: str
+
+
 @view("timeline", "directory", summary="notes of the last `days`, by day, newest first", prose=True)
 def timeline(
     ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 7, limit: Annotated[int, Range(1, 10_000)] = 100
 ) -> str:
     memory = ctx.memory
+    with memory.reading() as reader:
+        under = reader.path(ctx.node.id)
+    found, total = noted(memory, under, days, limit)
+    blocks: dict[str, list[str]] = {}
+    for note in found:
+        at = memory.local(note.at)
+        line = f"{at:%H:%M}  @{note.handle}  {note.author}  {paths.printable(note.path)}  {note.line}".rstrip()
+        blocks.setdefault(f"## {at:%Y-%m-%d}", []).append(line)
+    if not blocks:
+        return f"(nothing in the last {days:g} days)\n"
+    rest = [f"({total - limit} more: limit={total})"] if total > limit else []
+    return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *rest]) + "\n"
+
+
+def noted(memory: Memory, directory: bytes, days: float, limit: int) -> tuple[list[Note], int]:
+    """The ``limit`` newest notes of the last ``days`` below a directory, and how many there are in all."""
     memory.make_searchable()
     index = memory.around.store.search_index(memory.who)
-    with memory.reading() as reader:
-        under = parts(reader.path(ctx.node.id))
-    table, now = index.table(), memory.now()
+    under, table, now = parts(directory), index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
     first = first[(table.times[first] > now - int(days * _DAY)) & (table.times[first] <= now)]
     if (inside := index.below(under)) is not None:
         first = first[np.isin(table.passages[first], np.fromiter(inside, np.int64, len(inside)))]
     newest = first[np.lexsort((table.passages[first], -table.times[first]))]
     told = {int(table.passages[at]): int(table.times[at]) for at in newest[:limit]}
-    blocks: dict[str, list[str]] = {}
-    for hit in index.hits(list(told), under):
-        at = memory.local(told[hit.passage])
-        line = (
-            f"{at:%H:%M}  @{hit.handle}  {hit.author}  {paths.printable(hit.path)}  {one_line(hit.text, LINE)}".rstrip()
-        )
-        blocks.setdefault(f"## {at:%Y-%m-%d}", []).append(line)
-    if not blocks:
-        return f"(nothing in the last {days:g} days)\n"
-    rest = [f"({len(newest) - limit} more: limit={len(newest)})"] if len(newest) > limit else []
-    return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *rest]) + "\n"
+    notes = [
+        Note(hit.path, hit.handle, hit.author, told[hit.passage], one_line(hit.text, LINE))
+        for hit in index.hits(list(told), under)
+    ]
+    return notes, len(newest)

@@ -130,6 +130,9 @@ def run_keeper(spec: ChildSpec) -> None:
 
 def run_door(spec: ChildSpec) -> None:
     """The socket for commands, MCP servers and Python."""
+    from collections import deque
+
+    from avmfs.access import Principal
     from avmfs.memory import Memory
     from avmfs.rpc.server import serve_door
     from avmfs_daemon.compose import open_memory
@@ -141,7 +144,14 @@ def run_door(spec: ChildSpec) -> None:
         stop = threading.Event()
         life.on_stop = lambda message: stop.set()
         life.ready()
-        serve_door(spec.listener, lambda who: Memory(around, who), spec.settings, life.ask, stop)
+        recalled: dict[Principal, deque[tuple[int, frozenset[int]]]] = {}  # :savings is of an agent, not of a client
+
+        def open_for(who: Principal) -> Memory:
+            memory = Memory(around, who)
+            memory.recalled = recalled.setdefault(who, memory.recalled)
+            return memory
+
+        serve_door(spec.listener, open_for, spec.settings, life.ask, stop)
 
 
 def run_mount(spec: ChildSpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,10 @@ sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "mcp
 
 from mount_world import World
 from shells import Shell, environment
+
+from avmfs import AVM
+
+Open = Callable[[str], AVM]
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +50,31 @@ def alone(settings: str) -> Iterator[Shell]:
     (root / "config/config.yaml").write_text(settings)
     yield Shell(environment(root))
     shutil.rmtree(root)
+
+
+@pytest.fixture(scope="module", params=["daemon", "alone"])
+def opened(request: pytest.FixtureRequest, settings: str) -> Iterator[Open]:
+    """AVM(agent) of one store, behind a daemon or without one."""
+    made: list[AVM] = []
+
+    def opener(environ: dict[str, str]) -> Open:
+        def open_(agent: str) -> AVM:
+            avm = AVM(agent=agent, environ=environ, embeddings=False)
+            made.append(avm)
+            return avm
+
+        return open_
+
+    try:
+        if request.param == "daemon":
+            world: World = request.getfixturevalue("world")
+            yield opener(world.environ)
+        else:
+            with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
+                root = Path(name)
+                (root / "config").mkdir()
+                (root / "config/config.yaml").write_text(settings)
+                yield opener(environment(root))
+    finally:
+        for avm in made:
+            avm.close()

@@ -50,6 +50,9 @@ class Shell:
 _ZYGOTE = """
 import json, os, signal, sys
 import avmfs.avm, avmfs.cli.files, avmfs.cli.finding, avmfs.cli.mail, avmfs.cli.setup, avmfs.rpc.local
+import avmfs.cli.configuration, avmfs.cli.documents, avmfs.cli.hints, avmfs.cli.navigating
+import avmfs.rpc.methods
+avmfs.rpc.methods.names()
 import avmfs_config.loader
 from avmfs.cli.main import main
 asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")

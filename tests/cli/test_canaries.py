@@ -636,6 +636,11 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         ["who", "market"], ["who", "market", "--gossip"], ["who", NAMED["content"], "--json"], ["who"],
         ["ask", "market"], ["ask", "market", "--json"], ["topics", "/"], ["topics", "--name", "market"],
         ["--json", "search", "market"], ["--json", "recall", "market"], ["--json", "inbox"],
+        *([*shape, *asked] for shape in ([], ["--json"]) for asked in (
+            ["tree", "/", "-d", "16"], ["browse", "/", "-d", "16"], ["browse", "market"], ["timeline", "--days", "99"],
+            ["graph", "/"], ["retrieve", "market", "-d", "5"], ["synthesize", "market"], ["changes", "/"], ["tag", "/"],
+            ["delta", "/", "--peek"], ["index", "status"], ["savings"], ["rm", "-rn", "/memory/shared/team"],
+        )),
     ]  # fmt: skip
     for arguments in told:
         done = bob.run(*arguments, agent="bob")
@@ -652,11 +657,20 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         ["write", "/memory/fixed/note.md", "x"], ["rm", "/memory/fixed/note.md"], ["write", "/new.md", "x"],
         ["write", "/memory/shared/team/open0.md:shared", "bob"], ["rm", "-r", "/memory/private"],
         ["mv", "/shared/team", "/private/team"], ["mv", "/private", "/shared/p"], ["tell", "nobody", "x"],
+        *([*command, "/memory/private/alice/note.md"] for command in (
+            ["history"], ["history", "--read", "1"], ["diff"], ["links"], ["explore"], ["delta"], ["tag"], ["fetch"],
+            ["tag", "-r", "x"], ["rm", "-n"], ["link", "/private/own.md"],
+        )),
+        ["fetch", handle], ["explore", f"/{handle}"], ["graph", "/memory/vault"], ["tree", "/memory/private/alice"],
+        ["timeline", "/memory/vault"], ["index", "status", "/memory/private/alice"], ["changes", "/memory/vault"],
+        ["mv", "-n", "/memory/private/alice/no", "/private/no"], ["retrieve", "market", "--under", "/memory/vault"],
     ]  # fmt: skip
+    bob.run("write", "/private/own.md", "bob's own", agent="bob")
     for arguments in refused:
-        said = bob.complaint(*arguments, agent="bob", code=1)
-        clean(said, arguments)
-        assert said.startswith("avm: ") and said.count("\n") == 1, said
+        said = bob.run(*arguments, agent="bob", code=1)
+        assert said.stdout == b"" or json.loads(said.stdout)["items"] == [], said.stdout
+        clean(said.stderr.decode(), arguments)
+        assert said.stderr.startswith(b"avm: ") and said.stderr.count(b"\n") <= 2, said.stderr  # a line of advice
     assert NAMED["content"] in bob.out("read", "/private/note.md", agent="alice")
     assert bob.out("read", "/memory/private/alice/note.md", "--operator", agent="bob").startswith("market")
 

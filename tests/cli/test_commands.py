@@ -149,7 +149,11 @@ def test_rm(avm: Shell) -> None:
     for name in ("a", "b", "d/e/f"):
         avm.run("write", f"/shared/r/{name}", "x")
     assert avm.out("rm", "/shared/r/a", "/shared/r/b") == ""
-    assert avm.complaint("rm", "/shared/r/d", code=1).strip().endswith("Is a directory")
+    assert (
+        avm.complaint("rm", "/shared/r/d", code=1)
+        .strip()
+        .endswith("Is a directory\n     avm rm -r removes it with all below it")
+    )
     assert parsed(avm, "rm", "-r", "/shared/r/d") == {"removed": 3}
     assert avm.out("ls", "/shared/r") == ""
     for path in ("/shared/r/a", "/", "/memory", "/shared", "/tell/alice", "/shared/r/a:meta"):
@@ -298,7 +302,7 @@ def test_global_options_before_and_after_the_sub_command(avm: Shell) -> None:
     assert avm.out("--operator", "read", "/memory/private/alice/mine.md", agent="bob") == "alice's"
     assert avm.out("read", "--", "/private/mine.md") == "alice's"
     error = json.loads(avm.complaint("read", "/private/none", "--json", code=1))
-    assert sorted(error) == ["errno", "error"] and error["errno"] == 2
+    assert sorted(error) == ["errno", "error", "hint"] and error["errno"] == 2
 
 
 def test_without_a_name_one_is_told_how_to_give_it(avm: Shell) -> None:
@@ -320,7 +324,7 @@ def test_every_command_has_help_and_refuses_what_it_does_not_know(alone: Shell, 
 
 def test_usage_errors(alone: Shell) -> None:
     alone.complaint("nonsense", code=2)
-    for arguments in (["read"], ["read", "a", "b"], ["mv", "a"], ["tell"], ["init"], ["write"]):
+    for arguments in (["read"], ["read", "a", "b"], ["mv", "a"], ["tell"], ["write"]):
         alone.complaint(*arguments, code=2)
     assert all(name in alone.out("--help", agent=None) for name in COMMANDS)
     assert alone.out("--version", agent=None).startswith("avm")
@@ -334,7 +338,10 @@ def test_what_is_wrong_with_files_of_the_machine_is_told_in_one_line(alone: Shel
         (["--config", str(tmp_path / "bad.yaml"), "ls"], 2), (["--config", str(tmp_path / "none.yaml"), "ls"], 2),
     ):  # fmt: skip
         said = alone.complaint(*arguments, code=code)
-        assert said.startswith("avm: ") and said.count("\n") == 1, said
+        first, *advice = said.splitlines()
+        assert (
+            first.startswith("avm: ") and len(advice) <= 1 and all(line.startswith("     avm ") for line in advice)
+        ), said
     said = alone.complaint("--db", str(tmp_path / "noise.db"), "ls", code=2)
     assert "noise.db" in said and (tmp_path / "noise.db").read_bytes() == b"noise" * 1000
     assert "permissions" in alone.complaint("--config", str(tmp_path / "bad.yaml"), "ls", code=2)
@@ -365,11 +372,23 @@ def test_init(alone: Shell, tmp_path: Path) -> None:
     before = mounts.read_text()
     assert "--force" in alone.complaint("init", "carol", code=1, agent=None)
     assert mounts.read_text() == before
+    config = mounts.with_name("config.yaml")
+    mine = config.read_text()
     assert json.loads(alone.out("--json", "init", "carol", "--force", agent=None)) == {
-        "agents": ["carol"], "mounts_file": str(mounts)
+        "agents": ["carol"], "mounts_file": str(mounts), "config_file": str(config), "written": [str(mounts)],
     }  # fmt: skip
+    assert config.read_text() == mine, "what is there stays"
+    config.unlink()
+    assert f"would write {config}" in alone.out("init", "--force", "--dry-run", agent=None) and not config.exists()
+    alone.run("init", "--force", agent=None)
+    assert "agent_id: bob" in mounts.read_text() and config.read_text().startswith(
+        "# yaml-language-server: $schema=file:"
+    )
+    assert alone.out("config", "check", agent=None) == "ok\n", "the examples as they are written"
+    for line in config.read_text().splitlines():  # and with every line of them in force
+        assert not line.strip() or line.startswith("#")
     alone.complaint("init", "BAD NAME", "--force", code=2, agent=None)
-    alone.complaint("init", code=2, agent=None)
+    assert "twice" in alone.complaint("init", "alice", "alice", "--force", code=2, agent=None)
 
 
 def test_warmup_without_a_model_says_why(avm: Shell) -> None:

@@ -687,6 +687,21 @@ def test_tags_links_and_metadata(world: World) -> None:
         world.do(ALICE, "set_tags", node=MEMORY, add=[], remove=[], replace=False)
 
 
+def test_many_memories_are_remembered_or_none(world: World) -> None:
+    good = {"path": [b"memory", b"m.md"], "data": b"x", "tags": ["t"], "importance": 0.5, "title": "T", "created": 5}
+    written = world.do(ALICE, "remember_many", items=[good, good, {"path": [b"memory", b"o.md"], "data": b"y"}])
+    assert [item["path"] for item in written] == [b"/memory/m.md", b"/memory/m-2.md", b"/memory/o.md"]
+    with world.reading(BOB) as reader:
+        assert reader.tag_counts(ROOT) == [("t", 2)]
+    for bad in ({"path": [b"memory", b"p.md"]}, {**good, "data": "text"}, {**good, "colour": 1}, {**good, "path": "x"}):
+        with pytest.raises(Invalid):
+            world.do(ALICE, "remember_many", items=[good, bad])
+    with pytest.raises(AvmError):
+        world.do(ALICE, "remember_many", items=[good, {**good, "path": [b"memory", b"private", b"bob", b"x"]}])
+    with world.reading(ALICE) as reader:
+        assert reader.counts(ROOT).files == 3
+
+
 def test_handles_are_unique_and_found(world: World) -> None:
     written = world.do(ALICE, "write_many", items=[[[b"memory", b"many", b"n.md"], b"x"] for _ in range(300)])
     assert len({item["path"] for item in written}) == 300

@@ -29,6 +29,7 @@ MAY_SCAN = {
     "passage": "the columns that ranking needs, once per process",
     "vector": "a process's first search loads them all",
     "below": "the subtree that was asked for",
+    "seen": "the same, with what is counted of it",
 }
 
 

@@ -422,6 +422,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "subscribe": {"pattern": "/shared/*"}, "unsubscribe": {"pattern": "/shared/*"}, "subscriptions": {},
     "dead_letters": {}, "redeliver": {}, "notices": {},
     "audit": {}, "audit_verify": {}, "audit_anchor": {}, "fence": {"about": "x"},
+    "tree": {}, "timeline": {}, "explore": {"path": "/private/y.md"}, "retrieve": {"q": "hello"},
+    "synthesize": {"q": "hello"}, "graph": {}, "fetch": {"targets": ["/private/y.md"]},
+    "tag": {"path": "/private/y.md", "add": ["x"]}, "tags": {}, "version": {"path": "/private/y.md", "number": 1},
+    "link": {"path": "/private/y.md", "target": "/shared/note.md"},
+    "delta": {}, "remember_many": {"items": [{"content": "hello"}]}, "index_status": {},
 }  # fmt: skip
 
 

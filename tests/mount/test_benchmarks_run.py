@@ -19,6 +19,7 @@ pytestmark = pytest.mark.mount
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = {
     "bench_mount": ["--variants", "ext4,avmfs", "--ops", "stat,read,overwrite,append,create,unlink", "--clients", "2"],
+    "bench_api": ["--times", "2"],
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
     "bench_audit": [],
@@ -38,8 +39,8 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
-    "bench_store", "bench_outbox", "bench_programs", "bench_beside", "bench_files", "bench_idle", "bench_mail",
-    "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
+    "bench_api", "bench_store", "bench_outbox", "bench_programs", "bench_beside", "bench_files", "bench_idle",
+    "bench_mail", "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

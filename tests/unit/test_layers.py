@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs.views",),
     ("avmfs.vfs",),
     ("avmfs.fuse", "avmfs.rpc"),
-    ("avmfs.avm", "avmfs.embedding", "avmfs.faiss_store"),
+    ("avmfs.opening", "avmfs.avm", "avmfs.agent_memory", "avmfs.among_agents", "avmfs.embedding", "avmfs.faiss_store"),
     ("avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )

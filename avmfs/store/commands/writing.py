@@ -9,7 +9,7 @@ from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, Not
 from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, namespace, relaxed, renaming
-from avmfs.store.commands.arguments import whole
+from avmfs.store.commands.arguments import check, whole
 from avmfs.store.content import Edit
 from avmfs.store.schema import ROOT
 from avmfs.store.transaction import Tx
@@ -96,6 +96,14 @@ def remember(
         tx.db.execute("update document set created = ? where id = ?", (created, document))
         tx.db.execute("update node set mtime = ? where id = ?", (created, node.id))
     return written
+
+
+@command
+def remember_many(tx: Tx, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several new memories in one transaction, each with the arguments of ``remember``. All or none."""
+    for item in items:
+        check(remember, item)
+    return [remember(tx, **item) for item in items]
 
 
 def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int | None = None) -> dict[str, Any]:

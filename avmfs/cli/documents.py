@@ -1,0 +1,188 @@
+"""avm history, diff, links, link, tag, changes, delta, savings, index."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from avmfs.cli.main import Command, CommandGroup
+from avmfs.cli.session import door, show
+from avmfs.errors import Invalid
+from avmfs.opening import read_all
+from avmfs.rpc.client import Door
+
+
+@click.command("history", cls=Command)
+@click.argument("path")
+@click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
+@click.option("--read", "number", metavar="VERSION", help="Print the file as it was: a number, or an ISO 8601 time.")
+@click.pass_context
+def history_(ctx: click.Context, path: str, limit: int, number: str | None) -> None:
+    """The versions of a file, newest first; or the file as it was."""
+    with door(ctx) as memory:
+        if number is not None:
+            _old(ctx, memory, path, number)
+            return
+        found = memory.call("history", path=path, limit=limit)
+        lines = [
+            f"v{each['version']}  {each['at'][:16].replace('T', ' ')}  {each['author']}  {each['size']} bytes\n"
+            for each in found["versions"]
+        ]
+        more = found["total"] - len(found["versions"])
+        text = "".join([*lines, *([f"({more} older ones: --limit)\n"] if more else [])]) or "(no versions)\n"
+        show(ctx, {name: found[name] for name in ("path", "versions", "total")}, text)
+
+
+def _old(ctx: click.Context, memory: Door, path: str, named: str) -> None:
+    number = named.removeprefix("v")
+    said: dict[str, Any] = {"number": int(number)} if number.isdecimal() and len(number) < 16 else {"at": named}
+    data, more, found = b"", True, {}
+    while more:
+        found = memory.call("version", path=path, offset=len(data), **said)
+        data, more = data + found["data"], found["more"]
+    value = {name: found[name] for name in ("path", "version", "at", "author", "size")}
+    text = data.decode("utf-8", "surrogateescape")
+    show(ctx, {**value, "content": data.decode("utf-8", "replace")}, text, prose=False)
+
+
+@click.command("diff", cls=Command)
+@click.argument("path")
+@click.argument("older", required=False)
+@click.argument("newer", required=False)
+@click.pass_context
+def diff_(ctx: click.Context, path: str, older: str | None, newer: str | None) -> None:
+    """The unified diff between two versions of a file: 3 or v3; OLDER is the last but one, NEWER the last."""
+    with door(ctx) as memory:
+        head = memory.call("history", path=path, limit=1)["versions"]
+        newest = head[0]["version"] if head else 0
+        after = newest if newer is None else _version(newer)
+        before = max(after - 1, 0) if older is None else _version(older)
+        found = memory.call("history", path=path, limit=1, older=before, newer=after)
+        value = {"path": found["path"], "older": before, "newer": after, "diff": found["diff"]}
+        show(ctx, value, found["diff"])
+
+
+def _version(text: str) -> int:
+    number = text.removeprefix("v")
+    if not (number.isdecimal() and len(number) < 16):
+        raise Invalid(f"version {text!r}: expected a number, as avm history shows them")
+    return int(number)
+
+
+@click.command("links", cls=Command)
+@click.argument("path")
+@click.pass_context
+def links_(ctx: click.Context, path: str) -> None:
+    """Links from a file (->) and to it (<-), with their types."""
+    with door(ctx) as memory:
+        found = memory.call("links", path=path)
+        lines = (
+            f"{'->' if each['direction'] == 'out' else '<-'} {each['path']} ({each['type']})\n"
+            for each in found["links"]
+        )
+        show(ctx, found, "".join(lines) or "(no links)\n")
+
+
+@click.command("link", cls=Command)
+@click.argument("source")
+@click.argument("target")
+@click.argument("type", required=False)
+@click.option("--remove", "-r", is_flag=True, help="Take the link away; without TYPE those of every type.")
+@click.pass_context
+def link_(ctx: click.Context, source: str, target: str, type: str | None, remove: bool) -> None:
+    """Link the file SOURCE to TARGET. TYPE is a word such as follows or derived.  [default: related]"""
+    with door(ctx) as memory:
+        made = memory.call("link", path=source, target=target, type=type, remove=remove)
+        sign = "no longer" if remove else "->"
+        show(ctx, made, f"{made['path']} {sign} {made['target']} ({made['type'] or 'any type'})\n")
+
+
+@click.command("tag", cls=Command)
+@click.argument("path", default="/")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", "-r", "remove", multiple=True, metavar="TAG", help="Take this one away.")
+@click.option("--clear", is_flag=True, help="Take all others away.")
+@click.pass_context
+def tag_(ctx: click.Context, path: str, tags: tuple[str, ...], remove: tuple[str, ...], clear: bool) -> None:
+    """Add TAGS to the file PATH and print what it has; of a directory: how often each tag occurs below it."""
+    with door(ctx) as memory:
+        if tags or remove or clear or (counts := _counts(memory, path)) is None:
+            add = [each for given in tags for each in given.split(",")]
+            found = memory.call("tag", path=path, add=add, remove=[*remove], clear=clear)
+            show(ctx, found, f"{','.join(found['tags'])}\n" if found["tags"] else "(no tags)\n")
+        else:
+            lines = (f"{count:>5}  {name}\n" for name, count in counts.items())
+            show(ctx, {"path": path, "tags": counts}, "".join(lines) or "(no tags)\n")
+
+
+def _counts(memory: Door, path: str) -> dict[str, int] | None:
+    """Of a directory; None for a file."""
+    try:
+        return dict(memory.call("tags", path=path)["tags"])
+    except Invalid:
+        return None
+
+
+@click.command("changes", cls=Command)
+@click.argument("path", default="/memory")
+@click.option("--minutes", "-m", type=float, help="Only of the last minutes.")
+@click.option("--since", metavar="TIME", help="Only after this ISO 8601 time, or after a seq.")
+@click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
+@click.pass_context
+def changes_(ctx: click.Context, path: str, minutes: float | None, since: str | None, limit: int) -> None:
+    """Which files below PATH were added, changed, moved or removed, by whom and when; newest first."""
+    with door(ctx) as memory:
+        found = memory.call("recent", path=path, minutes=minutes, since=since, limit=limit)
+        lines = [
+            f"{each['at'][:16].replace('T', ' ')}  {each['author']}  {each['status']}  {each['path']}"
+            f"{'' if each['was'] is None else ' (was ' + each['was'] + ')'}\n"
+            for each in found["changes"]
+        ]
+        if found["more"]:
+            lines.append("(older ones left out: --limit)\n")
+        show(ctx, found, "".join(lines) or "(no changes)\n")
+
+
+@click.command("delta", cls=Command)
+@click.argument("path", default="/memory")
+@click.option("--peek", is_flag=True, help="Leave the mark where it is: the same again next time.")
+@click.pass_context
+def delta_(ctx: click.Context, path: str, peek: bool) -> None:
+    """What is new in a file or directory since you last asked, and remember that you have seen it."""
+    with door(ctx) as memory:
+        found = memory.call("delta", path=path, peek=peek)
+        show(ctx, found, found["text"])
+
+
+@click.command("savings", cls=Command)
+@click.pass_context
+def savings_(ctx: click.Context) -> None:
+    """Tokens that your recalls gave, against the files they were drawn from."""
+    with door(ctx) as memory:
+        text = read_all(memory, "/:savings").decode()
+        show(ctx, json.loads(text), text)
+
+
+@click.group("index", cls=CommandGroup)
+def index_() -> None:
+    """The search index."""
+
+
+@index_.command("status", cls=Command)
+@click.argument("path", default="/")
+@click.pass_context
+def index_status_(ctx: click.Context, path: str) -> None:
+    """How many files below PATH can be found by words and by meaning already, and by which model."""
+    with door(ctx) as memory:
+        found = memory.call("index_status", path=path)
+        waiting = found["waiting"]
+        model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
+        state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
+        text = (
+            f"files    {found['files']}\n"
+            f"words    {found['files'] - waiting['words']} indexed, {waiting['words']} wait\n"
+            f"vectors  {waiting['vectors']} files wait\nmodel    {model}{state}\n"
+        )
+        show(ctx, found, text)

@@ -1,0 +1,43 @@
+"""What a person can do about an error: one line below its message, or nothing.
+
+Owns the advice. It depends on the kind of error and on the command alone, never on what a store holds: an invisible
+file and a missing one get the same words. Loaded when something went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from avmfs.errors import AvmError, Busy, Denied, Exists, IsDirectory, NotDirectory, NotFound, StoreFailed
+
+_NOT_ON_FILES = frozenset({"tell", "index", "mount", "playground", "bench", "warmup", "config", "init", "doctor"})
+
+
+def hint(error: Exception, arguments: Sequence[str]) -> str | None:
+    """Advice on an error of the command line ``arguments``; None where the message says it all."""
+    command = _command(arguments)
+    if not isinstance(error, AvmError):
+        return "avm config check looks at both files" if type(error).__name__ == "ConfigError" else None
+    if isinstance(error, IsDirectory):
+        return {"rm": "avm rm -r removes it with all below it"}.get(command, "avm ls lists it, avm tree shows it whole")
+    if isinstance(error, NotDirectory):
+        return "a name on the way is a file: avm ls shows what is there"
+    if isinstance(error, NotFound):
+        if command == "tell":
+            return "avm ls /tell lists who can be told"
+        if command in ("history", "diff"):
+            return "avm history shows which versions are kept"
+        return None if command in _NOT_ON_FILES else "avm ls and avm tree show what there is; avm search finds by words"
+    if isinstance(error, Denied):
+        return "avm read PATH:shared says who may; /private and /shared are for everybody's own and common files"
+    if isinstance(error, Exists):
+        return "leave out --new to replace it" if command == "write" else None
+    if isinstance(error, Busy):
+        return "try again; avm-daemon status and avm doctor say how it is"
+    return "avm doctor looks for the reason" if isinstance(error, StoreFailed) else None
+
+
+def _command(arguments: Sequence[str]) -> str:
+    from avmfs.cli.main import COMMANDS
+
+    return next((each for each in arguments if each in COMMANDS), "")

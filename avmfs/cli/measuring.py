@@ -1,0 +1,98 @@
+"""avm bench: what this machine does, with a store of its own in a temporary folder.
+
+Owns the quick measurement. Nothing of the user's store is touched. Figures are of the API in this process, without
+a daemon and without a mount; the full benchmarks, with baselines, are in benchmarks/.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from avmfs.cli.main import CommandGroup
+from avmfs.cli.session import show, working
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``median_ms`` and ``p99_ms`` of one operation; ``per_second`` counts what it works on (notes of a batch)."""
+
+    operation: str
+    n: int
+    median_ms: float
+    p99_ms: float
+    per_second: float
+
+
+@click.group("bench", cls=CommandGroup, invoke_without_command=True)
+@click.option("--notes", "-n", default=100, show_default=True, type=click.IntRange(10, 5000), help="How many of each.")
+@click.option("--disk", metavar="DIR", default=None, help="Where the temporary store lies.  [default: beside yours]")
+@click.pass_context
+def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
+    """Measure writes, reads, lists and searches with a temporary store; takes some seconds."""
+    if ctx.invoked_subcommand is not None:
+        return
+    import os
+
+    from avmfs.opening import located
+
+    beside = located(os.environ, ctx.obj.db, ctx.obj.config).data_dir
+    place = disk if disk is not None else str(beside) if beside.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="avm-bench-", dir=place) as folder, working(f"{notes} of each"):
+        found = measure(Path(folder), notes)
+    lines = [f"{'operation':<22}  {'N':>5}  {'median ms':>9}  {'p99 ms':>8}  {'per second':>10}\n"]
+    lines += [
+        f"{each.operation:<22}  {each.n:>5}  {each.median_ms:>9.3f}  {each.p99_ms:>8.3f}  {each.per_second:>10,.0f}\n"
+        for each in found
+    ]
+    show(ctx, [asdict(each) for each in found], "".join(lines))
+
+
+def measure(folder: Path, notes: int) -> list[Figure]:
+    """Figures of a store in ``folder``, which is the caller's to remove."""
+    from avmfs.avm import AVM
+
+    (folder / "config.yaml").write_text("embedding: {enabled: false}\n")
+    environ = {f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
+    with AVM(folder / "bench.db", agent="bench", environ=environ, embeddings=False) as avm:
+        memory = avm.agent_memory()
+        text = [
+            f"note {i}: the {_word(i)} of the {_word(i * 7)} meets {_word(i * 13)} on day {i}" for i in range(notes)
+        ]
+        memory.remember("warms up")
+        memory.recall("warms up"), memory.stats(), avm.list("/private")
+        batch = [f"batch {each}" for each in text]
+        return [
+            _timed("remember", notes, lambda i: memory.remember(text[i])),
+            _timed("write", notes, lambda i: avm.write(f"/private/w/{i}.md", text[i])),
+            _timed("batch_remember", 1, lambda i: memory.batch_remember(batch), each=notes),
+            _timed("read", notes, lambda i: avm.read(f"/private/w/{i}.md")),
+            _timed("list", notes, lambda i: avm.list("/private/w")),
+            _timed("stats", notes, lambda i: memory.stats()),
+            _timed("recall (by words)", notes, lambda i: memory.recall(f"{_word(i)} {_word(i * 7)}")),
+        ]
+
+
+_SYLLABLES = ("ka", "lo", "mi", "ru", "te", "sa", "no", "vi", "de", "pu")
+
+
+def _word(number: int) -> str:
+    """A word that only some notes have."""
+    return "".join(_SYLLABLES[int(digit)] for digit in f"{number * 7919 % 1000:03}")
+
+
+def _timed(operation: str, times: int, do: Callable[[int], object], each: int = 1) -> Figure:
+    took = []
+    for number in range(times):
+        before = time.perf_counter()
+        do(number)
+        took.append((time.perf_counter() - before) * 1000)
+    took.sort()
+    p99 = took[min(len(took) - 1, int(len(took) * 0.99))]
+    return Figure(operation, times * each, statistics.median(took), p99, times * each * 1000 / sum(took))

@@ -1,0 +1,170 @@
+"""avm mount: one agent's memory as files, for as long as the command runs.
+
+Owns the one-mount daemon. A mount needs the store's lock, a writer and an index, and other commands have to go on
+working meanwhile: so this is a supervisor of its own, in a process of its own, with a mounts.yaml of one entry. Other
+commands find it by the store's lock, as they find any daemon. It is started as a program, since it stands right of this
+layer. SIGTERM, SIGINT and the end of this command unmount.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from avmfs_config import check_agent_id
+
+from avmfs.cli.main import Command
+from avmfs.cli.session import show
+from avmfs.errors import Busy, Invalid, StoreFailed
+from avmfs.opening import located
+from avmfs.store.lock import StoreLock
+
+START_S = 90.0
+_DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
+
+
+@click.command("mount", cls=Command)
+@click.argument("who", metavar="AGENT")
+@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.option("--background", "-b", is_flag=True, help="Return once it is mounted; avm-daemon stop unmounts.")
+@click.option("--read-only", is_flag=True, help="Refuse every change.")
+@click.option("--strict", is_flag=True, help="The kernel keeps nothing (coherence: strict).")
+@click.pass_context
+def mount_(
+    ctx: click.Context, who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool
+) -> None:  # fmt: skip
+    """Mount the memory of AGENT at MOUNTPOINT until Ctrl-C, without a daemon and without mounts.yaml.
+
+    Other avm commands go on working meanwhile. Where a daemon runs already, avm-daemon add AGENT MOUNTPOINT adds a
+    mount to it.
+    """
+    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    try:
+        name = check_agent_id(who)
+    except ValueError as e:
+        raise Invalid(str(e)) from None
+    holder = StoreLock(where.database).holder()
+    if holder is not None:
+        raise Busy(f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint}", str(where.database))
+    target = Path(os.path.abspath(mountpoint))
+    entry = {
+        "mountpoint": str(target), "agent_id": name, "read_only": read_only,
+        "coherence": "strict" if strict else "close-to-open",
+    }  # fmt: skip
+    where.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    listing = where.runtime_dir / "mount.yaml"
+    environ = {
+        **os.environ, "AVM_MOUNTS": str(listing), "AVM_DB": str(where.database),
+        "AVM_CONFIG": str(where.config_file), "AVM_RUNTIME_DIR": str(where.runtime_dir),
+    }  # fmt: skip
+    _write_private(listing, json.dumps({"mounts": [entry]}))
+
+    def told() -> None:
+        how = "avm-daemon stop unmounts" if background else "Ctrl-C unmounts"
+        value = {"agent": name, "mountpoint": str(target)}
+        show(ctx, value, f"{name} is mounted at {target}; {how}\n")
+        sys.stdout.flush()
+
+    if background:
+        done = subprocess.run([*_DAEMON, "--daemon"], env=environ, capture_output=True, text=True, check=False)
+        problem = done.stderr.strip()
+        if done.returncode or problem:
+            if not done.returncode:
+                subprocess.run([*_DAEMON[:-1], "stop"], env=environ, capture_output=True, check=False)
+            raise StoreFailed(_reason(problem))
+        told()
+    else:
+        try:
+            _serve(where.runtime_dir, environ, told)
+        finally:
+            listing.unlink(missing_ok=True)
+
+
+def _serve(runtime_dir: Path, environ: dict[str, str], ready: Callable[[], None]) -> None:
+    """Run the supervisor until it ends; what this process is told to do, it is told. It says by the protocol of
+    systemd (sd_notify) when the mount is there."""
+    wake, woken = socket.socketpair()
+    woken.setblocking(False)
+    before = [
+        (number, signal.signal(number, lambda number, frame: None))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    ]
+    old = signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+    address = runtime_dir / "mount.notify"
+    address.unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as said, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(os.fspath(address))
+        child = subprocess.Popen(
+            _DAEMON, env={**environ, "NOTIFY_SOCKET": os.fspath(address)}, stdin=subprocess.DEVNULL, stderr=said,
+            start_new_session=True, preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+        )  # fmt: skip
+        try:
+            with selectors.DefaultSelector() as selector:
+                for source in (wake, notices):
+                    selector.register(source, selectors.EVENT_READ)
+                _watch(child, selector, wake, notices, ready)
+            if child.returncode:
+                said.seek(0)
+                raise StoreFailed(_reason(said.read().decode(errors="replace")))
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                child.wait(30)
+            address.unlink(missing_ok=True)
+            for each in (wake, woken):
+                each.close()
+            signal.set_wakeup_fd(old)
+            for number, handler in before:
+                signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes the supervisor: a command killed by -9 takes its mount with it (prctl(2),
+    PR_SET_PDEATHSIG). There is no thread yet that could hold a lock across the fork."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)
+
+
+def _watch(
+    child: subprocess.Popen[bytes], selector: selectors.BaseSelector, wake: socket.socket, notices: socket.socket,
+    ready: Callable[[], None],
+) -> None:  # fmt: skip
+    mounted, deadline = False, time.monotonic() + START_S
+    while child.poll() is None:
+        for key, _ in selector.select(0.2):
+            if key.fileobj is wake:
+                for number in wake.recv(64):
+                    child.send_signal(number if number == signal.SIGHUP else signal.SIGTERM)
+            elif b"READY=1" in (message := notices.recv(4096)) and not mounted:
+                mounted = b"1 of 1 mounts" in message
+                if not mounted:
+                    child.terminate()
+                    child.wait(30)
+                    raise StoreFailed(_reason(message.decode(errors="replace").partition("STATUS=")[2]))
+                ready()
+        if not mounted and time.monotonic() > deadline:
+            raise Busy(f"not mounted after {START_S:g} s")
+
+
+def _reason(log: str) -> str:
+    """The last thing that a daemon complained of."""
+    lines = [line for line in log.strip().splitlines() if line.strip()]
+    told = [line.removeprefix("avm-daemon: ") for line in lines if line.startswith("avm-daemon: ")]
+    return (told or lines or ["the mount did not come up"])[-1]
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(text)

@@ -1,0 +1,174 @@
+"""avm tree, browse, fetch, timeline, explore, graph, retrieve, synthesize."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from avmfs.cli.main import Command
+from avmfs.cli.session import door, names_of, show, words_of
+from avmfs.errors import NotFound
+
+
+@click.command("tree", cls=Command)
+@click.argument("path", default="/memory")
+@click.option("--depth", "-d", default=3, show_default=True, help="Levels, 1 to 16.")
+@click.option("--limit", "-n", default=1000, show_default=True, help="Entries in the JSON.")
+@click.pass_context
+def tree_(ctx: click.Context, path: str, depth: int, limit: int) -> None:
+    """Show the directories and files below PATH."""
+    with door(ctx) as memory:
+        found = memory.call("tree", path=path, depth=depth, limit=limit)
+        show(ctx, {name: found[name] for name in ("path", "entries", "more")}, found["text"])
+
+
+@click.command("browse", cls=Command)
+@click.argument("target", nargs=-1, required=True)
+@click.option("--depth", "-d", default=1, show_default=True, help="Levels below a directory, 1 to 16.")
+@click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
+@click.pass_context
+def browse_(ctx: click.Context, target: tuple[str, ...], depth: int, limit: int) -> None:
+    """Look before reading: a directory level by level, or one line for each answer to a question.
+
+    TARGET beginning with / is a directory; anything else is a question (- reads it from stdin). Read what you chose
+    with avm fetch.
+    """
+    asked = words_of(target)
+    with door(ctx) as memory:
+        if asked.startswith("/"):
+            found = memory.call("tree", path=asked, depth=depth, limit=limit)
+            places = [{**each, "handle": None, "relevance": None, "summary": ""} for each in found["entries"]]
+            more, degraded, text = found["more"], None, found["text"]
+        else:
+            found = memory.call("search", q=asked, limit=limit)
+            places = [{**hit, "kind": "file", "depth": 0} for hit in found["hits"]]
+            more, degraded, text = False, found["degraded"], _hits(found)
+        keys = ("path", "kind", "depth", "handle", "relevance", "summary")
+        shown = [{key: place[key] for key in keys} for place in places]
+        show(ctx, {"places": shown, "more": more, "degraded": degraded}, text)
+
+
+def _hits(found: Mapping[str, Any]) -> str:
+    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
+    lines = (f"{hit['handle']}  [{hit['relevance']:.2f}]  {hit['path']}  {hit['summary']}\n" for hit in found["hits"])
+    return notice + ("".join(lines) or "(nothing found)\n")
+
+
+@click.command("fetch", cls=Command)
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--max-bytes", "-b", default=50_000, show_default=True, help="Of each; longer ones are cut.")
+@click.pass_context
+def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int) -> None:
+    """Print several files at once, by path or handle (@k7f2); - reads the names from stdin, one a line.
+
+    Exits 1 when one of them cannot be read; the others are printed all the same.
+    """
+    wanted = names_of(targets)
+    with door(ctx) as memory:
+        items, missing = [], []
+        for at in range(0, len(wanted), 50):
+            found = memory.call("fetch", targets=wanted[at : at + 50], max_bytes=max_bytes)
+            items += found["items"]
+            missing += found["missing"]
+        text = "".join(
+            f"=== {each['path']}{' (cut)' if each['more'] else ''}\n"
+            f"{each['data'].decode('utf-8', 'surrogateescape').rstrip()}\n\n"
+            for each in items
+        )
+        shown = [
+            {"path": each["path"], "content": each["data"].decode("utf-8", "replace"), "more": each["more"]}
+            for each in items
+        ]
+        show(ctx, {"items": shown, "missing": missing}, text, prose=False)
+        if missing:
+            raise NotFound("; ".join(f"{each['target']}: {each['reason']}" for each in missing))
+
+
+@click.command("timeline", cls=Command)
+@click.argument("path", default="/memory")
+@click.option("--days", default=7.0, show_default=True, help="How far back.")
+@click.option("--limit", "-n", default=100, show_default=True, help="At most so many.")
+@click.pass_context
+def timeline_(ctx: click.Context, path: str, days: float, limit: int) -> None:
+    """What was noted below PATH in the last days, newest first."""
+    with door(ctx) as memory:
+        found = memory.call("timeline", path=path, days=days, limit=limit)
+        show(ctx, {"notes": found["notes"], "more": found["more"]}, found["text"])
+
+
+@click.command("explore", cls=Command)
+@click.argument("path")
+@click.option("--depth", "-d", default=2, show_default=True, help="Links away, 1 to 5.")
+@click.pass_context
+def explore_(ctx: click.Context, path: str, depth: int) -> None:
+    """What the file PATH is linked with, hop by hop."""
+    with door(ctx) as memory:
+        found = memory.call("explore", path=path, depth=depth)
+        show(ctx, {"path": found["path"], "hops": found["hops"]}, found["text"])
+
+
+@click.command("graph", cls=Command)
+@click.argument("path", default="/memory")
+@click.option(
+    "--format", "-f", "shape", type=click.Choice(["text", "dot", "mermaid"]), default="text", show_default=True
+)
+@click.option("--limit", "-n", default=1000, show_default=True, help="Files looked at.")
+@click.pass_context
+def graph_(ctx: click.Context, path: str, shape: str, limit: int) -> None:
+    """The links between files below PATH, as lines, for Graphviz or for Mermaid."""
+    with door(ctx) as memory:
+        found = memory.call("graph", path=path, limit=limit)
+        show(ctx, found, _SHAPES[shape](found), prose=shape == "text")
+
+
+def _as_text(found: Mapping[str, Any]) -> str:
+    lines = [f"{edge['source']} -[{edge['type']}]-> {edge['target']}\n" for edge in found["edges"]] or ["(no links)\n"]
+    return "".join([*lines, *([f"({found['more']} files not looked at: --limit)\n"] if found["more"] else [])])
+
+
+def _as_dot(found: Mapping[str, Any]) -> str:
+    lines = [
+        f"  {json.dumps(edge['source'])} -> {json.dumps(edge['target'])} [label={json.dumps(edge['type'])}];\n"
+        for edge in found["edges"]
+    ]
+    return "digraph memory {\n  rankdir=LR;\n" + "".join(lines) + "}\n"
+
+
+def _as_mermaid(found: Mapping[str, Any]) -> str:
+    names = {path: f"n{number}" for number, path in enumerate(found["nodes"])}
+    nodes = [f"  {name}[{json.dumps(path).replace('&', '&amp;')}]\n" for path, name in names.items()]
+    edges = [f"  {names[edge['source']]} -->|{edge['type']}| {names[edge['target']]}\n" for edge in found["edges"]]
+    return "graph LR\n" + "".join(nodes + edges)
+
+
+_SHAPES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "text": _as_text, "dot": _as_dot, "mermaid": _as_mermaid,
+}  # fmt: skip
+
+
+@click.command("retrieve", cls=Command)
+@click.argument("query", nargs=-1, required=True)
+@click.option("--limit", "-n", default=10, show_default=True, help="Hits.")
+@click.option("--depth", "-d", default=1, show_default=True, help="Links away from them, 0 to 5.")
+@click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
+@click.pass_context
+def retrieve_(ctx: click.Context, query: tuple[str, ...], limit: int, depth: int, under: str) -> None:
+    """Like search, with what the hits are linked with (- reads QUERY from stdin)."""
+    with door(ctx) as memory:
+        found = memory.call("retrieve", q=words_of(query), limit=limit, depth=depth, under=under)
+        show(ctx, {name: found[name] for name in ("hits", "linked", "degraded")}, found["text"])
+
+
+@click.command("synthesize", cls=Command)
+@click.argument("query", nargs=-1, required=True)
+@click.option("--path", default="/", help="From this file and what it is linked with, or from below this directory.")
+@click.option("--sentences", "-n", default=12, show_default=True, help="At most so many.")
+@click.pass_context
+def synthesize_(ctx: click.Context, query: tuple[str, ...], path: str, sentences: int) -> None:
+    """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
+    with door(ctx) as memory:
+        found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
+        show(ctx, found, found["text"] or "(nothing relevant)\n")

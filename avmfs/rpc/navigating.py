@@ -1,0 +1,201 @@
+"""Methods of the door for finding one's way without a keyword, and along links: tree, timeline, explore, graph, and
+retrieve, synthesize, fetch.
+
+Owns the plain values; texts are the views' own where there is a view. Called through the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from avmfs import paths
+from avmfs.agents import graph as links
+from avmfs.agents import mail
+from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.rpc import files, finding
+from avmfs.rpc.methods import method
+from avmfs.store.protocol import Reader
+from avmfs.views import registry
+from avmfs.views.timeline import noted
+
+FETCHED = 50  # targets of one fetch
+FETCH_BYTES = 1024 * 1024  # of each
+REACHED = 1000  # files that one walk along links tells
+
+
+@method
+def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: int = 1000) -> dict[str, Any]:
+    """The shape of a directory. {"path", "text", "entries": [{"path", "kind", "depth"}], "more"}: in the order of the
+    text, ``depth`` from 1; ``more``: there are more than ``limit``."""
+    _within("limit", limit, 10_000)
+    text = _view(memory, path, "tree", depth=depth)
+    with memory.reading() as reader:
+        node = _directory(memory, reader, path)
+        top = reader.path(node.id)
+        found: list[dict[str, Any]] = []
+        waiting = [(node, top, 0)]
+        while waiting and len(found) <= limit:
+            here, name, level = waiting.pop()
+            if level:
+                found.append({"path": paths.text(name), "kind": here.kind.name.lower(), "depth": level})
+            if here.kind is Kind.DIRECTORY and level < depth:
+                below = sorted(reader.children(here.id), key=lambda n: (n.kind is not Kind.DIRECTORY, n.name))
+                waiting += [(child, name.rstrip(b"/") + b"/" + child.name, level + 1) for child in reversed(below)]
+    return {"path": paths.text(top), "text": text, "entries": found[:limit], "more": len(found) > limit}
+
+
+@method
+def timeline(memory: Memory, path: str = "/memory", days: float = 7.0, limit: int = 100) -> dict[str, Any]:
+    """Notes by time, newest first. {"text", "notes": [{"path", "handle", "author", "at", "line"}], "more"}."""
+    text = _view(memory, path, "timeline", days=days, limit=limit)
+    with memory.reading() as reader:
+        node = _directory(memory, reader, path)
+        under = reader.path(node.id)
+    found, total = noted(memory, under, days, limit)
+    notes = [
+        {
+            "path": paths.text(each.path), "handle": f"@{each.handle}", "author": each.author,
+            "at": mail.iso(each.at), "line": each.line,
+        }
+        for each in found
+    ]  # fmt: skip
+    return {"text": text, "notes": notes, "more": max(0, total - len(notes))}
+
+
+@method
+def explore(memory: Memory, path: str, depth: int = 2) -> dict[str, Any]:
+    """What a file is linked with, hop by hop. {"path", "text", "hops": [[{"path", "type", "direction", "via"}]]}."""
+    _within("depth", depth, 5)
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        here = reader.path(reader.node(node.id).id)
+        found = links.hops(reader, [here], depth, REACHED)
+    lines = [f"## Starting from: {paths.printable(here)}"]
+    for number, steps in enumerate(found, 1):
+        lines.append(f"### Hop {number}")
+        lines += [f"  {'->' if each.outgoing else '<-'} [{each.type}] {paths.printable(each.path)}" for each in steps]
+    text = "\n".join(lines if found else [*lines, "(no links)"]) + "\n"
+    return {"path": paths.text(here), "text": text, "hops": [_steps(steps) for steps in found]}
+
+
+@method
+def retrieve(memory: Memory, q: str, limit: int = 10, depth: int = 1, under: str = "/") -> dict[str, Any]:
+    """A search, and what the hits are linked with: search()'s {"text", "hits", "degraded"} and "linked": [{"path",
+    "type", "direction", "via"}]."""
+    if not 0 <= depth <= 5:
+        raise Invalid(f"depth {depth}: expected 0 to 5")
+    found: dict[str, Any] = finding.search(memory, q, limit=limit, under=under)
+    with memory.reading() as reader:
+        steps = links.hops(reader, [paths.raw(hit["path"]) for hit in found["hits"]], depth, REACHED)
+    linked = [step for hop in steps for step in hop]
+    if linked:
+        lines = (f"  {'->' if each.outgoing else '<-'} [{each.type}] {paths.printable(each.path)}" for each in linked)
+        found["text"] += "linked:\n" + "".join(f"{line}\n" for line in lines)
+    return {**found, "linked": _steps(linked)}
+
+
+@method
+def synthesize(memory: Memory, q: str, path: str = "/", sentences: int = 12) -> dict[str, Any]:
+    """What several memories say on a question, cited. {"q", "path", "text"}; ``text`` is empty when nothing is."""
+    text = _view(memory, path, "synthesis", q=q, sentences=sentences)
+    return {"q": q, "path": path, "text": "" if text.endswith("(nothing relevant)\n") else text}
+
+
+@method
+def graph(memory: Memory, path: str = "/memory", limit: int = 1000) -> dict[str, Any]:
+    """The files below a directory and the links that lead from them. {"path", "nodes": [path], "edges": [{"source",
+    "target", "type"}], "more"}: ``nodes`` are those with a link, their targets included; ``more`` files were left
+    unread for ``limit``."""
+    _within("limit", limit, 10_000)
+    with memory.reading() as reader:
+        node = _directory(memory, reader, path)
+        entries, total = reader.listing(node.id, limit=limit, offset=0, query="")
+        found = links.edges(reader, (entry for entry, _ in entries))
+        top = reader.path(node.id)
+    nodes = sorted({name for edge in found for name in (edge.source, edge.target)})
+    told = [{"source": paths.text(e.source), "target": paths.text(e.target), "type": e.type} for e in found]
+    more = max(0, total - len(entries))
+    return {"path": paths.text(top), "nodes": [paths.text(name) for name in nodes], "edges": told, "more": more}
+
+
+@method
+def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str, Any]:
+    """What is new in a file or below a directory since this agent's mark, which then moves unless it is a ``peek``.
+    {"path", "changed", "text"}."""
+    rendered, where = _rendered(memory, path, "delta", {"peek": "1" if peek else "0"})
+    if rendered.at_end is not None:
+        rendered.at_end()
+    text = rendered.data.decode("utf-8", "surrogateescape")
+    return {"path": where, "changed": text != "(no changes)\n", "text": text}
+
+
+@method
+def fetch(memory: Memory, targets: list[str], max_bytes: int = 50_000) -> dict[str, Any]:
+    """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more"}], "missing":
+    [{"target", "reason"}]}; ``more``: cut at ``max_bytes``."""
+    if len(targets) > FETCHED:
+        raise Invalid(f"{len(targets)} targets: at most {FETCHED} at a time")
+    _within("max_bytes", max_bytes, FETCH_BYTES)
+    items: list[dict[str, Any]] = []
+    missing: list[dict[str, str]] = []
+    for target in targets:
+        try:
+            data = files.read(memory, target, limit=max_bytes + 1, banner=False)["data"]
+            where = _path_of(memory, target)
+        except AvmError as e:
+            missing.append({"target": target, "reason": e.reason})
+        else:
+            items.append({"target": target, "path": where, "data": data[:max_bytes], "more": len(data) > max_bytes})
+    return {"items": items, "missing": missing}
+
+
+def _path_of(memory: Memory, target: str) -> str:
+    """Where a handle leads; a view keeps the name that it was asked for by."""
+    with memory.reading() as reader:
+        try:
+            return paths.text(reader.path(memory.resolve(reader, target).id))
+        except (NotFound, NotDirectory):
+            return target
+
+
+def _view(memory: Memory, path: str, name: str, **query: Any) -> str:
+    """The text of a view."""
+    rendered, _ = _rendered(memory, path, name, {key: str(value) for key, value in query.items()})
+    return rendered.data.decode("utf-8", "surrogateescape")
+
+
+def _rendered(memory: Memory, path: str, name: str, query: dict[str, str]) -> tuple[registry.Rendered, str]:
+    """A view of a node, without the banner of urgent mail (doors show that apart), and the node's path."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        where = reader.path(node.id)
+    found = registry.find(name, node)
+    if found is None:
+        raise Invalid(f"there is no :{name} of it", path)
+    return found.render(registry.Context(replace(memory, quiet=True), node, where), query), paths.text(where)
+
+
+def _directory(memory: Memory, reader: Reader, path: str) -> Node:
+    node = memory.resolve(reader, path)
+    if node.kind is not Kind.DIRECTORY:
+        raise Invalid("not a directory", path)
+    return node
+
+
+def _steps(steps: Iterable[links.Step]) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": paths.text(each.path), "type": each.type, "direction": "out" if each.outgoing else "in",
+            "via": paths.text(each.via),
+        }
+        for each in steps
+    ]  # fmt: skip
+
+
+def _within(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise Invalid(f"{name} {value}: expected 1 to {most}")

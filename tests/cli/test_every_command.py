@@ -1,0 +1,455 @@
+"""Every command with good and with bad input, as text and as JSON. A command without rows here fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mount_world import World, until
+from shells import LIMIT_S, QuickShell, Shell, environment
+
+from avmfs.cli import colour
+from avmfs.cli.main import COMMANDS
+from avmfs.store.lock import StoreLock
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+
+
+@dataclass(frozen=True)
+class Good:
+    """``keys``: of the JSON object that it prints, or of the first of a list of objects; None: not looked at."""
+
+    line: str
+    says: str = ""
+    keys: str | None = None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Bad:
+    line: str
+    code: int
+    says: str
+    data: bytes | None = None
+
+
+ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor")
+A, B = "/shared/e/a.md", "/shared/e/b.md"
+ROWS: dict[str, list[Good | Bad]] = {
+    "init": [
+        Good("init --dry-run --force", "avm-daemon start", "agents config_file mounts_file written"),
+        Bad("init 'BAD NAME'", 2, "agent id"),
+    ],
+    "read": [
+        Good(f"read {A}", "alpha", "content path"),
+        Good("read /:version", "avmfs"),
+        Bad("read /shared/e/none", 1, "avm ls"),
+        Bad("read /shared/e", 1, "avm ls"),
+    ],
+    "write": [
+        Good("write /shared/e/w.md text", "w.md v", "path version"),
+        Good("write /shared/e/s.md -", "s.md", data=b"x"),
+        Bad(f"write --new {A} x", 1, "--new"),
+        Bad("write /nowhere.md x", 1, "avm:"),
+    ],
+    "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
+    "ls": [
+        Good("ls /shared/e", "a.md", "kind mode mtime name size"),
+        Good("ls -l /shared/e", "rw"),
+        Bad("ls /shared/e/none", 1, "avm tree"),
+    ],
+    "mv": [
+        Good("mv -n /shared/e/a.md /shared/e/c.md", "->", "moved"),
+        Bad("mv /shared/e/none /shared/x", 1, "No such"),
+        Bad("mv /shared/e/a.md", 2, "Missing argument"),
+    ],
+    "rm": [
+        Good("rm -rn /shared/e", "a.md", "paths removed"),
+        Bad("rm /shared/e", 1, "rm -r"),
+        Bad("rm /shared/none", 1, "No such"),
+    ],
+    "search": [
+        Good("search alpha", "a.md", "degraded hits text"),
+        Good("search -", "a.md", data=b"alpha\n"),
+        Bad("search alpha -n 0", 2, "limit"),
+        Bad("search alpha --under /none", 1, "No such"),
+    ],
+    "semantic": [Good("semantic alpha", "semantic", "degraded hits text"), Bad("semantic", 2, "Missing argument")],
+    "recall": [
+        Good("recall alpha", "", "degraded items seq text tokens"),
+        Good("recall -", "", data=b"alpha"),
+        Bad("recall x -t 0", 2, "max_tokens"),
+        Bad("recall x --strategy none", 2, "strategy"),
+    ],
+    "remember": [
+        Good("remember 'kept in mind'", "kept-in-mind", "path"),
+        Good("remember -", "from", "path", b"from stdin"),
+        Bad("remember ' '", 2, "empty"),
+        Bad("remember x --importance 2", 2, "importance"),
+    ],
+    "tell": [
+        Good("tell @all hello", "sent #", "id"),
+        Bad("tell nobody-at-all x", 1, "avm ls /tell"),
+        Bad("tell @all x -p high", 2, "priority"),
+    ],
+    "inbox": [Good("inbox", "", None), Bad("inbox extra", 2, "unexpected")],
+    "stats": [
+        Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
+        Bad("stats /none", 1, "No such"),
+    ],
+    "tree": [
+        Good("tree /shared", "e/", "entries more path"),
+        Bad("tree /shared -d 0", 2, "depth"),
+        Bad(f"tree {A}", 2, ":tree"),
+    ],
+    "browse": [
+        Good("browse alpha", "a.md", "degraded more places"),
+        Good("browse /shared/e", "a.md", "degraded more places"),
+        Good("browse -", "a.md", data=b"alpha"),
+        Bad("browse", 2, "Missing argument"),
+        Bad("browse /none", 1, "No such"),
+    ],
+    "fetch": [
+        Good(f"fetch {A} {B}", "=== /memory/shared/e/a.md\nalpha", "items missing"),
+        Good("fetch -", "beta", data=f"{A}\n{B}\n".encode()),
+        Bad(f"fetch {A} -b 0", 2, "max_bytes"),
+    ],
+    "timeline": [
+        Good("timeline --days 1", "a.md", "more notes"),
+        Bad("timeline --days -1", 2, "days"),
+        Bad("timeline -n many", 2, "integer"),
+    ],
+    "explore": [
+        Good(f"explore {A}", "### Hop 1\n  -> [follows] /memory/shared/e/b.md", "hops path"),
+        Bad(f"explore {A} -d 6", 2, "depth"),
+        Bad("explore /none", 1, "No such"),
+    ],
+    "graph": [
+        Good("graph", f"a.md -[follows]-> /memory{B}", "edges more nodes path"),
+        Good("graph -f dot", "digraph"),
+        Good("graph /shared -f mermaid", "-->|follows|"),
+        Bad("graph -f png", 2, "png"),
+        Bad(f"graph {A}", 2, "directory"),
+    ],
+    "retrieve": [Good("retrieve alpha", "[follows]", "degraded hits linked"), Bad("retrieve x -d 9", 2, "depth")],
+    "synthesize": [
+        Good("synthesize 'first letter'", "", "path q text"),
+        Bad("synthesize x -n 0", 2, "sentences"),
+        Bad("synthesize x --path /none", 1, "No such"),
+    ],
+    "history": [
+        Good(f"history {A}", "v2", "path total versions"),
+        Good(f"history {A} --read 1", "first", "at author content path size version"),
+        Bad(f"history {A} --read 99", 1, "kept"),
+        Bad(f"history {A} --read soon", 2, "ISO 8601"),
+        Bad("history /shared/e", 1, "avm:"),
+    ],
+    "diff": [
+        Good(f"diff {A}", "+alpha", "diff newer older path"),
+        Good(f"diff {A} v1 v2", "-first"),
+        Bad(f"diff {A} x", 2, "version"),
+        Bad(f"diff {A} 7 9", 2, "no version v7"),
+    ],
+    "links": [Good(f"links {B}", "<- /memory/shared/e/a.md (follows)", "links path"), Bad("links /none", 1, "No such")],
+    "link": [
+        Good(f"link {A} {B} follows", "->", "path target type"),
+        Bad(f"link {A} /none", 1, "No such"),
+        Bad(f"link {A} {B} 'two words'", 2, "type"),
+        Bad(f"link {A} {A}", 2, "itself"),
+    ],
+    "tag": [
+        Good(f"tag {A} x,y -r y", "x", "path tags"),
+        Good("tag", "x", "path tags"),
+        Good(f"tag {B}", "(no tags)"),
+        Bad(f"tag {A} +bad", 2, "tag"),
+        Bad("tag /none", 1, "No such"),
+    ],
+    "changes": [
+        Good("changes -n 5", "a.md", "changes more seq"),
+        Bad("changes --since soon", 2, "since"),
+        Bad("changes -m x", 2, "float"),
+    ],
+    "delta": [Good("delta /shared/e --peek", "a.md", "changed path text"), Bad("delta /none", 1, "No such")],
+    "savings": [Good("savings", "recalls", "files given recalls saved whole"), Bad("savings x", 2, "unexpected")],
+    "index": [
+        Good("index status", "words", "dimension files model reason state waiting"),
+        Bad(f"index status {A}", 2, "directory"),
+        Bad("index nonsense", 2, "nonsense"),
+    ],
+    "config": [
+        Good("config", "search.max_tokens", "key source value"),
+        Good("config check", "ok", "ok problems"),
+        Bad("config --config /nowhere.yaml", 2, "nowhere.yaml"),
+    ],
+    "mount": [Bad("mount 'BAD NAME' /tmp/x", 2, "agent id"), Bad("mount alice", 2, "Missing argument")],
+    "playground": [Good("playground --words-only", "6. Messages", None), Bad("playground x", 2, "unexpected")],
+    "bench": [
+        Good("bench -n 10", "batch_remember", "median_ms n operation p99_ms per_second"),
+        Bad("bench -n 1", 2, "10<=x<=5000"),
+    ],
+    "warmup": [Bad("warmup", 1, "avm doctor")],
+    "doctor": [Bad("doctor x", 2, "unexpected")],
+    "completion": [Good("completion bash", "_AVM_COMPLETE", "script shell"), Bad("completion tcsh", 2, "tcsh")],
+}
+
+
+@pytest.fixture(scope="module", params=["daemon", "alone"])
+def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
+    shell: Shell
+    if request.param == "daemon":
+        world: World = request.getfixturevalue("world")
+        root, environ = world.root, {**world.environ, "LC_ALL": "C.UTF-8"}
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp")
+        request.addfinalizer(folder.cleanup)
+        root = Path(folder.name)
+        (root / "config").mkdir()
+        (root / "config/config.yaml").write_text(settings)
+        environ = environment(root)
+    quick = QuickShell(environ, root)
+    request.addfinalizer(quick.close)
+    shell = quick
+    for arguments in (
+        ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"),
+        ("write", B, "beta comes second\n"), ("link", A, B, "follows"),
+    ):  # fmt: skip
+        shell.run(*arguments)
+    yield shell
+
+
+def test_no_command_is_without_rows() -> None:
+    assert set(ROWS) == set(COMMANDS)
+    assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
+    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and in test_references
+    assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_the_shape_of_its_json_is_written_down(command: str) -> None:
+    """docs/guides/json.md has a line for it with every key that the rows below see."""
+    page = (Path(__file__).parents[2] / "docs/guides/json.md").read_text()
+    [shape] = [line for line in page.splitlines() if line.startswith("|") and f"`{command}`" in line.split("|")[1]]
+    for row in ROWS[command]:
+        if isinstance(row, Good) and row.keys is not None:
+            missing = [key for key in row.keys.split() if not re.search(rf"\b{key}\b", shape)]
+            assert missing == [], (row.line, missing)
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_good_and_bad_input(avm: Shell, command: str) -> None:
+    """As text where there is a daemon, as JSON without one: the doors themselves are compared elsewhere."""
+    as_json = not (Path(avm.environ["AVM_RUNTIME_DIR"]) / "avm.sock").exists()
+    if command in ALONE and not as_json:
+        pytest.skip("it does not ask the daemon")
+    for row in ROWS[command]:
+        arguments = shlex.split(row.line)
+        if isinstance(row, Bad):
+            if command in ALONE or not as_json:
+                said = avm.complaint(*arguments, code=row.code, data=row.data)
+                assert row.says in said and "Traceback" not in said, (row.line, said)
+            continue
+        if command in ALONE or not as_json:
+            out = avm.out(*arguments, data=row.data)
+            assert row.says in out and "\x1b" not in out, (row.line, out)
+        if as_json and row.keys is not None:
+            text = avm.out("--json", *arguments, data=row.data)
+            assert text.endswith("\n") and text.count("\n") == 1, row.line
+            value: Any = json.loads(text)
+            first = value[0] if isinstance(value, list) else value
+            assert " ".join(sorted(first)) == row.keys, row.line
+
+
+def test_fetch_prints_what_it_can_and_names_the_rest(avm: Shell) -> None:
+    done = avm.run("fetch", A, "/shared/e/none.md", code=1)
+    assert b"alpha" in done.stdout and b"none.md" in done.stderr
+    value = json.loads(avm.run("--json", "fetch", "/shared/e/none.md", code=1).stdout)
+    assert value["items"] == [] and value["missing"][0]["target"] == "/shared/e/none.md"
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_go(avm: Shell) -> None:
+    for name in ("one", "two/three"):
+        avm.run("write", f"/shared/dry/{name}", "x")
+    told = avm.out("rm", "-r", "--dry-run", "/shared/dry").splitlines()
+    base = "/memory/shared/dry"
+    assert told == [base, f"{base}/one", f"{base}/two", f"{base}/two/three"]
+    assert avm.out("mv", "/shared/dry/o", "/shared/dry/p", "-n") == f"{base}/one -> {base}/pne\n"
+    assert avm.out("ls", "/shared/dry") == "one\ntwo/\n"
+    assert json.loads(avm.out("--json", "rm", "-ry", "/shared/dry"))["removed"] == 4
+    avm.complaint("rm", "-n", "/", code=1)
+    avm.run("write", "/shared/dry1", "x"), avm.run("write", "/shared/dry2", "x")
+    avm.run("rm", "-", data=b"/shared/dry1\n/shared/dry2\n")
+    assert "dry" not in avm.out("ls", "/shared")
+
+
+def test_delta_tells_once(avm: Shell) -> None:
+    path = "/shared/told.md"
+    avm.run("write", path, "one\n")
+    assert avm.out("delta", path, agent="bob") == "one\n"
+    assert avm.out("delta", path, agent="bob") == "(no changes)\n"
+    avm.run("append", path, "two")
+    assert "+two" in avm.out("delta", path, "--peek", agent="bob") and "+two" in avm.out("delta", path, agent="bob")
+    assert json.loads(avm.out("--json", "delta", path, agent="bob"))["changed"] is False
+    assert "told.md" in avm.out("delta", "/shared", agent="carol")
+    assert avm.out("delta", "/shared/", agent="carol") == "(no changes)\n"
+
+
+def test_config_says_where_each_value_comes_from(alone: Shell) -> None:
+    config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
+    config.write_text("embedding: {enabled: false}\nsearch:\n  weights: {words: 0.5}\nuids: {1001: [alice]}\n")
+    found = {each["key"]: each for each in json.loads(alone.out("config", "--json", agent=None))}
+    assert found["embedding.enabled"] == {"key": "embedding.enabled", "value": False, "source": "config.yaml"}
+    assert found["embedding.model"]["source"] == "default" and found["search.weights.words"]["source"] == "config.yaml"
+    assert found["search.weights.cosine"]["source"] == "default" and found["uids.1001"]["source"] == "config.yaml"
+    assert found["paths.config_dir"]["source"] == "environment AVM_CONFIG_DIR"
+    named = {each["key"]: each for each in json.loads(alone.out("config", "--json", "--db", "/tmp/x.db", agent=None))}
+    assert named["paths.database"] == {"key": "paths.database", "value": "/tmp/x.db", "source": "option --db"}
+    config.write_text("search: {max_tokens: none}\n")
+    done = alone.run("config", "check", agent=None, code=1)
+    assert b"config.yaml: search.max_tokens" in done.stdout
+    assert "avm config check" in alone.complaint("ls", code=2)
+
+
+# --- on a terminal
+
+
+def on_a_terminal(shell: Shell, *arguments: str, typed: bytes = b"", **environ: str) -> tuple[int, str]:
+    """Exit code and what the terminal shows."""
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "avmfs.cli", *arguments], stdin=side, stdout=side, stderr=side,
+        env={**shell.environ, "AVM_AGENT": "alice", "TERM": "xterm", **environ},
+    )  # fmt: skip
+    os.close(side)
+    shown, deadline = b"", time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        ready = select.select([main], [], [], 0.2)[0]
+        try:
+            piece = os.read(main, 65536) if ready else b""
+        except OSError:  # the other end is closed
+            break
+        shown += piece
+        if typed and (b"[y/N]" in shown or b"Enter goes on" in shown):
+            os.write(main, typed)
+            typed = b""
+        if not piece and process.poll() is not None:
+            break
+    code = process.wait(LIMIT_S)
+    os.close(main)
+    return code, shown.decode(errors="replace")
+
+
+def test_colour_is_for_terminals_and_not_for_data(world: World) -> None:
+    shell = Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+    shell.run("write", A, "# Title\n")
+    shell.run("append", A, "more")
+    assert "\x1b[32m+more\x1b[0m" in on_a_terminal(shell, "diff", A)[1]
+    for arguments, environ in (
+        (("diff", A, "--no-color"), {}), (("--no-color", "diff", A), {}), (("diff", A), {"NO_COLOR": "1"}),
+        (("diff", A), {"TERM": "dumb"}), (("diff", A, "--json"), {}), (("read", A), {}),
+    ):  # fmt: skip
+        code, shown = on_a_terminal(shell, *arguments, **environ)
+        assert code == 0 and "\x1b" not in shown, (arguments, shown)
+    plain = "## H\n@k7f2  [0.85] /memory/a.md  - not this\n-rw-r--r-- a\n-> /b (x)\n(nothing)\n"
+    assert re.sub(r"\x1b\[\d*m", "", colour.painted(plain)) == plain
+    assert "\x1b[33m@k7f2\x1b[0m  \x1b[36m[0.85]\x1b[0m" in colour.painted(plain)
+    assert "\n-rw-r--r-- a\n-> /b (x)\n" in colour.painted(plain)
+
+
+def test_a_person_is_asked_before_a_directory_goes(world: World) -> None:
+    shell = Shell({**world.environ, "LC_ALL": "C.UTF-8"})
+    shell.run("write", "/shared/ask/a", "x")
+    code, shown = on_a_terminal(shell, "rm", "-r", "/shared/ask", typed=b"n\n")
+    assert code == 130 and "remove 2 files and directories?" in shown
+    assert shell.out("ls", "/shared/ask") == "a\n"
+    assert on_a_terminal(shell, "rm", "-r", "/shared/ask", typed=b"y\n")[0] == 0
+    shell.complaint("ls", "/shared/ask", code=1)
+    shell.run("write", "/shared/ask/a", "x")
+    code, shown = on_a_terminal(shell, "rm", "-ry", "/shared/ask")
+    assert code == 0 and "[y/N]" not in shown
+
+
+def test_the_playground_leaves_nothing_behind(alone: Shell, tmp_path: Path) -> None:
+    environ = {**alone.environ, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": "/tmp/avm-test-cache"}
+    steps = json.loads(Shell(environ).out("--json", "playground", "--words-only", agent=None))
+    told = "".join(f"{step['title']}\n{step['answer']}" for step in steps)
+    for title in (
+        "Two agents",
+        "Only what is new",
+        "Recall by meaning",
+        "Private is private",
+        "Tags, links",
+        "Messages",
+    ):
+        assert title in told
+    assert "+RSI at 72" in told and "(no changes)" in told and "Numbers are in" in told and "No such file" in told
+    assert [sorted(step) for step in steps] == [["answer", "command", "says", "title"]] * 6
+    assert list(tmp_path.iterdir()) == [] and not Path(alone.environ["AVM_DATA_DIR"]).exists()
+
+
+# --- avm mount
+
+
+def mounted(path: Path) -> bool:
+    return f" {path} " in Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.parametrize("number", ["TERM", "KILL"])
+def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: str) -> None:
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    where = root / "here"
+    alone.run("write", "/private/before.md", "before")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "avmfs.cli", "mount", "alice", str(where)], env=alone.environ, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"alice is mounted at {where}; Ctrl-C unmounts\n"
+        assert (where / "private/before.md").read_text() == "before"
+        (where / "shared/new.md").write_text("from the mount")
+        assert alone.out("read", "/shared/new.md", agent="bob") == "from the mount"
+        alone.run("write", "/shared/new.md", "from the command", agent="bob")
+        assert (where / "shared/new.md").read_text() == "from the command"
+        assert "avm-daemon add bob" in alone.complaint("mount", "bob", str(root / "there"), code=75)
+        process.send_signal(getattr(signal, f"SIG{number}"))
+        assert process.wait(LIMIT_S) == (-9 if number == "KILL" else 0), process.stderr and process.stderr.read()
+        until(lambda: not mounted(where))
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+        if mounted(where):
+            subprocess.run(["fusermount3", "-uz", str(where)], check=False)
+    until(lambda: StoreLock(root / "data/avm.db").holder() is None)
+    assert number == "KILL" or not (root / "run/mount.yaml").exists()
+    assert alone.out("read", "/shared/new.md") == "from the command"
+
+
+def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
+    root = Path(alone.environ["AVM_CONFIG_DIR"]).parent
+    where = root / "back"
+    told = json.loads(alone.out("mount", "alice", str(where), "--background", "--json"))
+    try:
+        assert told == {"agent": "alice", "mountpoint": str(where)} and mounted(where)
+        assert (where / "memory/shared").is_dir()
+    finally:
+        done = subprocess.run([sys.executable, "-m", "avmfs_daemon", "stop"], env=alone.environ, timeout=LIMIT_S)
+    assert done.returncode == 0 and not mounted(where)
+    full = root / "full"
+    full.mkdir()
+    (full / "file").write_text("x")
+    assert "not empty" in alone.complaint("mount", "alice", str(full), code=1)
+    assert (full / "file").read_text() == "x"

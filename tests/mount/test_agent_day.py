@@ -1,0 +1,74 @@
+"""A day of one agent in a shell, through a real mount: examples/agent_day.sh, which the guide shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mount_world import cat, echo, until, view
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+
+TREE = Path(__file__).parents[2]
+SCRIPT = TREE / "examples/agent_day.sh"
+
+
+def test_the_guide_shows_the_script_as_it_is() -> None:
+    shown = re.search(r"```sh\n(#!/bin/sh\n.*?)```", (TREE / "docs/guides/shell.md").read_text(), re.DOTALL)
+    assert shown is not None and shown[1] == SCRIPT.read_text()
+
+
+def test_a_day_from_the_inbox_to_the_handoff(alice: Path, bob: Path) -> None:
+    (alice / "shared/plan.md").write_text("# Release plan\n- The release is on Monday\n- The freeze ends on Sunday\n")
+    cat(bob / "memory/shared/:delta")  # yesterday's session
+    cat(bob / "shared/plan.md:delta")
+    (alice / "shared/plan.md").write_text("# Release plan\n- The release is on Monday\n- The freeze ends on Monday\n")
+    (alice / "shared/risks.md").write_text("The database migration takes four hours.\n")
+    echo("The freeze moved, please adapt the plan.", alice / "tell/bob")
+
+    def answer() -> None:
+        """What alice does when bob's question has come."""
+        until(lambda: "Is QA fine with noon?" in cat(alice / ":inbox"))
+        time.sleep(0.3)
+        echo("Noon is fine.", alice / "tell/bob")
+
+    other = threading.Thread(target=answer)
+    other.start()
+    started = time.monotonic()
+    done = subprocess.run(["sh", str(SCRIPT), str(bob)], capture_output=True, text=True, timeout=60)
+    other.join(30)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and time.monotonic() - started < 30, "the wait for mail ended with the mail"
+    start, work, remember, tell, _ = re.split(r"^== .*\n", done.stdout, flags=re.MULTILINE)[1:]
+
+    assert "> The freeze moved, please adapt the plan." in start
+    assert "M /memory/shared/plan.md\n" in start and "A /memory/shared/risks.md\n" in start
+    assert "## Relevant Memory" in start and "Release plan" in start
+    assert "-- The freeze ends on Sunday\n+- The freeze ends on Monday\n" in work, "his own delta of the file"
+    assert "+- QA has until Tuesday noon\n" in work
+    assert remember == ""
+    assert "> Noon is fine." in tell and "please adapt" not in tell.partition("(read)")[0]
+
+    assert (alice / "shared/plan.md").read_text() == (
+        "# Release plan\n- The release is on Tuesday\n- The freeze ends on Tuesday\n- QA has until Tuesday noon\n"
+    )
+    history = cat(alice / "shared/plan.md:history")
+    assert history.splitlines()[0].split()[3] == "bob" and "alice" in history, "sed -i went on with the same document"
+    note = bob / "private/lessons/freeze.md"
+    meta = json.loads(cat(view(note, ":meta")))
+    assert meta["tags"] == ["lesson", "release"] and meta["importance"] == 0.8
+    assert cat(view(note, ":links")) == "-> /memory/shared/plan.md (derived)\n"
+    assert not (alice / "memory/private/bob").exists()
+    assert "Handoff is in /shared/handoff.md" in cat(alice / ":inbox")
+    assert "Open: release notes" in (alice / "shared/handoff.md").read_text()
+    assert "handoff.md" in cat(alice / "memory/shared/:list?tag=handoff")
+
+    # The next morning nothing is told twice.
+    assert "0 unread" in cat(bob / ":inbox").splitlines()[0]
+    assert cat(bob / "memory/shared/:delta") == "(no changes)\n"
+    assert "Handoff" in cat(bob / ":recall?q=what is left open of the release&min_relevance=0")
