@@ -42,9 +42,9 @@ REMOVED_KEPT = 1024
 
 
 class Tree:
-    """See the module. ``uid``/``gid`` own what nobody else does."""
+    """See the module. ``uid``/``gid`` own what nobody else does; ``closed``: nobody else comes past the root."""
 
-    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False) -> None:
+    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, closed: bool = False) -> None:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
@@ -52,7 +52,7 @@ class Tree:
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._removed: dict[int, Node] = {}  # directories that a process may still be in
-        self._attributer = Attributer(memory, self.owner, read_only)
+        self._attributer = Attributer(memory, self.owner, read_only, closed)
 
     # Looking ---------------------------------------------------------------------------------------------
 

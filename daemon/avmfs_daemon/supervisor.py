@@ -24,7 +24,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from avmfs_config import ConfigError, Mount, Paths, Settings, load_mounts, load_settings
+from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
 from avmfs.errors import AvmError
 from avmfs.store import database
@@ -74,7 +74,7 @@ class Supervisor:
         self._rules_pending = False
         self._key = secrets.token_bytes(32)
         self._mounts = load_mounts(paths.mounts_file, environ)
-        self._settings = load_settings(paths.config_file, environ)
+        self._settings = isolation.entitled(load_settings(paths.config_file, environ), self._mounts)
         self._figures: dict[str, Any] = {}  # what the index and the keeper last said of their work
         self._to_come = list(self._mounts)  # while starting: mounts that have no slot yet
 
@@ -234,7 +234,7 @@ class Supervisor:
 
     def _heard(self, slot: Slot, child: Child, message: dict[Any, Any]) -> None:
         if slot.mount is not None and child is slot.current and isinstance(said := message.get("mount"), dict):
-            slot.about |= {key: str(said[key])[:200] for key in said.keys() & ABOUT}
+            slot.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
         if slot.kind == "writer":
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
@@ -257,7 +257,7 @@ class Supervisor:
         if not self._legacy.bequeath(slot):
             try:
                 detach_stale(mount.mountpoint)
-                slot.mountpoint = Mountpoint.prepare(mount.mountpoint)
+                slot.mountpoint = Mountpoint.prepare(mount.mountpoint, for_others=mount.uid not in (None, os.geteuid()))
             except MountpointError as problem:
                 slot.change("failed", str(problem))
             else:
@@ -310,8 +310,7 @@ class Supervisor:
             "index": self._index_status(),
             "store": store,
             "holder_pid": self._legacy.holder_pid,
-            "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
-        }
+        } | isolation.status(self._mounts, self._settings, os.geteuid())
 
     def _index_status(self) -> dict[str, Any]:
         slot = next((slot for slot in self._crew.slots if slot.kind == "index"), None)
@@ -328,7 +327,7 @@ class Supervisor:
         self._notifier.reloading()
         try:
             mounts = load_mounts(self._paths.mounts_file, self._environ)
-            settings = load_settings(self._paths.config_file, self._environ)
+            settings = isolation.entitled(load_settings(self._paths.config_file, self._environ), mounts)
         except ConfigError as problem:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
