@@ -15,7 +15,7 @@ from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 
 from avmfs.avm import located, open_door, read_all
 from avmfs.cli.main import Command
-from avmfs.cli.mounting import Finding, mounting
+from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import show
 from avmfs.errors import AvmError
 from avmfs.store.lock import StoreLock

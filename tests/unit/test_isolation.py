@@ -11,7 +11,7 @@ from avmfs_config import ConfigError, Mount, Settings, load_mounts
 from avmfs_config.isolation import entitled, isolation
 from avmfs_daemon import links
 
-from avmfs.cli import mounting
+from avmfs.cli import needs
 from avmfs.fuse.fence import FENCED, admitted, needs_allow_other
 from avmfs.fuse.protocol import Op
 
@@ -104,18 +104,18 @@ def test_a_link_is_made_once_and_replaces_nothing(tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_is_missing_for_mounting(tmp_path: Path) -> None:
     conf = tmp_path / "fuse.conf"
-    assert mounting.others_allowed((ALICE,), 0, conf) is None
-    assert mounting.others_allowed((replace(ALICE, uid=None),), OWN, conf) is None
+    assert needs.others_allowed((ALICE,), 0, conf) is None
+    assert needs.others_allowed((replace(ALICE, uid=None),), OWN, conf) is None
     for text, state in (
         ("", "problem"),
         ("# user_allow_other\n", "problem"),
         ("mount_max = 9\nuser_allow_other\n", "ok"),
     ):
         conf.write_text(text)
-        found = mounting.others_allowed((ALICE,), OWN, conf)
+        found = needs.others_allowed((ALICE,), OWN, conf)
         assert found is not None and found.state == state
-    assert mounting.device(tmp_path / "none").state == "problem"
-    assert mounting.helper(None).todo == "apt-get install fuse3"
+    assert needs.device(tmp_path / "none").state == "problem"
+    assert needs.helper(None).todo == "apt-get install fuse3"
 
 
 def test_the_doctor_sees_a_folder_that_the_mount_s_user_cannot_pass(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_the_doctor_sees_a_folder_that_the_mount_s_user_cannot_pass(tmp_path: Pa
             path.chmod(0o755)
     mount = replace(ALICE, mountpoint=way / "alice", link=tmp_path / "link")
     stranger = replace(mount, uid=424242)
-    assert [each.state for each in mounting.reach(stranger, OWN)] == ["note"]  # only that there is no link
+    assert [each.state for each in needs.reach(stranger, OWN)] == ["note"]  # only that there is no link
     (tmp_path / "closed").chmod(0o700)
-    problem = next(iter(mounting.reach(stranger, OWN)))
+    problem = next(iter(needs.reach(stranger, OWN)))
     assert problem.state == "problem" and str(tmp_path / "closed") in problem.says
     (tmp_path / "link").symlink_to("/elsewhere")
-    assert "leads to /elsewhere" in [each.says for each in mounting.reach(stranger, OWN)][-1]
+    assert "leads to /elsewhere" in [each.says for each in needs.reach(stranger, OWN)][-1]
