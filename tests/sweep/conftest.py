@@ -41,9 +41,10 @@ def ground(planted: Planted) -> Ground:
 
 @pytest.fixture(scope="session")
 def copies(planted: Planted) -> Iterator[Callable[..., Path]]:
-    """Makes copies of the planted store, each in a home of its own; gives the home."""
+    """Makes copies of the planted store, each in a home of its own; gives the home. All are of one moment: the daemon
+    goes on keeping house."""
     with tempfile.TemporaryDirectory(prefix="avms-", dir="/tmp") as name:
-        number = 0
+        number, frozen = 0, Path(name, "1")
 
         def copy(source: Path | None = None) -> Path:
             nonlocal number
@@ -52,7 +53,7 @@ def copies(planted: Planted) -> Iterator[Callable[..., Path]]:
             (root / "config").mkdir(parents=True)
             (root / "data").mkdir(mode=0o700)
             (root / "config/config.yaml").write_text(SETTINGS)
-            given = (source or planted.world.root) / "data/avm.db"
+            given = (source or (frozen if number > 1 else planted.world.root)) / "data/avm.db"
             with sqlite3.connect(f"file:{given}?mode=ro", uri=True) as before:
                 with sqlite3.connect(root / "data/avm.db") as after:
                     before.backup(after)
@@ -60,4 +61,5 @@ def copies(planted: Planted) -> Iterator[Callable[..., Path]]:
             before.close()
             return root
 
+        copy()
         yield copy

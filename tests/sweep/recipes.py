@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from planting import WORD, Planted
 
 FULL = os.environ.get("AVM_SWEEP") == "full"
-EACH = 1000 if FULL else 14  # values of one parameter, the others as usual
-MIXED = 200 if FULL else 5  # further cases with everything mixed
+EACH = 1000 if FULL else 12  # values of one parameter, the others as usual
+MIXED = 200 if FULL else 4  # further cases with everything mixed
 NUMBERS: tuple[int, ...] = (0, 1, 2, 3, 100, -1)
 
 QUERIES = ("market report", "open", "*", '"', "NOT market", "芯片", "alice", "private", "team alice note", "")
@@ -44,9 +44,10 @@ class Ground:
             "/private/../alice/note.md", "/memory/private/ALICE/note.md", "/memory/private/a_ice/note.md",
             "/memory/private/alic%/note.md", "/memory/private/ali/note.md", "/memory/hidden", "/memory/private/%",
             *(f"/{handle}" for handle in planted.handles[:4]), *(f"/{handle}:meta" for handle in planted.handles[:2]),
-            *(path for path in hers if WORD["name"] in path or WORD["limitedname"] in path or WORD["hiddenname"] in path),
-            f"/memory/private/alice/{WORD['folder']}/below", "/memory/shared/team/ends.md", "/memory/shared/team/brief.md",
-            *(f"{path}{suffix}" for path in ("/memory/private/alice/note.md",) for suffix in (":meta", ":tags", ":data")),
+            *(path for path in hers if any(WORD[kind] in path for kind in ("name", "limitedname", "hiddenname"))),
+            f"/memory/private/alice/{WORD['folder']}/below", "/memory/shared/team/ends.md",
+            "/memory/shared/team/brief.md",
+            *(f"/memory/private/alice/note.md{suffix}" for suffix in (":meta", ":tags", ":data")),
         ]  # fmt: skip
         return Ground(tuple(files), tuple(folders), tuple(dict.fromkeys(guesses)))
 
@@ -74,7 +75,8 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         "type": ("related", "cites", "x y"),
         **dict.fromkeys(("strategy", "mode", "priority", "cite", "privacy", "via", "action", "actions", "command",
                          "format", "shape", "mark"),
-                        ("balanced", "full", "none", "urgent", "path", "read", "write", "jsonl", "realtime", "replace")),
+                        ("balanced", "full", "none", "urgent", "path", "read", "write", "jsonl", "realtime",
+                         "replace")),
         **dict.fromkeys(("url", "webhook"), ("http://127.0.0.1:9/", "https://example.com/x")),
         **dict.fromkeys(("id", "ids", "messages", "anchor", "key", "group", "capability"),
                         ("1", "x", "sudo", "search_all")),
@@ -131,14 +133,16 @@ class Parameter:
     required: bool
 
 
-def cases(ground: Ground, what: str, parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
+def cases(
+    ground: Ground, what: str, parameters: Sequence[Parameter], each_most: int = EACH
+) -> Iterator[dict[str, Any]]:
     """Arguments to try: each value of each parameter once, the required others as first in the table, and some with
     everything mixed (the same ones in every run)."""
     candidates = {each.name: values(ground, what, each.name, each.hint) for each in parameters}
     base = {each.name: candidates[each.name][0] for each in parameters if each.required}
     yield dict(base)
     for each in parameters:
-        for value in candidates[each.name][:EACH]:
+        for value in candidates[each.name][:each_most]:
             yield {**base, each.name: value}
     chance = random.Random(what)
     for _ in range(MIXED if len(parameters) > 1 else 0):
