@@ -16,7 +16,7 @@ from avmfs import paths
 from avmfs.access import Principal, Visible
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Message, Node, Version
-from avmfs.store import content, history
+from avmfs.store import content, history, veils
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.schema import ROOT
@@ -125,8 +125,9 @@ class SqliteReader:
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         rows = self._db.execute(
-            "select document, number, at, author, size, seq from version where document = ? order by number desc",
-            (document,),
+            "select document, number, at, author, size, seq from version where document = ? and number >= ?"
+            " order by number desc",
+            (document, veils.oldest_seen(self._db, document, self.visible.json)),
         )
         return [Version(*row) for row in rows]
 
@@ -135,8 +136,10 @@ class SqliteReader:
         self._require_document(document)
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
-        if not self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get:
-            raise Invalid(self._not_kept(document, number))
+        oldest = veils.oldest_seen(self._db, document, self.visible.json)
+        there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
+        if not there or number < oldest:
+            raise Invalid(self._not_kept(document, number, oldest))
         rows = self._db.execute(
             "select encoding, body, size from version where document = ? and number >= ? order by number",
             (document, number),
@@ -159,8 +162,10 @@ class SqliteReader:
             data = history.decode(encoding, body, size, data)
         return data
 
-    def _not_kept(self, document: int, number: int) -> str:
-        oldest = self._db.execute("select min(number) from version where document = ?", (document,)).get
+    def _not_kept(self, document: int, number: int, seen: int) -> str:
+        oldest = self._db.execute(
+            "select min(number) from version where document = ? and number >= ?", (document, seen)
+        ).get
         if oldest is not None and 0 < number < oldest:
             return f"v{number} is no longer kept; the oldest version is v{oldest}"
         return f"there is no version v{number}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from avmfs.store import schema_veils
+
 APPLICATION_ID: Final = 0x41564D46  # "AVMF"
 ROOT: Final = 1  # node ids below 16 are fixed: directories that every tree has
 MEMORY: Final = 2
@@ -162,5 +164,5 @@ create table vector_log(seq integer primary key autoincrement, id int not null);
 create table hold(node int, holder blob, at int not null, primary key(node, holder)) without rowid;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST,)
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, schema_veils.SQL)
 VERSION: Final = len(MIGRATIONS)
