@@ -22,7 +22,7 @@ KINDS = (
     "content", "name", "folder", "tag", "metakey", "metavalue", "linktype", "linkname", "old", "deleted", "renamed",
     "expired", "expiredshared", "limitedname", "limitedtext", "limitedold", "limitedtag", "limitedlater", "message",
     "urgent", "question", "asked", "error", "symlink", "born", "moved", "gone", "hidden", "hiddenname", "draft",
-    "topic",
+    "topic", "drafted", "draftedbelow", "widened",
 )  # fmt: skip
 WORD = {kind: f"zq{kind}qz" for kind in KINDS}
 CONTROL = "zqnowhereqz"  # like them, and planted nowhere
@@ -107,6 +107,15 @@ def plant(world: World) -> Planted:
     (mine / f"{w['born']}.md").rename(team / "born.md")
     (team / "leaves.md").write_text("market\n")
     (team / "leaves.md").rename(mine / f"{w['moved']}.md")
+    (mine / "drafted").mkdir()
+    for path, word in ((mine / "drafted.md", w["drafted"]), (mine / "drafted/below.md", w["draftedbelow"])):
+        path.write_text(f"market {word}\n")
+        path.write_text("market, fit to be seen\n")
+    (mine / "drafted.md").rename(team / "drafted.md")
+    (mine / "drafted").rename(team / "drafted")
+    (team / "widened.md").write_text("market\n")
+    for said in ("alice", f"market {w['widened']}", "market, for all again", "all"):
+        echo(said, view(team / "widened.md", ":shared") if said in ("alice", "all") else team / "widened.md")
     (team / "ends.md").write_text("market\n")
     echo("alice", view(team / "ends.md", ":shared"))
     (team / "ends.md").write_text(f"market {w['gone']}\n")
