@@ -1,6 +1,6 @@
 """Agents under Unix users of their own: what the kernel then keeps apart, for real.
 
-alice and bob are two users, the daemon runs under a third (`users.Machine`). What bob's processes try here, they try as
+alice and bob are two users, the daemon runs under a third (`unix_machine.Machine`). What bob's processes try here, they try as
 bob: with open(2) on alice's mount, on the store and on the sockets, at the door, and through the programs.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from daemons import wait
-from users import USERS, Machine, as_entries, missing
+from unix_machine import USERS, Machine, as_entries, missing
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
