@@ -6,17 +6,16 @@ import contextlib
 import importlib.metadata
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import click
 from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 
 from avmfs.cli.main import Command
+from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import show
 from avmfs.embed.languages import english_only, unspaced
 from avmfs.errors import AvmError
@@ -27,18 +26,6 @@ from avmfs.store.lock import StoreLock
 _SAMPLE = 30  # files, written last
 _MOSTLY = 0.5
 
-State = Literal["ok", "note", "problem"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. ``todo`` is what a person can do about it."""
-
-    about: str
-    state: State
-    says: str
-    todo: str = ""
-
 
 @click.command("doctor", cls=Command)
 @click.pass_context
@@ -47,7 +34,7 @@ def doctor_(ctx: click.Context) -> None:
     something is wrong. Changes nothing."""
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
     agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "doctor")
-    found = [*_installation(), *_configuration(where), *_fuse(), *_model(where), *_store(where, agent)]
+    found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *_store(where, agent)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
         f"{marks[each.state]}  {each.about:<14}  {each.says}\n" + (f"{'':27}{each.todo}\n" if each.todo else "")
@@ -85,22 +72,6 @@ def _configuration(where: Paths) -> Iterator[Finding]:
             yield Finding(path.name, "ok", f"{path}: {look()}")
         except ConfigError as e:
             yield Finding(path.name, "problem", str(e), f"edit {path}; avm-daemon check")
-
-
-def _fuse() -> Iterator[Finding]:
-    if not sys.platform.startswith("linux"):
-        return
-    if not os.path.exists("/dev/fuse"):
-        yield Finding("/dev/fuse", "problem", "not there", "modprobe fuse; in a container: --device /dev/fuse")
-    elif not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        yield Finding("/dev/fuse", "problem", "cannot be opened by this user", "chmod 666 /dev/fuse, or run as root")
-    else:
-        yield Finding("/dev/fuse", "ok", "can be opened")
-    helper = shutil.which("fusermount3")
-    if helper is None and os.geteuid() != 0:
-        yield Finding("fusermount3", "problem", "not found: mounting needs it", "apt-get install fuse3")
-    else:
-        yield Finding("fusermount3", "ok" if helper else "note", helper or "not found; root can do without")
 
 
 def _model(where: Paths) -> Iterator[Finding]:

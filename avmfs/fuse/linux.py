@@ -48,9 +48,9 @@ class LinuxMount:
     def __init__(
         self, tree: Tree, descriptor: int, runtime_dir: Path, *, continuity: Continuity, box: Box | None = None,
         found: Mapping[str, int] | None = None, xattr: bool = False,
-        report: Callable[[str], None] = lambda caches: None,
+        report: Callable[[str], None] = lambda caches: None, admitted: frozenset[int] | None = None,
     ) -> None:  # fmt: skip
-        """``found`` is what a predecessor left in the box."""
+        """``found`` is what a predecessor left in the box; ``admitted`` are the users who may use it (``fence``)."""
         found = found or {}
         self.tree = tree
         self._continuity = continuity
@@ -61,7 +61,7 @@ class LinuxMount:
         self._numbers = Numbers(tree, continuity)
         self._names = found[resume.SEEN] if resume.SEEN in found else seen.create()
         self._replies = Replies(tree, self._numbers, SeenNames(self._names))
-        self._session = Session(descriptor, self._numbers.forget, self._once, continuity.settle)
+        self._session = Session(descriptor, self._numbers.forget, self._once, continuity.settle, admitted)
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, box, held)
@@ -139,7 +139,7 @@ class LinuxMount:
 def mount(
     tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
     runtime_dir: Path, before_mount: Callable[[], None], box: Box | None, survives: Callable[[], None],
-    xattr: bool = False, report: Callable[[str], None] = lambda caches: None,
+    xattr: bool = False, report: Callable[[str], None] = lambda caches: None, admitted: frozenset[int] | None = None,
 ) -> None:  # fmt: skip
     """Mount, or go on with what a predecessor had mounted, and serve until unmounted. ``report`` hears what the kernel
     may cache, whenever that changes."""
@@ -157,5 +157,5 @@ def mount(
         descriptor = device.mount(mountpoint, options)
     LinuxMount(
         tree, descriptor, runtime_dir, continuity=Continuity(tree, kept), box=box, found=found, xattr=xattr,
-        report=report,
+        report=report, admitted=admitted,
     ).serve(ready, survives, cached=cached)  # fmt: skip

@@ -96,7 +96,7 @@ LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid total_extlen padding
-IN_BRIEF = struct.Struct("=4xIQQ")  # of IN_HEADER: opcode unique nodeid
+IN_BRIEF = struct.Struct("=4xIQQI")  # of IN_HEADER: opcode unique nodeid uid
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags
 INIT_OUT = struct.Struct("=IIIIHHIIHHIIH22x")  # ... max_background congestion max_write time_gran max_pages ... flags2

@@ -18,6 +18,7 @@ from pathlib import Path
 from avmfs_config import Mount
 
 from avmfs.errors import AvmError, Invalid
+from avmfs.fuse.fence import admitted, needs_allow_other
 from avmfs.fuse.resume import Box
 from avmfs.memory import Memory
 from avmfs.vfs.tree import Tree
@@ -57,8 +58,11 @@ def serve(
         report({"caching": what, "caching_reason": why})
 
     uid = os.getuid() if mount.uid is None else mount.uid
-    gid = os.getgid() if mount.uid is None else _group_of(mount.uid)
-    tree = Tree(memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject")
+    gid = group_of(mount.uid)
+    alone = admitted(mount)
+    tree = Tree(
+        memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject", closed=alone is not None
+    )
     cached = mount.coherence != "strict" and tree.injection is None
     over = threading.Event()
 
@@ -76,7 +80,7 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*COLLECT_AFTER)
     gc.freeze()
-    allow_other = mount.allow_other or mount.uid is not None
+    allow_other = needs_allow_other(mount)
     report({"survives": "remount"})
     try:
         if front_end(os.environ) == "linux":
@@ -86,6 +90,7 @@ def serve(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
                 cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
                 report=caches, before_mount=before_mount, box=box, survives=lambda: report({"survives": "resume"}),
+                admitted=alone,
             )  # fmt: skip
         else:
             from avmfs.fuse import portable
@@ -100,7 +105,10 @@ def serve(
         over.set()
 
 
-def _group_of(uid: int) -> int:
+def group_of(uid: int | None) -> int:
+    """The main group of a user; None is this process's own."""
+    if uid is None:
+        return os.getgid()
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:

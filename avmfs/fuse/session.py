@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from avmfs.agents import waiting
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
+from avmfs.fuse.fence import FENCED
 from avmfs.fuse.protocol import Op
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.tree import Tree
@@ -82,14 +83,17 @@ _GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
 class Session:
     """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once`` spans what may change
-    something, until it is answered; ``settled(resent)`` follows once every request that is sent again has been read."""
+    something, until it is answered; ``settled(resent)`` follows once every request that is sent again has been read.
+    ``admitted``: the only Unix users who may use the mount (see ``fence``)."""
 
     def __init__(
         self, descriptor: int, forget: Callable[[Request], None],
         once: Callable[[Request], contextlib.AbstractContextManager[None]], settled: Callable[[set[int]], None],
+        admitted: frozenset[int] | None = None,
     ) -> None:  # fmt: skip
         self._once = once
         self._settled = settled
+        self._admitted = admitted
         self._resent: set[int] | None = None  # while requests are sent again: those that were read
         self._fd = descriptor
         self._handlers: dict[int, Handler] = {}
@@ -187,7 +191,7 @@ class Session:
         """Read and answer. Returns a request that may block, once another thread can lead; None when the mount is
         gone."""
         buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
-        brief, quick, fd = p.IN_BRIEF.unpack_from, self._quick, self._fd
+        brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
         while True:
             try:
                 size = os.readv(fd, buffers)
@@ -197,9 +201,12 @@ class Session:
                 if e.errno == errno.ENODEV:
                     return None
                 raise
-            op, unique, node = brief(buffer)
+            op, unique, node, uid = brief(buffer)
             if self._resent is not None and op not in _WITHOUT_REPLY:
                 self._count_resent(unique, self._resent)
+            if admitted is not None and uid not in admitted and op in FENCED:
+                self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EACCES, unique))
+                continue
             answer = quick.get(op) if unique < p.RESENT or op not in self._handlers else None
             reply = None
             if answer is not None:

@@ -16,7 +16,7 @@ from avmfs import paths
 from avmfs.access import Principal, Visible
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
-from avmfs.store import content, history, keys
+from avmfs.store import content, heads, history, keys, veils
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.reader_audit import SqliteAuditReader
@@ -41,12 +41,11 @@ with recursive below(id) as (
 _NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
 # Operations that change no file's contents or place.
 _UNTOLD = ("tell", "attributes", "key", "people", "privacy")
-_FIRST_LINE_BYTES = 400
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
   (select data from body where body.node = node.id),
   (select data from extent join block on block.id = extent.block where extent.node = node.id and n = 0)
-), 1, {_FIRST_LINE_BYTES})"""
+), 1, {heads.READ})"""
 
 
 class SqliteReader:
@@ -159,9 +158,9 @@ class SqliteReader:
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
         rows = self._db.execute(
-            "select document, number, at, author, size, seq, route from version where document = ?"
+            "select document, number, at, author, size, seq, route from version where document = ? and number >= ?"
             " order by number desc",
-            (document,),
+            (document, veils.oldest_seen(self._db, document, self.visible.json)),
         )
         return [Version(*row) for row in rows]
 
@@ -171,8 +170,10 @@ class SqliteReader:
         self._require_document(document)
         chain: list[tuple[int, bytes | None, int]] = []
         data: bytes | None = None
-        if not self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get:
-            raise Invalid(self._not_kept(document, number))
+        oldest = veils.oldest_seen(self._db, document, self.visible.json)
+        there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
+        if not there or number < oldest:
+            raise Invalid(self._not_kept(document, number, oldest))
         rows = self._db.execute(
             "select encoding, body, size from version where document = ? and number >= ? order by number",
             (document, number),
@@ -195,8 +196,10 @@ class SqliteReader:
             data = history.decode(encoding, body, size, data)
         return data
 
-    def _not_kept(self, document: int, number: int) -> str:
-        oldest = self._db.execute("select min(number) from version where document = ?", (document,)).get
+    def _not_kept(self, document: int, number: int, seen: int) -> str:
+        oldest = self._db.execute(
+            "select min(number) from version where document = ? and number >= ?", (document, seen)
+        ).get
         if oldest is not None and 0 < number < oldest:
             return f"v{number} is no longer kept; the oldest version is v{oldest}"
         return f"there is no version v{number}"
@@ -291,7 +294,7 @@ class SqliteReader:
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {_NODE}, {_HEAD} {chosen} order by node.name, node.id", **bound)
-            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            rows = [row[:-1] for row in rows if heads.mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
         else:
             total = self._one(f"{below} select count(*) {chosen}", **bound)
@@ -309,7 +312,7 @@ class SqliteReader:
         handle, head = row
         # SQLite's substr of an empty blob is null.
         told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
-        line = _first_line(bytes(head or b"")) if told else ""
+        line = heads.first_line(bytes(head or b"")) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
@@ -386,17 +389,3 @@ class SqliteReader:
 
     def _one(self, sql: str, **bindings: Any) -> Any:
         return self._all(sql, **bindings)[0][0]
-
-
-def _first_line(head: bytes) -> str:
-    if b"\0" in head:
-        return "(binary)"
-    for line in head.decode("utf-8", "replace").splitlines():
-        if line.strip(" #\t-*>"):
-            return paths.printable(line.strip().encode())
-    return ""
-
-
-def _mentions(query: str, name: bytes, head: bytes) -> bool:
-    wanted = query.casefold()
-    return wanted in paths.text(name).casefold() or wanted in head.decode("utf-8", "ignore").casefold()

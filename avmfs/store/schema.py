@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from avmfs.store import schema_audit
+from avmfs.store import schema_audit, schema_veils
 from avmfs.store.schema_discovery import DISCOVERY
 from avmfs.store.schema_mail import MAIL
 from avmfs.store.schema_outbox import OUTBOX
@@ -175,6 +175,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     DISCOVERY,
     OUTBOX,
     MAIL,
+    schema_veils.SQL,
     schema_audit.AUDIT,
 )
 VERSION: Final = len(MIGRATIONS)

@@ -48,15 +48,18 @@ class Caller:
 
 
 class Attributer:
-    """Attributes as one mount shows them. ``owner`` owns what nobody else does, ``size`` is of a node as it is read."""
+    """Attributes as one mount shows them. ``owner`` owns what nobody else does; ``size`` is of a node as it is read;
+    ``closed``: only the owner may pass the root."""
 
     def __init__(
-        self, memory: Memory, owner: Caller, read_only: bool, size: Callable[[Node], int] | None = None
-    ) -> None:
+        self, memory: Memory, owner: Caller, read_only: bool, size: Callable[[Node], int] | None = None,
+        closed: bool = False,
+    ) -> None:  # fmt: skip
         self._memory = memory
         self._owner = owner
         self._read_only = read_only
         self._size = size
+        self._closed = closed
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
@@ -68,6 +71,8 @@ class Attributer:
             nlink = 0
         elif node.kind is Kind.DIRECTORY:
             nlink = 2 + store.peek_subdirectories(who, node.id)
+            if self._closed and node.id == ROOT:
+                mode &= ~0o077
         return Attributes(
             node.id, TYPE[node.kind] | mode, nlink,
             self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,

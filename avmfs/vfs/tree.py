@@ -44,9 +44,12 @@ REMOVED_KEPT = 1024
 
 
 class Tree:
-    """See the module. ``uid``/``gid`` own what nobody else does. ``inject``: see vfs.inject."""
+    """See the module. ``uid``/``gid`` own what nobody else does; ``closed``: nobody else comes past the root.
+    ``inject``: see vfs.inject."""
 
-    def __init__(self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False) -> None:
+    def __init__(
+        self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False, closed: bool = False
+    ) -> None:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
@@ -56,7 +59,7 @@ class Tree:
         self._removed: dict[int, Node] = {}  # directories that a process may still be in
         self.injection = Injection(memory) if inject else None
         self._attributer = Attributer(
-            memory, self.owner, read_only, None if self.injection is None else self.injection.size
+            memory, self.owner, read_only, None if self.injection is None else self.injection.size, closed
         )
         memory.marked_by = mail.BY_READING if read_only else mail.BY_WRITING
 

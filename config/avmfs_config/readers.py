@@ -48,6 +48,10 @@ def read_mount(value: Value, environ: Mapping[str, str]) -> Mount:
     mount = value.record(Mount, mount_readers(environ))
     if mount.urgent == "inject" and not mount.read_only:
         raise value.child("urgent").error(_INJECT)
+    if mount.allow_root and mount.uid is None:
+        raise value.child("allow_root").error("needs `uid`: it lets root into a mount that belongs to another user")
+    if mount.link is not None and (mount.link == mount.mountpoint or mount.link.is_relative_to(mount.mountpoint)):
+        raise value.child("link").error(f"cannot lie in the mount that it leads to ({mount.mountpoint})")
     return mount
 
 
@@ -70,6 +74,8 @@ def mount_readers(environ: Mapping[str, str]) -> Readers:
         "xattr": Value.boolean,
         "coherence": _choice(Coherence),
         "allow_other": Value.boolean,
+        "allow_root": Value.boolean,
+        "link": lambda value: value.optional(_path(environ)),
     }
 
 

@@ -52,7 +52,9 @@ class Mount:
     """One entry of mounts.yaml: where one agent sees the store.
 
     `mountpoint` is absolute and normalised by its text alone: the filesystem is not asked, since a mountpoint
-    may be a dead mount. `uid` is the Unix user that the mount belongs to; None is the daemon's own.
+    may be a dead mount. `uid` is the Unix user that the mount belongs to, and the only one who may use it (root too
+    with `allow_root`, everybody with `allow_other`); None is the daemon's own. `link` is where a symbolic link to the
+    mountpoint is made.
     """
 
     mountpoint: Path
@@ -63,6 +65,8 @@ class Mount:
     xattr: bool = False
     coherence: Coherence = "close-to-open"
     allow_other: bool = False
+    allow_root: bool = False
+    link: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,21 @@ are imported here, in the child: the fork server has most of them already (see `
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from avmfs_daemon import mountpoint
+from avmfs_daemon import links, mountpoint
 from avmfs_daemon.embedding import PipeEmbedder
 from avmfs_daemon.life import living
 from avmfs_daemon.spec import ChildSpec, Kind, rules_from, rules_message
+
+log = logging.getLogger(__name__)
 
 INDEXING_TIMEOUT_S: Final = 120.0
 LAST_COMMIT_S: Final = 1.0
@@ -161,13 +165,13 @@ def run_mount(spec: ChildSpec) -> None:
     would take writes that nobody sees again, and a successor may go on with it (`box`). Only the supervisor, which
     guards it, says when to unmount.
     """
-    from avmfs.fuse.serve import serve
+    from avmfs.fuse.serve import group_of, serve
     from avmfs_daemon.box import Box, identity
     from avmfs_daemon.compose import open_memory
 
     with living(spec) as life:
         assert spec.embedding is not None and spec.mount is not None
-        path, device = spec.mount.mountpoint, ""
+        mount, path, device = spec.mount, spec.mount.mountpoint, ""
 
         def stop(message: dict[str, object]) -> None:
             if not device:
@@ -187,6 +191,14 @@ def run_mount(spec: ChildSpec) -> None:
             if box is not None:
                 box.tell(identity(spec.mount, spec.database, device))
             life.ready()
+            if mount.link is not None:
+                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
+
+        def link(where: Path) -> None:
+            problem = links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
+            if problem:
+                log.warning("%s", problem)
+            life.tell({"mount": {"link": problem}})
 
         life.on_stop = stop
         life.on_terminated = lambda: os._exit(0)

@@ -245,7 +245,8 @@ def _complain(reason: str) -> None:
 
 def _shown(answer: dict[str, Any]) -> str:
     embedding, store = answer["embedding"], answer["store"]
-    lines = [f"avm-daemon {answer['version']}, pid {answer['pid']}, isolation {answer['isolation']}", ""]
+    because = f" ({answer['isolation_reason']})" if answer.get("isolation_reason") else ""
+    lines = [f"avm-daemon {answer['version']}, pid {answer['pid']}, isolation {answer['isolation']}{because}", ""]
     rows = [("AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT")]
     rows += [
         (
@@ -256,7 +257,8 @@ def _shown(answer: dict[str, Any]) -> str:
     ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += [f"  {mount['agent_id']}: {mount['error']}" for mount in answer["mounts"] if mount.get("error")]
+    for what in ("error", "link_problem"):
+        lines += [f"  {mount['agent_id']}: {mount[what]}" for mount in answer["mounts"] if mount.get(what)]
     model = f" {embedding['model']}, {embedding['dimension']} dimensions" if embedding["model"] else ""
     reason = f" ({embedding['reason']})" if embedding.get("reason") else ""
     lines += ["", f"embedding  {embedding['state']}{model}{reason}", f"store      {store['path']}"]

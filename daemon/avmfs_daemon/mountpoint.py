@@ -134,13 +134,16 @@ class Mountpoint:
         self._warned = False
 
     @staticmethod
-    def prepare(path: Path, mode: int | None = None, *, must_be_empty: bool = True) -> Mountpoint:
+    def prepare(
+        path: Path, mode: int | None = None, *, must_be_empty: bool = True, for_others: bool = False
+    ) -> Mountpoint:
         """Open the directory, made if missing; a protection that a killed daemon left is taken off.
 
-        `mode` is what the directory had before such a protection. Raises MountpointError.
+        `mode` is what the directory had before such a protection; `for_others`: another user has to get through the
+        directories above it that are made. Raises MountpointError.
         """
         try:
-            _make(path)
+            _make(path, for_others)
             descriptor = os.open(path, _OPEN)
         except PermissionError as e:
             descriptor = _opened_despite_mode_0(path, mode, e)
@@ -210,11 +213,13 @@ class Mountpoint:
             log.warning("%s: cannot be protected while it is not mounted: %s", self.path, reason)
 
 
-def _make(path: Path) -> None:
-    """Like mkdir -p with mode 0700 for what is missing, whatever the umask."""
+def _make(path: Path, for_others: bool) -> None:
+    """Like mkdir -p with mode 0700 for what is missing, whatever the umask; 0711 above the last `for_others`."""
     missing = [parent for parent in (path, *path.parents) if not os.path.lexists(parent)]
     for directory in reversed(missing):
         directory.mkdir(mode=0o700, exist_ok=True)
+        if for_others and directory != path:
+            directory.chmod(0o711)
 
 
 def _opened_despite_mode_0(path: Path, mode: int | None, refusal: PermissionError) -> int:

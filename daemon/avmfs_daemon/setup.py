@@ -20,17 +20,19 @@ import click
 @click.option("--read-only", is_flag=True, help="Refuse every change through this mount.")
 @click.option("--uid", type=click.IntRange(0, 2**32 - 2), help="The Unix user who owns the mount.")
 @click.option("--allow-other", is_flag=True, help="Other Unix users may use the mount.")
+@click.option("--link", help="Where a symbolic link to the mountpoint is made.")
 @click.option("--coherence", type=click.Choice(["strict", "close-to-open"]), help="What the kernel may cache.")
 @click.option("--no-reload", is_flag=True, help="Leave a running daemon as it is.")
 def add(
     agent: str, mountpoint: str, read_only: bool, uid: int | None, allow_other: bool, coherence: str | None,
-    no_reload: bool,
+    link: str | None, no_reload: bool,
 ) -> None:  # fmt: skip
     """Add AGENT, mounted at MOUNTPOINT, to mounts.yaml; a running daemon mounts it at once."""
     from avmfs_daemon import mounts_file
 
     given = {
         "uid": uid, "read_only": read_only or None, "allow_other": allow_other or None, "coherence": coherence,
+        "link": link,
     }  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not mountpoint.startswith(("~", "$", "/")):
@@ -50,18 +52,24 @@ def remove(agent: str, no_reload: bool) -> None:
 
 @click.command("install-service")
 @click.option("--platform", type=click.Choice(["systemd", "launchd"]), help="[default: this machine's]")
+@click.option("--system", "user", metavar="USER", help="The machine's service, run as this user of its own (systemd).")
 @click.option("--print", "only_print", is_flag=True, help="Print the file; write nothing.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written where; write nothing.")
 @click.option("--force", is_flag=True, help="Replace a file that somebody else wrote.")
-def install_service(platform: Any, only_print: bool, dry_run: bool, force: bool) -> None:
-    """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS."""
+def install_service(platform: Any, user: str | None, only_print: bool, dry_run: bool, force: bool) -> None:
+    """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS; with --system, at boot."""
     from avmfs_daemon import main, service
 
     paths, _ = main._surroundings()
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:
-        made = service.make(platform, command, os.environ, Path.home(), main._log_path(paths))
+        if user is None:
+            made = service.make(platform, command, os.environ, Path.home(), main._log_path(paths))
+        elif platform == "systemd":
+            made = service.make_system(command, os.environ, user)
+        else:
+            raise service.ServiceProblem("--system is for systemd")
         if only_print:
             click.echo(made.text, nl=False)
             return

@@ -28,7 +28,7 @@ READY_S = 15.0
 SHORT_LIFE_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 FAILED_AFTER = 3  # attempts in a row that never got ready
-ABOUT = frozenset(("survives", "caching", "caching_reason"))  # what a mount says of itself
+ABOUT = frozenset(("survives", "caching", "caching_reason", "link"))  # what a mount says of itself
 STOP_S = 4.0  # from being told to stop until being killed
 
 
@@ -168,4 +168,6 @@ class Slot:
             "caching": self.about.get("caching", "none"),
             "caching_reason": self.about.get("caching_reason", ""),
         }
+        if self.mount.link is not None:
+            status |= {"link": os.fspath(self.mount.link), "link_problem": self.about.get("link", "")}
         return status | ({"error": self.error} if self.error else {})

@@ -24,7 +24,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from avmfs_config import ConfigError, Mount, Paths, Settings, load_mounts, load_settings
+from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
 from avmfs.errors import AvmError
 from avmfs.store import database
@@ -74,7 +74,7 @@ class Supervisor:
         self._rules_pending = False
         self._key = secrets.token_bytes(32)
         self._mounts = load_mounts(paths.mounts_file, environ)
-        self._settings = load_settings(paths.config_file, environ)
+        self._settings = isolation.entitled(load_settings(paths.config_file, environ), self._mounts)
         self._figures: dict[str, Any] = {}  # what the index and the keeper last said of their work
         self._to_come = list(self._mounts)  # while starting: mounts that have no slot yet
 
@@ -234,7 +234,7 @@ class Supervisor:
 
     def _heard(self, slot: Slot, child: Child, message: dict[Any, Any]) -> None:
         if slot.mount is not None and child is slot.current and isinstance(said := message.get("mount"), dict):
-            slot.about |= {key: str(said[key])[:200] for key in said.keys() & ABOUT}
+            slot.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
         if slot.kind == "writer":
             if "ready" in message or message.get("done") == "rules":
                 self._rules_pending = False
@@ -257,7 +257,7 @@ class Supervisor:
         if not self._legacy.bequeath(slot):
             try:
                 detach_stale(mount.mountpoint)
-                slot.mountpoint = Mountpoint.prepare(mount.mountpoint)
+                slot.mountpoint = Mountpoint.prepare(mount.mountpoint, for_others=mount.uid not in (None, os.geteuid()))
             except MountpointError as problem:
                 slot.change("failed", str(problem))
             else:
@@ -304,7 +304,7 @@ class Supervisor:
         store["writer_state"] = self._writer.state
         return {
             "pid": os.getpid(),
-            "version": version(),
+            "version": importlib.metadata.version("avmfs"),
             "mounts": [
                 slot.status() | {"unread": unread.get(slot.mount.agent_id, 0)}
                 for slot in [*self._crew.slots, *to_come]
@@ -316,8 +316,7 @@ class Supervisor:
             "store": store,
             "outbox": self._figures.get("outbox", {}),
             "holder_pid": self._legacy.holder_pid,
-            "isolation": "by uid" if runtime.serves_others(self._settings) else "advisory",
-        }
+        } | isolation.status(self._mounts, self._settings, os.geteuid())
 
     def _index_status(self) -> dict[str, Any]:
         slot = next((slot for slot in self._crew.slots if slot.kind == "index"), None)
@@ -334,7 +333,7 @@ class Supervisor:
         self._notifier.reloading()
         try:
             mounts = load_mounts(self._paths.mounts_file, self._environ)
-            settings = load_settings(self._paths.config_file, self._environ)
+            settings = isolation.entitled(load_settings(self._paths.config_file, self._environ), mounts)
         except ConfigError as problem:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
@@ -393,10 +392,3 @@ class Supervisor:
 
 def _place(mount: Mount) -> tuple[str, str]:
     return mount.agent_id, os.fspath(mount.mountpoint)
-
-
-def version() -> str:
-    try:
-        return importlib.metadata.version("avmfs")
-    except importlib.metadata.PackageNotFoundError:
-        return "0.1.0"

@@ -56,6 +56,32 @@ def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, prog
     assert elsewhere.path == tmp_path / "x/systemd/user/avm-daemon.service"
 
 
+def test_the_machine_s_unit_runs_under_its_own_user_in_the_system_s_places(tmp_path: Path, program: list[str]) -> None:
+    found = service.make_system(program, {"PATH": "/bin", "AVM_DB": "/root/x", "AVM_AGENT": "alice"}, "avmfs")
+    assert found.path == Path("/etc/systemd/system/avm-daemon.service") and "@" not in found.text
+    lines = found.text.splitlines()
+    assert {"User=avmfs", "RuntimeDirectoryMode=0711", "StateDirectoryMode=0700", "UMask=0077"} <= set(lines)
+    assert [line for line in lines if line.startswith("Environment=")] == [
+        'Environment="PATH=/bin"', 'Environment="AVM_CONFIG_DIR=/etc/avm"', 'Environment="AVM_DATA_DIR=/var/lib/avm"',
+        'Environment="AVM_RUNTIME_DIR=/run/avm"',
+    ]  # fmt: skip
+    assert "NoNewPrivileges=" not in found.text and "Private" not in found.text  # fusermount3 needs its setuid bit
+    assert "useradd" in found.following and "user_allow_other" in found.following
+    for bad in ("root", "a b", "", "x\n", "-x", "Alice"):
+        with pytest.raises(ServiceProblem):
+            service.make_system(program, {}, bad)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_finds_nothing_wrong_with_the_machine_s_unit(tmp_path: Path, program: list[str]) -> None:
+    unit = tmp_path / "avm-daemon.service"
+    unit.write_text(service.make_system(program, {"PATH": "/usr/bin:/bin"}, "daemon").text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=50
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if str(unit) in line]) == (0, []), done.stderr
+
+
 def test_odd_names_are_quoted_for_systemd(tmp_path: Path) -> None:
     text = made("systemd", tmp_path, [ODD], AVM_DB=ODD).text
     assert 'ExecStart="/opt/a b/100%% $$HOME \\"q\\" \'p\' \\\\x;#/avm-daemon" start' in text

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from avmfs.node import Node
-from avmfs.store import content, history
+from avmfs.store import content, history, veils
 from avmfs.store.content import Edit
 from avmfs.store.history import Encoding
 from avmfs.store.transaction import Tx, new_id
@@ -247,6 +247,7 @@ def drop_document(tx: Tx, document: int) -> None:
     """Remove a document with its versions, index rows and everything said about it."""
     _release_maps(tx, document, head(tx, document))
     tx.db.execute("delete from version where document = ?", (document,))
+    veils.drop(tx.db, document)
     drop_index(tx, document)
     for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):
         tx.db.execute(f"delete from {table} where document = ?", (document,))

@@ -7,6 +7,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
+from avmfs.store import veils
 from avmfs.store.commands import command, lineage, namespace
 from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx
@@ -118,7 +119,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
         tx.log("remove", source, old_path)
-        rescope(tx, moved, parts)
+        rescope(tx, moved, parts, continues=replaced is not None)
         tx.log("create", tx.node(source.id), paths.join(parts))
     else:
         rescope(tx, moved, parts)
@@ -169,8 +170,9 @@ def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts:
         )
 
 
-def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
-    """Fold the scope of a node and of all below it anew for the place where it now stands.
+def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = False) -> None:
+    """Fold the scope of a node and of all below it anew for the place where it now stands. ``continues``: the node has
+    taken over a document that was there before.
 
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
@@ -178,7 +180,7 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
     waiting = [(node, parts)]  # no recursion: trees are deeper than Python's stack
     while waiting:
         above, where = waiting.pop()
-        _rescope_one(tx, above, where)
+        _rescope_one(tx, above, where, continues and above.id == node.id)
         if above.kind is Kind.DIRECTORY:
             children: list[Any] = tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall()
             for (child,) in children:
@@ -186,7 +188,7 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
                 waiting.append((below, (*where, below.name)))
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], continues: bool) -> None:
     shared = _shared_at(tx, node, parts)
     if node.document is not None and shared is None:
         tx.db.execute("update document set shared = null where id = ? and shared is not null", (node.document,))
@@ -194,13 +196,16 @@ def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
     if scope != node.scope:
         if not tx.visible.writable(node.scope):
             raise NotEmpty("something below is not yours to move")  # its name is not for the asker
-        set_scope(tx, node, scope)
+        set_scope(tx, node, scope, continues=continues)
 
 
-def set_scope(tx: Tx, node: Node, scope: int) -> None:
-    """Move a node to another visibility class: its index rows are hidden at once and made again."""
+def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> None:
+    """Move a node to another visibility class: its index rows are hidden at once and made again, and its earlier
+    versions stay with those who could see them; not those of a document that it ``continues``, which was there."""
     tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
     if node.document is not None:
+        if not continues:
+            veils.draw(tx.db, node.document, node.scope)
         lineage.drop_index(tx, node.document)
         lineage.enqueue(tx, node.document)
 

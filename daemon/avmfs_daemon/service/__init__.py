@@ -1,4 +1,5 @@
-"""The daemon as a service of the user: systemd's unit and launchd's property list, filled in and put in place.
+"""The daemon as a service, of the user (systemd's unit, launchd's property list) or of the machine under a user of its
+own (systemd): filled in and put in place.
 
 Owns the quoting of both formats and where they go. The files beside this module are the templates. Called by
 `avm-daemon install-service`; starts nothing.
@@ -7,6 +8,7 @@ Owns the quoting of both formats and where they go. The files beside this module
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,7 @@ Platform = Literal["systemd", "launchd"]
 
 MARK = "Written by `avm-daemon install-service`"
 UNIT, PLIST = "avm-daemon.service", "org.avmfs.daemon.plist"
+SYSTEM_UNIT = "avm-daemon.system.service"
 # What finds the same configuration, programs and weights as the shell that installs.
 KEPT = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
@@ -30,6 +33,17 @@ next:
   systemctl --user status avm-daemon        # and: journalctl --user -u avm-daemon
 It starts when you log in and ends with your last session. To have it from boot on, without anybody logged in:
   loginctl enable-linger
+"""
+SYSTEM_PLACES = {"AVM_CONFIG_DIR": "/etc/avm", "AVM_DATA_DIR": "/var/lib/avm", "AVM_RUNTIME_DIR": "/run/avm"}
+SYSTEM_NEXT = """\
+next, as root:
+  useradd --system --home-dir /var/lib/avm --shell /usr/sbin/nologin {user}
+  echo user_allow_other >> /etc/fuse.conf      # once
+  $EDITOR /etc/avm/mounts.yaml                 # per agent: mountpoint: /run/avm/mounts/NAME, agent_id: NAME, uid: N
+  systemctl daemon-reload && systemctl enable --now avm-daemon
+Each user then links their home to their mount, and names the daemon to avm:
+  ln -s /run/avm/mounts/NAME ~/avm
+  export AVM_RUNTIME_DIR=/run/avm AVM_DATA_DIR=/var/lib/avm AVM_AGENT=NAME
 """
 LAUNCHD_NEXT = """\
 next:
@@ -80,6 +94,23 @@ def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str],
     )  # fmt: skip
     path = home / "Library" / "LaunchAgents" / PLIST
     return Service(path, text, LAUNCHD_NEXT.format(path=path))
+
+
+def make_system(command: Sequence[str], environ: Mapping[str, str], user: str) -> Service:
+    """The machine's service, run as ``user``. What agents and root have set for themselves (AVM_*) is not taken over:
+    its places are those of the system. Raises ServiceProblem for a name that no user can have."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user) or user == "root":
+        raise ServiceProblem(f"{user!r}: expected the name of a user made for the daemon, such as avmfs")
+    kept = {name: environ[name] for name in ("PATH", "PYTHONPATH", "HF_HUB_OFFLINE") if environ.get(name)}
+    values = {**kept, **SYSTEM_PLACES}
+    for value in (*command, *values.values()):
+        if any(ord(character) < 32 or ord(character) == 127 for character in value):
+            raise ServiceProblem(f"{value!r}: a control character cannot stand in a service's file")
+    text = _filled(
+        SYSTEM_UNIT, EXEC=" ".join(_for_systemd(part, command=True) for part in command), USER=user,
+        ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in values.items()),
+    )  # fmt: skip
+    return Service(Path("/etc/systemd/system") / UNIT, text, SYSTEM_NEXT.format(user=user))
 
 
 def put(service: Service, *, force: bool) -> bool:

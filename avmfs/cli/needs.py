@@ -1,0 +1,133 @@
+"""What mounting needs of this machine, and whether Unix users keep the agents apart: a part of `avm doctor`.
+
+Looks and never changes or mounts anything. Every place that it looks at is an argument, for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from avmfs_config import ConfigError, Mount, Paths, load_mounts, load_settings
+from avmfs_config.isolation import entitled, isolation
+
+State = Literal["ok", "note", "problem"]
+DEVICE, FUSE_CONF = Path("/dev/fuse"), Path("/etc/fuse.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. ``todo`` is what a person can do about it."""
+
+    about: str
+    state: State
+    says: str
+    todo: str = ""
+
+
+def mounting(where: Paths) -> Iterator[Finding]:
+    """All of it, for the daemon as this user would run it."""
+    if not sys.platform.startswith("linux"):
+        return
+    yield device()
+    yield helper(shutil.which("fusermount3"))
+    try:
+        mounts = load_mounts(where.mounts_file, os.environ)
+        settings = entitled(load_settings(where.config_file, os.environ), mounts)
+    except ConfigError:
+        return  # said where the files themselves are looked at
+    own = os.geteuid()
+    if (found := others_allowed(mounts, own)) is not None:
+        yield found
+    for mount in mounts:
+        yield from reach(mount, own)
+    if mounts:
+        kept, reason = isolation(mounts, settings.uids, own)
+        if kept == "by uid":
+            yield Finding("isolation", "ok", "by uid: the kernel keeps the agents' users apart")
+        else:
+            yield Finding("isolation", "note", f"advisory: {reason}", "docs/SECURITY-UNIX.md says what that means")
+
+
+def device(path: Path = DEVICE) -> Finding:
+    if not path.exists():
+        return Finding("/dev/fuse", "problem", "not there", "modprobe fuse; in a container: --device /dev/fuse")
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Finding(
+            "/dev/fuse", "problem", "cannot be opened by this user", f"chmod 666 {path} (a udev rule keeps it)"
+        )
+    return Finding("/dev/fuse", "ok", "can be opened")
+
+
+def helper(found: str | None) -> Finding:
+    """fusermount3 mounts for those who are not root, so it has to be root's and setuid; root needs it as well."""
+    if found is None:
+        return Finding("fusermount3", "problem", "not found: mounting needs it", "apt-get install fuse3")
+    at = os.stat(found)
+    if os.geteuid() != 0 and not (at.st_uid == 0 and at.st_mode & stat.S_ISUID):
+        says = f"{found} is not setuid root: it cannot mount for this user"
+        return Finding("fusermount3", "problem", says, f"chown root {found} && chmod 4755 {found}")
+    return Finding("fusermount3", "ok", found)
+
+
+def others_allowed(mounts: tuple[Mount, ...], own: int, conf: Path = FUSE_CONF) -> Finding | None:
+    """fusermount3 lets a user who is not root open a mount to others only where /etc/fuse.conf says so. None: no mount
+    asks for that, or root does not have to ask."""
+    wanted = [mount.agent_id for mount in mounts if mount.allow_other or mount.uid not in (None, own)]
+    if not wanted or own == 0:
+        return None
+    try:
+        lines = conf.read_text().splitlines()
+    except OSError:
+        lines = []
+    if any(line.strip() == "user_allow_other" for line in lines):
+        return Finding("fuse.conf", "ok", f"{conf}: user_allow_other")
+    says = f"{conf} does not say user_allow_other: the mounts of {', '.join(wanted)} cannot be made"
+    return Finding("fuse.conf", "problem", says, f"as root: echo user_allow_other >> {conf}")
+
+
+def reach(mount: Mount, own: int) -> Iterator[Finding]:
+    """Whether the mount's user gets to the mountpoint, and by its link."""
+    about = f"mount {mount.agent_id}"
+    if mount.uid not in (None, own):
+        assert mount.uid is not None
+        if (closed := _closed_to(mount.mountpoint.parent, mount.uid)) is not None:
+            says = f"uid {mount.uid} cannot get through {closed} to {mount.mountpoint}"
+            todo = "mount it in a folder that all may pass (/run/avm/mounts, mode 0711), and name a `link` in the home"
+            yield Finding(about, "problem", says, todo)
+    if mount.link is not None:
+        try:
+            leads = os.readlink(mount.link)
+        except OSError as e:
+            todo = f"uid {mount.uid if mount.uid is not None else own} can: ln -s {mount.mountpoint} {mount.link}"
+            yield Finding(about, "note", f"{mount.link}: {e.strerror or e}", todo)
+            return
+        if leads != os.fspath(mount.mountpoint):
+            yield Finding(about, "note", f"{mount.link} leads to {leads}, not to {mount.mountpoint}")
+
+
+def _closed_to(folder: Path, uid: int) -> Path | None:
+    """The first folder on the way down that this user may not pass, as far as it can be seen and modes tell."""
+    if uid == 0:
+        return None
+    try:
+        user = pwd.getpwuid(uid)
+        groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
+    except KeyError:
+        groups = {uid}
+    for each in reversed([folder, *folder.parents]):
+        try:
+            found = each.stat()
+        except OSError:
+            return None
+        bit = stat.S_IXUSR if found.st_uid == uid else stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
+        if not found.st_mode & bit:
+            return each
+    return None

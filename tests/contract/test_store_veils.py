@@ -1,0 +1,130 @@
+"""What a file was before others could see it stays with those who could: its earlier versions keep their audience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from avmfs_config import default_settings
+
+from avmfs.access import Principal
+from avmfs.errors import Invalid
+from avmfs.rpc.local import LocalDoor
+from avmfs.store import database, schema, schema_veils
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Doors:
+    """alice, bob and carol at one store without a daemon."""
+
+    def __init__(self, path: Path) -> None:
+        self._open = {
+            name: LocalDoor(path / "avm.db", default_settings(), Principal(name), False)
+            for name in ("alice", "bob", "carol")
+        }
+        for name in self._open:
+            self.write("/private/own.md", "x", name)  # from now on it is known
+
+    def write(self, path: str, text: str, who: str = "alice") -> None:
+        self._open[who].call("write", path=path, data=text.encode())
+
+    def move(self, source: str, target: str) -> None:
+        self._open["alice"].call("move", source=source, target=target)
+
+    def read(self, path: str, who: str = "bob") -> str:
+        return str(self._open[who].call("read", path=path)["data"].decode())
+
+    def versions(self, path: str, who: str = "bob") -> list[int]:
+        return [each["version"] for each in self._open[who].call("history", path=path)["versions"]]
+
+    def close(self) -> None:
+        for door in self._open.values():
+            door.close()
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
+
+
+def test_versions_from_before_a_file_was_moved_into_shared_space_are_not_for_others(doors: Doors) -> None:
+    doors.write("/private/n.md", "zqsecretqz\n")
+    doors.write("/private/n.md", "clean\n")
+    doors.move("/private/n.md", "/shared/n.md")
+    assert doors.read("/shared/n.md") == "clean\n"
+    assert doors.versions("/shared/n.md") == [2] and doors.versions("/shared/n.md", "alice") == [2, 1]
+    for path in ("/shared/n.md:diff", "/shared/n.md:diff?from=1&to=2"):
+        with pytest.raises(Invalid, match="v1 is no longer kept; the oldest version is v2"):
+            doors.read(path)
+        assert "zqsecretqz" in doors.read(path, "alice")
+    assert "zqsecretqz" not in doors.read("/shared/n.md:history") + doors.read("/shared/n.md:delta")
+    doors.write("/shared/n.md", "further\n", "bob")
+    assert doors.versions("/shared/n.md") == [3, 2]  # what was published as it stood is history for all
+    assert "-clean" in doors.read("/shared/n.md:diff")
+    doors.write("/shared/n.md", "and on\n")
+    assert "-further" in doors.read("/shared/n.md:delta") and "zqsecretqz" not in doors.read("/shared/n.md:history")
+
+
+def test_a_directory_that_is_published_does_not_publish_what_its_files_were(doors: Doors) -> None:
+    doors.write("/private/d/e/n.md", "zqsecretqz\n")
+    doors.write("/private/d/e/n.md", "clean\n")
+    doors.move("/private/d", "/shared/d")
+    assert doors.versions("/shared/d/e/n.md") == [2] and doors.versions("/shared/d/e/n.md", "alice") == [2, 1]
+
+
+def test_what_was_limited_stays_with_those_it_was_limited_to(doors: Doors) -> None:
+    doors.write("/shared/l.md", "open\n")
+    doors.write("/shared/l.md:shared", "carol")
+    doors.write("/shared/l.md", "zqlimitedqz\n")
+    doors.write("/shared/l.md", "clean\n")
+    doors.write("/shared/l.md:shared", "all")
+    assert doors.versions("/shared/l.md") == [3]
+    assert doors.versions("/shared/l.md", "carol") == doors.versions("/shared/l.md", "alice") == [3, 2, 1]
+    with pytest.raises(Invalid, match="no longer kept"):
+        doors.read("/shared/l.md:diff?from=1&to=2")
+    assert "zqlimitedqz" in doors.read("/shared/l.md:diff?from=2&to=3", "carol")
+
+
+def test_a_draft_that_is_saved_over_a_shared_file_leaves_its_history_to_all(doors: Doors) -> None:
+    doors.write("/shared/n.md", "one\n")
+    doors.write("/shared/n.md", "two\n")
+    doors.write("/private/draft.md", "zqdraftqz\n")
+    doors.write("/private/draft.md", "three\n")
+    doors.move("/private/draft.md", "/shared/n.md")
+    assert doors.read("/shared/n.md") == "three\n"
+    assert doors.versions("/shared/n.md") == [3, 2, 1]
+    assert "-one" in doors.read("/shared/n.md:diff?from=1&to=2")
+
+
+def test_made_private_again_and_published_again_it_shows_what_it_is_then(doors: Doors) -> None:
+    doors.write("/shared/n.md", "one\n")
+    doors.read("/shared/n.md:delta")
+    doors.move("/shared/n.md", "/private/n.md")
+    doors.write("/private/n.md", "zqsecretqz\n")
+    doors.write("/private/n.md", "two\n")
+    doors.move("/private/n.md", "/shared/n.md")
+    assert doors.versions("/shared/n.md") == [3]
+    told = doors.read("/shared/n.md:delta")
+    assert "zqsecretqz" not in told and "two" in told
+    doors.move("/shared/n.md", "/shared/m.md")  # within one scope nothing changes
+    assert doors.versions("/shared/m.md") == [3]
+
+
+def test_a_store_from_before_veils_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = next(n for n, script in enumerate(schema.MIGRATIONS) if script == schema_veils.SQL)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:number])
+        earlier.setattr(schema, "VERSION", number)
+        database.prepare(tmp_path / "avm.db")
+    doors = Doors(tmp_path)
+    try:
+        doors.write("/private/n.md", "one\n")
+        doors.write("/private/n.md", "two\n")
+        doors.move("/private/n.md", "/shared/n.md")
+        assert doors.versions("/shared/n.md") == [2]
+    finally:
+        doors.close()

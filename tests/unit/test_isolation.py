@@ -1,0 +1,134 @@
+"""Who is kept apart by Unix users, who may use a mount, and what the doctor says mounting needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from avmfs_config import ConfigError, Mount, Settings, load_mounts
+from avmfs_config.isolation import entitled, isolation
+from avmfs_daemon import links
+
+from avmfs.cli import needs
+from avmfs.fuse.fence import FENCED, admitted, needs_allow_other
+from avmfs.fuse.protocol import Op
+
+pytestmark = pytest.mark.timeout(60)
+
+OWN = 900
+ALICE = Mount(Path("/run/avm/mounts/alice"), "alice", uid=1001)
+BOB = Mount(Path("/run/avm/mounts/bob"), "bob", uid=1002)
+SETTINGS = Settings(providers=(), permissions=(), default_access="ro")
+
+
+def of(*mounts: Mount, uids: dict[int, tuple[str, ...]] | None = None) -> tuple[str, str]:
+    return isolation(mounts, entitled(replace(SETTINGS, uids=uids or {}), mounts).uids, OWN)
+
+
+def test_agents_are_apart_when_each_has_a_uid_of_its_own() -> None:
+    assert of(ALICE, BOB) == ("by uid", "")
+    assert of(ALICE, uids={1002: ("bob",), 1001: ("alice",)}) == ("by uid", "")
+    assert of(uids={1002: ("bob",)}) == ("by uid", "")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "uids", "reason"),
+    [
+        ((), {}, "no agent has a uid of its own"),
+        ((ALICE, replace(BOB, uid=None)), {}, "the mount of bob has no uid of its own"),
+        ((replace(ALICE, allow_other=True),), {}, "allow_other lets every user into the mount of alice"),
+        ((ALICE, replace(BOB, uid=1001)), {}, "uid 1001 is alice and bob"),
+        ((ALICE,), {1001: ("helper",)}, "uid 1001 is helper and alice"),
+        ((replace(ALICE, uid=OWN),), {}, "alice runs as the daemon"),
+        ((replace(ALICE, uid=0),), {}, "alice runs as root"),
+    ],
+)
+def test_everything_else_is_advisory(mounts: tuple[Mount, ...], uids: dict[int, tuple[str, ...]], reason: str) -> None:
+    assert of(*mounts, uids=uids) == ("advisory", reason)
+
+
+def test_a_mount_s_user_speaks_for_its_agent_at_the_door() -> None:
+    found = entitled(replace(SETTINGS, uids={1001: ("alice",), 5: ("zoe",)}), (ALICE, BOB)).uids
+    assert found == {1001: ("alice",), 5: ("zoe",), 1002: ("bob",)}
+
+
+def test_a_mount_is_for_its_user_and_for_root_where_that_is_asked_for() -> None:
+    assert admitted(replace(ALICE, uid=None)) is None
+    assert admitted(replace(ALICE, allow_other=True)) is None
+    assert admitted(ALICE) == {1001}
+    assert admitted(replace(ALICE, allow_root=True)) == {0, 1001}
+    assert [needs_allow_other(each) for each in (ALICE, replace(ALICE, uid=None), replace(ALICE, uid=os.getuid()))] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+def test_every_request_that_names_something_is_fenced() -> None:
+    """What is not: requests on what is open, and those that the kernel makes by itself."""
+    assert set(Op) - FENCED == {
+        Op.FORGET, Op.BATCH_FORGET, Op.INIT, Op.INTERRUPT, Op.DESTROY, Op.READ, Op.WRITE, Op.RELEASE, Op.FSYNC,
+        Op.FLUSH, Op.READDIR, Op.RELEASEDIR, Op.FSYNCDIR, Op.GETLK, Op.SETLK, Op.SETLKW, Op.FALLOCATE, Op.LSEEK,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("allow_root: true", "mounts[0].allow_root: needs `uid`"),
+        ("link: /m/alice/x", "mounts[0].link: cannot lie in the mount that it leads to (/m/alice)"),
+        ("link: /m/alice", "mounts[0].link: cannot lie in the mount"),
+        ("link: relative", "mounts[0].link: must be an absolute path"),
+    ],
+)
+def test_a_bad_entry_names_its_key(tmp_path: Path, entry: str, problem: str) -> None:
+    file = tmp_path / "mounts.yaml"
+    file.write_text(f"mounts:\n  - {{mountpoint: /m/alice, agent_id: alice, {entry}}}\n")
+    with pytest.raises(ConfigError, match="mounts") as caught:
+        load_mounts(file, {"HOME": "/h"})
+    assert problem in str(caught.value)
+
+
+def test_a_link_is_made_once_and_replaces_nothing(tmp_path: Path) -> None:
+    link, target = tmp_path / "avm", tmp_path / "mounts/alice"
+    for _ in range(2):
+        assert links.make(link, target, None, 0) == ""
+        assert os.readlink(link) == str(target)
+    assert "something else is there" in links.make(link, tmp_path / "other", None, 0)
+    (tmp_path / "file").write_text("x")
+    assert "something else is there" in links.make(tmp_path / "file", target, os.geteuid(), 0)
+    said = links.make(tmp_path / "no/such/avm", target, None, 0)
+    assert "No such file" in said and f"ln -s {target} " in said
+    assert os.readlink(link) == str(target) and (tmp_path / "file").read_text() == "x"
+
+
+def test_the_doctor_says_what_is_missing_for_mounting(tmp_path: Path) -> None:
+    conf = tmp_path / "fuse.conf"
+    assert needs.others_allowed((ALICE,), 0, conf) is None
+    assert needs.others_allowed((replace(ALICE, uid=None),), OWN, conf) is None
+    for text, state in (
+        ("", "problem"),
+        ("# user_allow_other\n", "problem"),
+        ("mount_max = 9\nuser_allow_other\n", "ok"),
+    ):
+        conf.write_text(text)
+        found = needs.others_allowed((ALICE,), OWN, conf)
+        assert found is not None and found.state == state
+    assert needs.device(tmp_path / "none").state == "problem"
+    assert needs.helper(None).todo == "apt-get install fuse3"
+
+
+def test_the_doctor_sees_a_folder_that_the_mount_s_user_cannot_pass(tmp_path: Path) -> None:
+    way = tmp_path / "closed/mounts"
+    way.mkdir(parents=True)
+    for path in (way, *way.parents):
+        if path.is_relative_to(tmp_path.parents[2]) and path != Path("/tmp"):
+            path.chmod(0o755)
+    mount = replace(ALICE, mountpoint=way / "alice", link=tmp_path / "link")
+    stranger = replace(mount, uid=424242)
+    assert [each.state for each in needs.reach(stranger, OWN)] == ["note"]  # only that there is no link
+    (tmp_path / "closed").chmod(0o700)
+    problem = next(iter(needs.reach(stranger, OWN)))
+    assert problem.state == "problem" and str(tmp_path / "closed") in problem.says
+    (tmp_path / "link").symlink_to("/elsewhere")
+    assert "leads to /elsewhere" in [each.says for each in needs.reach(stranger, OWN)][-1]
