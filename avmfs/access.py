@@ -94,6 +94,12 @@ class Principal:
         if not self.may(action):
             raise Denied(f"this API key does not allow {action!r}")
 
+    def require_itself(self) -> None:
+        """Raises Denied for who shows an API key: what is the agent's as a whole is not a key's, which may be for a
+        part of the tree."""
+        if self.key is not None:
+            raise Denied("no API key allows this: it is for the agent itself")
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:

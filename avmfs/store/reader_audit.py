@@ -45,7 +45,8 @@ _BATCH: Final = ", ".join((_guarded("first last", _NUMBER, "-1"), _guarded("hash
 _ACT: Final = "seq, at, agent, elevated, route, op, path, other, version, about"
 # An agent's acts as the operator are the operator's to see: they may name what the agent itself cannot see. "+" keeps
 # the planner from sorting all that is visible: the log's own order, until there are enough.
-_MINE: Final = "((agent = :who and not elevated) or +scope in (select value from json_each(:scopes)))"
+_SEEN: Final = "+scope in (select value from json_each(:scopes))"
+_MINE: Final = f"((agent = :who and not elevated) or {_SEEN})"
 _AT: Final = (
     "(path = :path or substr(path, 1, :length) = :below or other = :path or substr(other, 1, :length) = :below)"
 )
@@ -64,7 +65,7 @@ class SqliteAuditReader:
         bound: dict[str, Any] = {"since": since, "after": after_seq, "limit": limit}
         wanted = ["seq > :after", "at >= :since"]
         if not self._who.operator:
-            wanted.append(_MINE)
+            wanted.append(_MINE if self._who.key is None else _SEEN)
             bound |= {"who": self._who.name, "scopes": self._visible.json}
         if agent is not None:
             wanted.append("agent = :agent")

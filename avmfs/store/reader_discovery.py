@@ -99,6 +99,7 @@ class SqliteDiscovery:
         return int(self._db.execute("select value from setting where key = 'digest_state'").get or 0)
 
     def topics_state(self) -> tuple[int, int]:
+        self._require_operator()
         row: Any = self._db.execute(
             "select coalesce((select max(seq) from passage_log), 0),"
             " coalesce((select value from setting where key = 'privacy_state'), 0)"

@@ -37,6 +37,7 @@ class SqliteOutbox:
         self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def subscriptions(self, *, everybody: bool = False) -> list[Subscription]:
+        self._who.require_itself()
         if everybody:
             self._require_operator()
             rows = self._db.execute(_SUBSCRIPTIONS + " order by agent, number")
@@ -97,6 +98,7 @@ class SqliteOutbox:
         return Figures(others, hooks, waiting, retrying, states.get(DEAD, 0), states.get(ARRIVED, 0), sent, oldest)
 
     def _rows(self, columns: str, state: int, limit: int) -> list[Any]:
+        self._who.require_itself()
         return self._db.execute(
             f"select {columns}, events from outbox join subscription on subscription.id = outbox.subscription"
             " where agent = ? and state = ? order by turn limit ?",

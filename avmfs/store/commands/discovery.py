@@ -26,6 +26,7 @@ _US = 1000  # ns
 def set_privacy(tx: Tx, mode: str, agent: str | None = None) -> dict[str, Any]:
     """How much others may learn of what this agent alone may read: its own mode, for an operator anybody's.
     {"agent", "mode"}. Raises Denied, Invalid, NotFound for an agent that is not known."""
+    tx.who.require_itself()
     whose = tx.who.name if agent is None else tx.agent(agent)
     if mode not in PRIVACY:
         raise Invalid(f"privacy {mode!r}: expected one of {', '.join(PRIVACY)}")

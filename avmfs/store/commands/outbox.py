@@ -57,6 +57,7 @@ def outbox_fill(tx: Tx, limit: int = LOOKED_AT) -> dict[str, Any]:
 @relaxed
 def collect_notices(tx: Tx) -> dict[str, Any]:
     """What the asker's own subscriptions have for it by now can be read when this returns, also when no daemon runs."""
+    tx.who.require_itself()
     while fill(tx, LOOKED_AT):
         pass
     rows: list[Any] = tx.db.execute(
@@ -136,6 +137,7 @@ def outbox_report(
 @command
 def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
     """The asker's dead letters, or these of them, are tried anew, under the same ids. {"count"}."""
+    tx.who.require_itself()
     tx.db.execute(
         "update outbox set state = ?1, due = 0, attempts = 0, error = null where state = ?2 and subscription in"
         " (select id from subscription where agent = ?3)"
@@ -151,6 +153,7 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
 @command
 def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
     """The asker has read these notices. {"count"}."""
+    tx.who.require_itself()
     tx.db.execute(
         "delete from outbox where state = ? and message in (select value from json_each(?)) and subscription in"
         " (select id from subscription where agent = ?)",

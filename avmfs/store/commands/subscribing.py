@@ -34,6 +34,7 @@ def subscribe(tx: Tx, pattern: str, mode: str, every: int | None, url: str | Non
 
     Raises Invalid, OverQuota past the subscriptions that one agent may have.
     """
+    tx.who.require_itself()
     if mode not in MODES:
         raise Invalid(f"mode {mode!r}: expected one of {', '.join(MODES)}")
     if url is not None and not 0 < len(url) <= URL_MAX:
@@ -64,6 +65,7 @@ def subscribe(tx: Tx, pattern: str, mode: str, every: int | None, url: str | Non
 def unsubscribe(tx: Tx, pattern: str, url: str | None = None) -> dict[str, Any]:
     """End the asker's subscriptions to this pattern, or only the one with this webhook; what waits for them goes, dead
     letters too. {"ended"}. Raises NotFound when there is none."""
+    tx.who.require_itself()
     rows: list[Any] = tx.db.execute(
         "select id from subscription where agent = ?1 and pattern = ?2 and (?3 is null or url = ?3)",
         (tx.agent(tx.who.name), pattern, url),
