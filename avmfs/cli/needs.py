@@ -53,7 +53,7 @@ def mounting(where: Paths) -> Iterator[Finding]:
         if kept == "by uid":
             yield Finding("isolation", "ok", "by uid: the kernel keeps the agents' users apart")
         else:
-            yield Finding("isolation", "note", f"advisory: {reason}", "docs/SECURITY-UNIX.md says what that means")
+            yield Finding("isolation", "note", f"advisory: {reason}", "docs/SECURITY.md says what that means")
 
 
 def device(path: Path = DEVICE) -> Finding:
