@@ -35,6 +35,7 @@ class Refusals:
         self._waiting: dict[_Key, int] = {}
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+        self._over = threading.Event()
 
     def tell(self, who: Principal, verb: str, error: AvmError, path: str | None = None) -> None:
         """If this is a refusal that the store does not know of yet."""
@@ -58,13 +59,23 @@ class Refusals:
             waiting, self._waiting = self._waiting, {}
         for (who, _, verb, code, where), count in waiting.items():
             try:
-                self._store.submit(who, "note_refusal", verb=verb, code=code, path=where, count=count)
+                # As the agent itself: a key that has expired or was revoked could not say so.
+                asker = Principal(who.name, who.operator, route=who.route)
+                self._store.submit(asker, "note_refusal", verb=verb, code=code, path=where, count=count)
             except AvmError as e:
                 log.error("a refusal of %s (%s, %s) is not in the audit: %s", who.name, verb, code, e)
 
+    def close(self) -> None:
+        """Tell the store what waits, and use it no more."""
+        self._over.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+
     def _run(self) -> None:
-        while True:
+        while not self._over.is_set():
             self._woken.wait()
             self._woken.clear()
             self.flush()
-            threading.Event().wait(PAUSE_S)
+            self._over.wait(PAUSE_S)

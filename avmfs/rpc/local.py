@@ -83,7 +83,7 @@ class LocalDoor:
         return result
 
     def close(self) -> None:
-        self._refusals.flush()
+        self._refusals.close()
         self._store.close()
 
     def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -98,11 +98,11 @@ class Keeper:
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
             self.reap_orphans()
+            if self._chainer is not None:
+                self._chainer.step()
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
             postroom.trim(self._store, self._limits, self._wall_clock())
-            if self._chainer is not None:
-                self._chainer.step()
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

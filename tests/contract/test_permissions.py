@@ -293,7 +293,7 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
 
     def inbox() -> None:
         with world.reading(who) as reader:
-            reader.inbox()
+            reader.mail.messages()
 
     def tell() -> None:
         world.do(who, "tell", recipient="bob", body="b", priority="low", expires=None, body_limit=9, unread_limit=9)
@@ -310,7 +310,7 @@ def test_a_key_allows_its_actions_and_no_other(any_world: World, actions: tuple[
     assert not allowed(lambda: world.write(who, "/memory/b.md", b"y"))
     assert allowed(tell) == ("tell" in actions)
     assert allowed(inbox) == allowed(lambda: world.do(who, "mark_read")) == ("inbox" in actions)
-    assert not allowed(lambda: world.do(who, "elevate"))
+    assert not allowed(lambda: world.do(who, "act_as_operator"))
     assert not allowed(lambda: new_key(world, who, "/memory/a/*"))
 
 

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.timeout(60)
 MAY_SCAN = {
     "applied": "once a day",
     "agent": "as many as there are agents",
+    "area": "a thousand at most, of API keys",
+    "api_key": "as many as there are keys, when rules change",
     "mailbox": "as many as there are agents, every few minutes",
     "lexical_queue": "what waits",
     "semantic_queue": "what waits",

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from avmfs_config import default_settings
 
-from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.rpc.local import LocalDoor
 from avmfs.store import database, schema, schema_veils
@@ -21,7 +20,7 @@ class Doors:
 
     def __init__(self, path: Path) -> None:
         self._open = {
-            name: LocalDoor(path / "avm.db", default_settings(), Principal(name), False)
+            name: LocalDoor(path / "avm.db", default_settings(), name, embeddings=False)
             for name in ("alice", "bob", "carol")
         }
         for name in self._open:

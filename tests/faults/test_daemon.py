@@ -53,7 +53,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     daemon.start()
     status = daemon.status()
     assert status.keys() == {
-        "pid", "version", "mounts", "embedding", "index", "gossip", "store", "isolation", "isolation_reason",
+        "pid", "version", "mounts", "embedding", "index", "gossip", "outbox", "store", "isolation", "isolation_reason",
         "holder_pid",
     }  # fmt: skip
     (mount,) = status["mounts"]

@@ -58,7 +58,9 @@ def test_a_day_from_the_inbox_to_the_handoff(alice: Path, bob: Path) -> None:
         "# Release plan\n- The release is on Tuesday\n- The freeze ends on Tuesday\n- QA has until Tuesday noon\n"
     )
     history = cat(alice / "shared/plan.md:history")
-    assert history.splitlines()[0].split()[3] == "bob" and "alice" in history, "sed -i went on with the same document"
+    assert history.splitlines()[0].split()[3] == "bob/mount" and "alice" in history, (
+        "sed -i went on with the same document"
+    )
     note = bob / "private/lessons/freeze.md"
     meta = json.loads(cat(view(note, ":meta")))
     assert meta["tags"] == ["lesson", "release"] and meta["importance"] == 0.8

@@ -57,9 +57,9 @@ def test_lines_of_a_recall_that_are_not_its_own_are_indented(world: World) -> No
     assert text.splitlines() == lines[:-1], "a line ends in a newline and in nothing else"
     own = [line for line in lines if line and not line.startswith("  ")]
     for line in own[1:-1]:
-        assert re.match(
-            r"### /\S.* \d{4}-\d\d-\d\d eve\Z|@[a-z2-7]{4,} \([01]\.\d\d(, also [@\w ]+)?\) \[/memory", line
-        ), line
+        assert re.match(r"### /\S.* \d{4}-\d\d-\d\d eve\Z|@[a-z2-7]{4,} \(\.\d\d(, also [@\w ]+)?\) \[/memory", line), (
+            line
+        )
     assert int(begins[1]) == sum(line.startswith("@") for line in own)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", text)
     assert sum(begins[2] in line for line in lines) == 2, "the nonce stands in the first and the last line alone"

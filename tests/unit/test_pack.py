@@ -112,7 +112,7 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
         made.add(f"/{name}", text, updated=NOW)
     answer = ask(made, "zebra crossed roads dawn", min_relevance=0.0)
     assert len(answer.hits) == 3
-    assert len(re.findall(r"^@\w+ \(1\.00, also @\w+ @\w+\) ", answer.text, re.M)) == 1
+    assert len(re.findall(r"^@\w+ \(\.99, also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
 def test_a_long_answer_has_its_ten_best_first() -> None:
