@@ -89,6 +89,7 @@ GIVEN: Mapping[str, Sequence[Any]] = {
     "wait": (0,),
     "items": ([{"content": "market, said by bob"}], [{"content": "x", "path": "/memory/private/alice/x.md"}]),
     "users": ({"bob": {"capabilities": ["search_all", "sudo"]}}, {"alice": {}}),
+    "when": (1, 2, "2000-01-01", "not a time"),
     "permissions": ({"users": {"bob": {"capabilities": ["search_all", "sudo"]}}}, {"users": {}}),
     "view_range": ([1, 5],),
     "config": (),

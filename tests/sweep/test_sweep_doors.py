@@ -204,6 +204,14 @@ def test_no_tool_tells_or_changes_what_is_hers(
     assert asked
 
 
+def _called(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """With these arguments, one that takes any number of them (``*targets``) as one."""
+    any_number = [
+        name for name, each in inspect.signature(function).parameters.items() if each.kind is each.VAR_POSITIONAL
+    ]
+    return function(*(given[name] for name in any_number), **{k: v for k, v in given.items() if k not in any_number})
+
+
 def test_no_method_of_the_python_class_tells_or_changes_what_is_hers(
     planted: Planted, ground: Ground, copies: Callable[..., Path]
 ) -> None:
@@ -211,7 +219,7 @@ def test_no_method_of_the_python_class_tells_or_changes_what_is_hers(
     with AVM(agent="bob", environ=environment(copy.root), embeddings=False) as bob:
         for kind, name, given in python_cases(ground):
             holder = bob if kind == "AVM" else bob.agent_memory()
-            copy.ask(name, given, lambda holder=holder, name=name, given=given: getattr(holder, name)(**given))
+            copy.ask(name, given, lambda holder=holder, name=name, given=given: _called(getattr(holder, name), given))
             names.add(name)
     copy.end("Python")
     assert {"read", "search", "recall", "inbox", "list"} <= names

@@ -6,9 +6,11 @@ What a view may be asked comes from the registry and from `recipes`, so that a n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import inspect
 import os
+import sqlite3
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from mount_world import cat, cat_bytes, echo, view
+from mount_world import cat, cat_bytes, echo, until, view
 from planting import CANARY, CONTROL, WORD, Planted
 from recipes import FULL, Ground, Parameter, cases
 
@@ -271,9 +273,19 @@ def measured(planted: Planted, ground: Ground) -> dict[str, str]:
     return said
 
 
+def _housekeeping_is_done(planted: Planted) -> bool:
+    """What has expired is gone (bob saw some of it, so he sees it go), and what alice lets everybody learn is told."""
+    database = planted.world.root / "data/avm.db"
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+        [expired] = db.execute("select count(*) from node where expires <= ?", (time.time_ns(),)).fetchone()
+        [told] = db.execute("select count(*) from digest where agent = 'alice'").fetchone()
+    return expired == 0 and told == 1
+
+
 def test_a_hundred_private_notes_change_nothing_that_a_mount_shows(planted: Planted, ground: Ground) -> None:
     alice, carol = planted.mount("alice"), planted.mount("carol")
     cat(planted.mount("bob") / ":search?q=market")
+    until(lambda: _housekeeping_is_done(planted), 60)
     before = measured(planted, ground)
     busy = alice / "private/busy"
     busy.mkdir()
