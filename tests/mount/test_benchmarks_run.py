@@ -23,6 +23,7 @@ RUNS = {
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
     "bench_audit": [],
+    "bench_guarded": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_coherence": ["--mounts", "2", "--checks", "64", "--variants", "ext4,avmfs"],
     "bench_programs": ["--notes", "60", "--variants", "ext4,avmfs"],
@@ -39,8 +40,8 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
-    "bench_api", "bench_store", "bench_outbox", "bench_programs", "bench_beside", "bench_files", "bench_idle",
-    "bench_mail", "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
+    "bench_api", "bench_store", "bench_outbox", "bench_guarded", "bench_programs", "bench_beside", "bench_files",
+    "bench_idle", "bench_mail", "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
