@@ -4,7 +4,7 @@
 
 Two daemons, each with a mount for every agent, take turns within each round. "off" has a configuration that says
 nothing of them, and chains its audit once an hour (rows of the log are always written). "on" has rules by pattern and
-group, a quota of every kind for every agent, an API key for where is written, a chain and anchors every second, and two
+group, a quota of every kind for every agent, an API key for where is written, the audit as it is by default, and two
 agents that are told of each change, one in batches and one throttled. The workload is bench_contention's.
 """
 
@@ -30,13 +30,8 @@ from benchmarks.store_ops import AT_FIRST
 OFF, ON = "off", "on"
 BEGIN_S = 120.0
 PLENTY = 10**12
+QUOTA: Mapping[str, int] = {"nodes": PLENTY, "bytes": PLENTY, "history_bytes": PLENTY, "unread": 100}
 EVERYTHING: Mapping[str, Any] = {
-    "agents": {
-        "*": {
-            "groups": ["writers"],
-            "quota": {"nodes": PLENTY, "bytes": PLENTY, "history_bytes": PLENTY, "unread": 100},
-        }
-    },
     "permissions": [
         {"pattern": "/memory/secret/*", "access": "none"},
         {"pattern": "/memory/read-only/*", "access": "ro"},
@@ -44,7 +39,6 @@ EVERYTHING: Mapping[str, Any] = {
         {"pattern": "/memory/*", "access": "rw"},
     ],
     "default_access": "ro",
-    "audit": {"interval_s": 1},
 }
 
 
@@ -54,7 +48,11 @@ def measure(run: Run) -> Findings:
     seconds = run.options.seconds or (1.0 if run.quick else 4.0)
     names = [f"w{i:02}" for i in range(max(widths))]
     settings: Mapping[str, Mapping[str, Any]] = {
-        OFF: {**WORDS_ONLY, "audit": {"interval_s": 3600}}, ON: {**WORDS_ONLY, **EVERYTHING},
+        OFF: {**WORDS_ONLY, "audit": {"interval_s": 3600}},
+        ON: {
+            **WORDS_ONLY, **EVERYTHING,
+            "agents": {name: {"groups": ["writers"], "quota": QUOTA} for name in names},
+        },
     }  # fmt: skip
     daemons = {
         variant: run.ending.enter_context(temporary_daemon(run.local, agents(*names), given))
