@@ -42,6 +42,8 @@ def search(
     """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and, with ``more``, the nearest; and the
     cosine of each with ``vector``, drawn ``toward`` other passages; NaN for one without a vector of that model. Raises
     Busy."""
+    if not len(table.passages):  # nothing to be near: nor does it matter then whether there are vectors yet
+        return found, np.full(len(found), np.nan)
     wanted = depth(table)
     k = (len(table.passages) if wanted is None else wanted) if more else 0
     passages, near = index.nearest(model, vector, k, table.passages[found], None, toward)
