@@ -95,23 +95,40 @@ def fill(tx: Tx, limit: int) -> bool:
 
 
 def _queue(tx: Tx, one: Subscription, found: list[Event]) -> None:
+    room = _Room(tx, one)
     if one.mode == "realtime":
-        _add(tx, one, [([event], None, AT_ONCE) for event in found])
+        _add(tx, one, room, [([event], None, AT_ONCE) for event in found])
     elif one.mode == "throttled":
         for event in latest_by_path(found):
-            _join(tx, one, [replace(event, count=1)], paths.raw(event.path), 1)
+            _join(tx, one, room, [replace(event, count=1)], paths.raw(event.path), 1)
     elif one.mode == "batched":
-        _join(tx, one, found, None, BATCH_EVENTS)
+        _join(tx, one, room, found, None, BATCH_EVENTS)
     else:
-        _join(tx, one, latest_by_path(found), None, DIGEST_PATHS)
+        _join(tx, one, room, latest_by_path(found), None, DIGEST_PATHS)
 
 
-def _join(tx: Tx, one: Subscription, found: list[Event], path: bytes | None, most: int) -> None:
+class _Room:
+    """How many more deliveries of a subscription may wait; counted once, however many are added."""
+
+    def __init__(self, tx: Tx, one: Subscription) -> None:
+        waiting = tx.db.execute(
+            "select count(*) from outbox where subscription = ? and state in (?, ?)", (one.id, OPEN, SEALED)
+        ).get
+        self.left = QUEUED - int(waiting)
+
+    def take(self) -> bool:
+        """Is there room for one more?"""
+        self.left -= 1
+        return self.left >= 0
+
+
+def _join(tx: Tx, one: Subscription, room: _Room, found: list[Event], path: bytes | None, most: int) -> None:
     """Add to the delivery that is still open, or begin one: of a path for a throttled subscription, which keeps the
     last state only."""
     row: Any = tx.db.execute(
-        "select turn, events from outbox where subscription = ? and state = ? and path is ? order by turn desc limit 1",
-        (one.id, OPEN, path),
+        "select turn, events from outbox indexed by outbox_open"
+        f" where subscription = ? and path is ? and state = {OPEN} order by turn desc limit 1",
+        (one.id, path),
     ).fetchone()
     if row is not None:
         kept = [] if path is not None else unpack(row[1])
@@ -131,27 +148,25 @@ def _join(tx: Tx, one: Subscription, found: list[Event], path: bytes | None, mos
             "select at from outbox_throttle where subscription = ? and path = ?", (one.id, path)
         ).get  # when nothing has been sent of it, it need not wait
         due = AT_ONCE if last is None or last > tx.now else last + one.every
-        _add(tx, one, [(piece, path, due) for piece in pieces])
+        _add(tx, one, room, [(piece, path, due) for piece in pieces])
     else:
-        _add(tx, one, [(piece, None, AT_ONCE if len(piece) == most else tx.now + one.every) for piece in pieces])
+        _add(tx, one, room, [(piece, None, AT_ONCE if len(piece) == most else tx.now + one.every) for piece in pieces])
 
 
-def _add(tx: Tx, one: Subscription, deliveries: Sequence[tuple[list[Event], bytes | None, int]]) -> None:
-    if not deliveries:
-        return
-    waiting = tx.db.execute(
-        "select count(*) from outbox where subscription = ? and state in (?, ?)", (one.id, OPEN, SEALED)
-    ).get
-    room = QUEUED - waiting
-    for index, (events, path, due) in enumerate(deliveries):
-        late = index >= room
+def _add(
+    tx: Tx, one: Subscription, room: _Room, deliveries: Sequence[tuple[list[Event], bytes | None, int]]
+) -> None:  # fmt: skip
+    crowded = False
+    for events, path, due in deliveries:
+        late = not room.take()
+        crowded = crowded or late
         tx.db.execute(
             "insert into outbox(subscription, message, state, due, path, events, size, at, error)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (one.id, message_id(one.id, events[0].seq), DEAD if late else OPEN, due, path, pack(events), len(events),
              tx.now, f"{QUEUED} deliveries wait already" if late else None),
         )  # fmt: skip
-    if len(deliveries) > room:
+    if crowded:
         keep_newest(tx, one.id, DEAD, LETTERS)
 
 

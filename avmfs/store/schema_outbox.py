@@ -34,6 +34,8 @@ create table outbox(
   attempts int not null default 0, path blob, events text not null, size int not null, at int not null, error text
 );
 create index outbox_waiting on outbox(subscription, state, due);
+-- The one that what comes next of a path may join.
+create index outbox_open on outbox(subscription, path) where state = 0;
 -- When a throttled subscription was last sent something of a path.
 create table outbox_throttle(subscription int, path blob, at int not null, primary key(subscription, path))
   without rowid;
