@@ -114,7 +114,7 @@ class LeanFilesystem:
                 if e.errno == errno.ENODEV:
                     return
                 raise
-            op, unique, node = brief(buffer)
+            op, unique, node, _ = brief(buffer)
             if op in (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT):
                 continue
             answer, error, body = self._answers.get(op), errno.ENOSYS, b""
