@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError, Busy, Denied, Exists, IsDirectory, NotDirectory, NotFound, StoreFailed
 
 _NOT_ON_FILES = frozenset({"tell", "index", "mount", "playground", "bench", "warmup", "config", "init", "doctor"})
@@ -38,6 +39,4 @@ def hint(error: Exception, arguments: Sequence[str]) -> str | None:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    from avmfs.cli.main import COMMANDS
-
     return next((each for each in arguments if each in COMMANDS), "")

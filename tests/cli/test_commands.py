@@ -15,7 +15,7 @@ import pytest
 from mount_world import World
 from shells import LIMIT_S, QuickShell, Shell, environment
 
-from avmfs.cli.main import COMMANDS
+from avmfs.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 

@@ -23,7 +23,7 @@ from mount_world import World, until
 from shells import LIMIT_S, QuickShell, Shell, environment
 
 from avmfs.cli import colour
-from avmfs.cli.main import COMMANDS
+from avmfs.cli.commands import COMMANDS
 from avmfs.store.lock import StoreLock
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]

@@ -13,7 +13,7 @@ from mount_world import World
 from shells import Shell
 
 from avmfs.cli import manual
-from avmfs.cli.main import COMMANDS
+from avmfs.cli.commands import COMMANDS
 
 pytestmark = pytest.mark.timeout(90)
 

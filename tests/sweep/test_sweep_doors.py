@@ -24,7 +24,8 @@ from shells import environment
 
 from avmfs import AVM
 from avmfs.avm import AgentMemory
-from avmfs.cli.main import COMMANDS, avm
+from avmfs.cli.commands import COMMANDS
+from avmfs.cli.main import avm
 from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods

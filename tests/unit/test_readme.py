@@ -10,7 +10,8 @@ import click
 import pytest
 from avmfs_daemon.main import cli as daemon
 
-from avmfs.cli.main import COMMANDS, avm
+from avmfs.cli.commands import COMMANDS
+from avmfs.cli.main import avm
 from avmfs.views import table
 
 TREE = Path(__file__).parents[2]
