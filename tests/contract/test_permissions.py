@@ -21,6 +21,7 @@ from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.store import database, keys, schema
+from avmfs.store.commands import people
 from avmfs.store.sqlite import open_direct
 from avmfs.store.submit import OPERATOR
 from avmfs.store.writer import ANYBODY
@@ -392,6 +393,43 @@ def test_areas_that_no_key_names_any_more_come_apart_with_the_next_rules(ruled: 
     world.do(ALICE, "revoke_key", id=key.split("_")[1])
     world.reopen(Policy([Rule("/memory/zzz/*", Access.READ)]))
     assert world.rows("select path from area") == [(b"/memory/b",)] and shown(world, kept).name == "alice"
+
+
+def test_an_area_s_number_is_never_another_s(ruled: Callable[..., PolicyWorld]) -> None:
+    """The log keeps the scopes that its rows were written with."""
+    world = ruled()
+    old = new_key(world, ALICE, "/memory/a/*")
+    world.write(ALICE, "/memory/a/secret-name.md", b"x")
+    world.do(ALICE, "revoke_key", id=old.split("_")[1])
+    world.reopen(Policy([Rule("/memory/zzz/*", Access.READ)]))
+    assert world.rows("select path from area") == []
+    key = shown(world, new_key(world, ALICE, "/memory/b/*"))
+    world.write(ALICE, "/memory/b/x.md", b"x")
+    with world.reading(key) as reader:
+        assert {act.path for act in reader.audit.acts()} == {b"/memory/b", b"/memory/b/x.md"}
+
+
+def test_one_agent_s_keys_do_not_take_the_paths_of_all(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/p0/x.md", b"x")
+    scopes = world.rows("select count(*) from scope")[0][0]
+    for number in range(40):  # made and revoked: each leaves nothing that grows
+        key = new_key(world, ALICE, *(f"/memory/p{number}-{each}/*" for each in range(16)))
+        assert shown(world, key).name == "alice"
+        world.do(ALICE, "revoke_key", id=key.split("_")[1])
+        assert world.rows("select count(*) from area")[0][0] <= people.AREAS_IDLE + 32
+    assert world.rows("select count(*) from scope")[0][0] - scopes <= 2 * 40 + 2
+    kept = [
+        new_key(world, ALICE, *(f"/memory/p{number}-{each}/*" for each in range(16)))
+        for number in range(people.AREAS_OF_ONE // 16)
+    ]
+    with pytest.raises(OverQuota, match="alice would name more than"):
+        new_key(world, ALICE, "/memory/one-more/*")
+    new_key(world, ALICE, "/memory/p0-3/*")  # one that is there is no more
+    who = shown(world, new_key(world, BOB, "/memory/p0/*"))
+    assert world.exists(who, "/memory/p0/x.md") and not world.exists(who, "/memory/p0-1")
+    world.do(ALICE, "revoke_key", id=kept[0].split("_")[1])
+    new_key(world, ALICE, "/memory/one-more/*")
 
 
 # --- quotas
