@@ -34,6 +34,7 @@ from avmfs.store.filling import (
     OPEN,
     SEALED,
     Subscription,
+    assemble,
     fill,
     keep_newest,
 )
@@ -181,6 +182,7 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
 
 
 def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
+    assemble(tx, one.id)
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
         " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"
