@@ -514,6 +514,31 @@ def test_history_is_bounded_and_freed_with_the_file(ruled: Callable[..., PolicyW
     assert used(world, "bob")[2] == 100_000
 
 
+def test_history_is_bounded_on_every_route_and_the_refusal_changes_nothing(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", history_bytes=5_000)})
+    first, big = secrets.token_bytes(4_000), secrets.token_bytes(4_000)
+    world.write(ALICE, "/memory/a.md", first)
+    world.write(ALICE, "/memory/a.md", big)
+    world.clock.advance(5)
+    routes: dict[str, Callable[[], Any]] = {
+        "replace": lambda: world.write(ALICE, "/memory/a.md", first),
+        "another's": lambda: world.write(BOB, "/memory/a.md", first),
+        "a handle": lambda: world.edit(ALICE, "/memory/a.md", ["t", 0], ["w", 0, first]),
+        "truncate": lambda: world.edit(ALICE, "/memory/a.md", ["t", 0]),
+        "rename": lambda: world.rename(ALICE, "/memory/b.md", "/memory/a.md"),
+        "editor": lambda: (
+            world.rename(ALICE, "/memory/a.md", "/memory/a.md~"), world.write(ALICE, "/memory/a.md", first)
+        ),
+    }  # fmt: skip
+    world.write(BOB, "/memory/b.md", first)
+    for name, change in routes.items():
+        with pytest.raises(OverQuota, match="alice may have 5000 bytes of history, this would be"):
+            change()
+        there = "/memory/a.md~" if name == "editor" else "/memory/a.md"
+        assert world.bytes(ALICE, there) == big and len(world.history(ALICE, there)) == 2, name
+    world.write(ALICE, "/memory/new.md", first)  # what keeps nothing is as before
+
+
 def test_a_removed_file_is_free_at_once_and_one_written_on_is_not(ruled: Callable[..., PolicyWorld]) -> None:
     world = ruled({"alice": person("write", bytes=1000)})
     node = world.write(ALICE, "/memory/a.md", b"x" * 900)["node"]
