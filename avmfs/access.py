@@ -142,6 +142,7 @@ class Scope:
         ])  # fmt: skip
 
     @staticmethod
+    @lru_cache(maxsize=65536)  # each connection has them all, and they do not change
     def parse(spec: str) -> Scope:
         head, *rest = spec.split(";")
         agents = (item.split("=") for item in rest if item[0] not in "@^")

@@ -250,9 +250,9 @@ class Memory:
                     self.resolve(reader, paths.join(parts[:length]))
                     continue
                 except NotFound:
-                    parent = self.resolve(reader, paths.join(parts[: length - 1]))
+                    parent = self._changed(reader, self.resolve(reader, paths.join(parts[: length - 1])).id)
             try:
-                self.submit("mkdir", parent=parent.id, name=parts[length - 1], mode=0o755)
+                self.submit("mkdir", parent=parent, name=parts[length - 1], mode=0o755)
             except Exists:
                 continue  # another agent was faster
 
@@ -260,11 +260,11 @@ class Memory:
         """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
-            parent, name = node.parent, node.name
+            if node.parent is None:
+                raise Denied("part of every tree", path)
+            parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
             where = reader.path(node.id)
-        if parent is None:
-            raise Denied("part of every tree", path)
         if node.kind is not Kind.DIRECTORY:
             self.submit("unlink", parent=parent, name=name)
             return 1
@@ -282,8 +282,14 @@ class Memory:
             node = reader.by_handle(handle)
             if node is None or node.parent is None:
                 raise NotFound(path=paths.printable(path))
-            return node.parent, node.name
-        return self.resolve(reader, paths.join(parts[:-1])).id, parts[-1]
+            return self._changed(reader, node.parent), node.name
+        return self._changed(reader, self.resolve(reader, paths.join(parts[:-1])).id), parts[-1]
+
+    def _changed(self, reader: Reader, directory: int) -> int:
+        """A directory in which names are to change. At a mount the kernel asks its mode (docs/SECURITY.md, Modes)."""
+        if not reader.node(directory).mode & 0o222 and not self.who.operator:
+            raise Denied("the mode of the directory allows no writing", paths.printable(reader.path(directory)))
+        return directory
 
     def _moves(self, reader: Reader, source: str, target: str) -> list[tuple[bytes, bytes]]:
         old, new = paths.raw(source), paths.raw(target)

@@ -15,6 +15,7 @@ import msgpack
 
 PROTOCOL = 1  # in every greeting; a peer of another version is refused
 LIMIT = 64 * 1024 * 1024
+ITEMS = 200_000  # in all lists and maps of what a stranger sends: an empty map is a byte there, and 64 here
 PIECE = 64 * 1024  # received at once: more would be mapped and unmapped anew each time
 _LENGTH = struct.Struct(">I")
 _TIMEVAL = struct.Struct("@ll")
@@ -29,11 +30,13 @@ def pack(value: Any) -> bytes:
     return bytes(msgpack.packb(value, unicode_errors="surrogateescape"))
 
 
-def unpack(data: bytes | memoryview) -> Any:
-    """Inverse of pack. Raises FrameError."""
+def unpack(data: bytes | memoryview, items: int | None = None) -> Any:
+    """Inverse of pack. Raises FrameError, also for more than so many ``items`` in lists and maps, before they are
+    made."""
+    limits: dict[str, Any] = {} if items is None or len(data) <= items else _counting(items)
     try:
         return msgpack.unpackb(
-            data, unicode_errors="surrogateescape", strict_map_key=False, ext_hook=_no_extension, timestamp=1
+            data, unicode_errors="surrogateescape", strict_map_key=False, ext_hook=_no_extension, timestamp=1, **limits
         )
     except (msgpack.UnpackException, ValueError, TypeError) as e:
         raise FrameError(f"not msgpack: {e}") from None
@@ -49,13 +52,13 @@ def send(sock: socket.socket, value: Any) -> None:
     sock.sendall(frame(value))
 
 
-def receive(sock: socket.socket, limit: int = LIMIT) -> Any:
+def receive(sock: socket.socket, limit: int = LIMIT, items: int | None = None) -> Any:
     """The next frame of a blocking socket. Raises EOFError when the peer closed, FrameError for a bad frame,
     TimeoutError by the socket's own time limit."""
     (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
     if length > limit:
         raise FrameError(f"a frame of {length} bytes, {limit} are allowed")
-    return unpack(_exactly(sock, length))
+    return unpack(_exactly(sock, length), items)
 
 
 def receive_answer(sock: socket.socket, limit: int = LIMIT) -> Any:
@@ -106,6 +109,20 @@ class Assembler:
             frames.append(unpack(bytes(self._buffer[_LENGTH.size : stop])))
             del self._buffer[:stop]
         return frames
+
+
+def _counting(items: int) -> dict[str, Any]:
+    """Arguments of unpackb that end it when there are more."""
+    left = items
+
+    def counted(found: Any) -> Any:
+        nonlocal left
+        left -= 1 + len(found)
+        if left < 0:
+            raise ValueError(f"more than {items} items")
+        return found
+
+    return {"list_hook": counted, "object_hook": counted, "max_array_len": items, "max_map_len": items}
 
 
 def _no_extension(code: int, data: bytes) -> Any:

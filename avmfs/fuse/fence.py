@@ -1,7 +1,7 @@
 """Who may use a mount that belongs to one Unix user.
 
-Owns the rule and the list of requests that it is about. Asked by ``serve`` when a mount is made, and by ``session`` for
-every request, before anything else looks at it. Knows nothing of agents or files.
+Owns the rule and the list of requests that it is about. Asked by ``serve`` when a mount is made, and by both front
+ends for every request, before anything else looks at it. Knows nothing of agents or files.
 
 Why it takes both: such a mount is mounted with ``allow_other``, else the kernel lets nobody but the daemon's own user
 in. The kernel then answers from its cache without asking, by the modes alone (``default_permissions``), so the mount's
@@ -24,6 +24,15 @@ FENCED = frozenset((
     Op.LINK, Op.OPEN, Op.STATFS, Op.SETXATTR, Op.GETXATTR, Op.LISTXATTR, Op.REMOVEXATTR, Op.OPENDIR, Op.CREATE,
     Op.RENAME2,
 ))  # fmt: skip
+_OPEN = frozenset((
+    "init", "destroy", "read", "write", "flush", "release", "fsync", "readdir", "releasedir", "lock", "flock",
+    "fallocate",
+))  # fmt: skip
+
+
+def is_fenced(callback: str) -> bool:
+    """FENCED, by the names that libfuse's callbacks have in the portable front end (``getattr_fuse_3``)."""
+    return callback.partition("_fuse_")[0] not in _OPEN
 
 
 def admitted(mount: Mount) -> frozenset[int] | None:

@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
+from avmfs.fuse.callbacks import as_id, as_time, fill
+from avmfs.fuse.fence import is_fenced
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
-from avmfs.vfs.attributes import Attributes, Caller
+from avmfs.vfs.attributes import Caller
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
@@ -40,16 +42,12 @@ import mfusepy
 
 log = logging.getLogger(__name__)
 
-UTIME_NOW = (1 << 30) - 1
-UTIME_OMIT = (1 << 30) - 2
-_UNSET_ID = 0xFFFFFFFF
 _IMPLEMENTED = [
     "getattr", "readlink", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "chmod", "chown",
     "truncate", "open", "read", "write", "statfs", "flush", "release", "fsync", "opendir", "readdir", "releasedir",
     "destroy", "create", "utimens", "fallocate",
 ]  # fmt: skip
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
-_NS = 1_000_000_000
 
 
 class _Operations:
@@ -69,10 +67,11 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def __init__(
         self, tree: Tree, mountpoint: Path, locks: LockTable | None, *, read_only: bool, allow_other: bool,
-        ready: Callable[[], None], xattr: bool = False,
+        ready: Callable[[], None], xattr: bool = False, admitted: frozenset[int] | None = None,
     ) -> None:  # fmt: skip
         self.tree = tree
         self.locks = locks
+        self._admitted = admitted
         self._handles: dict[int, tuple[Address, Handle]] = {}
         self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
         self._numbers = itertools.count(1)
@@ -90,6 +89,8 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     def _wrapper(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
         """The boundary: every callback's result or error becomes what libfuse wants."""
         try:
+            if self._admitted is not None and is_fenced(func.__name__) and _caller().uid not in self._admitted:
+                return -errno.EACCES
             return func(*args, **kwargs) or 0
         except AvmError as e:
             return -e.code
@@ -108,7 +109,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Looking -------------------------------------------------------------------------------------------
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        _fill(buffer, self.tree.attributes(self._found(path, info)))
+        fill(buffer, self.tree.attributes(self._found(path, info)))
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:
@@ -197,7 +198,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return self.chown_fuse_3(path, uid, gid, None)
 
     def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any) -> int:
-        self.tree.set_attributes(self._found(path, info), self._handle(info), uid=_id(uid), gid=_id(gid))
+        self.tree.set_attributes(self._found(path, info), self._handle(info), uid=as_id(uid), gid=as_id(gid))
         return 0
 
     def truncate_fuse_2(self, path: bytes | None, length: int) -> int:
@@ -219,7 +220,9 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any) -> int:
         now = self.tree.memory.now()
-        atime, mtime = (_time(times.contents.actime, now), _time(times.contents.modtime, now)) if times else (now, now)
+        atime, mtime = (
+            (as_time(times.contents.actime, now), as_time(times.contents.modtime, now)) if times else (now, now)
+        )
         self.tree.set_attributes(self._found(path, info), self._handle(info), atime=atime, mtime=mtime)
         return 0
 
@@ -343,6 +346,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 def mount(
     tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
     runtime_dir: Path, xattr: bool = False, report: Callable[[str], None] = lambda caches: None,
+    admitted: frozenset[int] | None = None,
 ) -> None:  # fmt: skip
     """Mount and serve until unmounted; nothing is ever ``cached``. Raises RuntimeError when libfuse cannot mount."""
     # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
@@ -351,7 +355,10 @@ def mount(
     report("none: the portable front end cannot be told of changes")
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
     try:
-        PortableMount(tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready, xattr=xattr)
+        PortableMount(
+            tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready, xattr=xattr,
+            admitted=admitted,
+        )  # fmt: skip
     except RuntimeError as e:
         # libfuse returns 8 after it was ended by a signal: its own clean end.
         if e.args != (8,):
@@ -377,24 +384,3 @@ def _put(answer: bytes, buffer: Any, size: int) -> int:
 def _caller() -> Caller:
     uid, gid, _ = mfusepy.fuse_get_context()
     return Caller(uid, gid)
-
-
-def _id(value: int) -> int | None:
-    return None if value & 0xFFFFFFFF == _UNSET_ID else value
-
-
-def _time(spec: Any, now: int) -> int | None:
-    if spec.tv_nsec == UTIME_OMIT:
-        return None
-    return now if spec.tv_nsec == UTIME_NOW else spec.tv_sec * _NS + spec.tv_nsec
-
-
-def _fill(buffer: Any, found: Attributes) -> None:
-    ctypes.memset(buffer, 0, ctypes.sizeof(mfusepy.c_stat))
-    stat = buffer.contents
-    stat.st_ino, stat.st_mode, stat.st_nlink = found.ino, found.mode, found.nlink
-    stat.st_uid, stat.st_gid, stat.st_size = found.uid, found.gid, found.size
-    stat.st_blksize, stat.st_blocks = 65536, found.blocks
-    for name, value in (("st_atimespec", found.atime), ("st_mtimespec", found.mtime), ("st_ctimespec", found.ctime)):
-        spec = getattr(stat, name)
-        spec.tv_sec, spec.tv_nsec = divmod(value, _NS)

@@ -99,7 +99,7 @@ def serve(
             portable.mount(
                 tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
                 cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
-                report=caches,
+                report=caches, admitted=alone,
             )  # fmt: skip
     finally:
         over.set()

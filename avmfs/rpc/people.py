@@ -14,8 +14,8 @@ from typing import Any
 from avmfs import paths
 from avmfs.access import ANYBODY, CAPABILITIES, Access
 from avmfs.agents import mail
-from avmfs.errors import Invalid
-from avmfs.memory import Memory
+from avmfs.errors import Invalid, NameTooLong
+from avmfs.memory import PATH_MAX, Memory
 from avmfs.rpc.methods import method
 from avmfs.store import keys
 from avmfs.store.keys import KeyRow
@@ -150,6 +150,8 @@ def _checked(name: str) -> str:
 def _spelled(agent: str, path: str) -> bytes:
     """A key's path with /private and /shared spelled out, which the key's agent would write too."""
     raw = paths.raw(path)
+    if len(raw) > PATH_MAX:  # rules look at every directory on the way
+        raise NameTooLong(f"a path may have {PATH_MAX} bytes here, this has {len(raw)}")
     for alias, place in ((b"/private", b"/memory/private/" + paths.raw(agent)), (b"/shared", b"/memory/shared")):
         if raw == alias or raw.startswith(alias + b"/"):
             return place + raw[len(alias) :]

@@ -114,7 +114,7 @@ class _Door:
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
-            request = wire.receive(client, REQUEST_LIMIT)
+            request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
             if not isinstance(request, dict) or not isinstance(request.get("id"), int):
                 raise wire.FrameError("not a request")
             wire.send(client, {"id": request["id"], **self._answer(memory, request)})

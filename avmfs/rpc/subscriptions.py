@@ -46,7 +46,7 @@ def subscriptions(memory: Memory, everybody: bool = False) -> dict[str, Any]:
 
 @method
 def dead_letters(memory: Memory) -> dict[str, Any]:
-    """{"text", "letters"}: what could not be delivered for the asker."""
+    """{"text", "letters"}: what could not be delivered for the asker; for an operator what hooks failed at, too."""
     with memory.reading() as reader:
         found = reader.outbox.dead(SHOWN)
     return {"text": looks.dead_listing(found, memory.zone), "letters": [looks.letter_values(each) for each in found]}
@@ -54,7 +54,7 @@ def dead_letters(memory: Memory) -> dict[str, Any]:
 
 @method
 def redeliver(memory: Memory, messages: list[str] | None = None) -> dict[str, Any]:
-    """Try the asker's dead letters anew, or these. {"count"}."""
+    """Try the asker's dead letters anew, or these; an operator's are those of the hooks too. {"count"}."""
     return dict(memory.submit("redeliver", messages=messages))
 
 

@@ -5,8 +5,8 @@ than it was given, its own header and footer included. Called by recall and by t
 hits were found.
 
 What a note says is quoted so that it cannot pass for the frame: its first line follows a handle, every further
-line is indented, line ends of all kinds are line ends here, and control characters are left out. That is enough for a
-program; for a model the first and the last line carry a nonce, which no note can know.
+line is indented, line ends of all kinds are line ends here, and control characters and those that nobody would see are
+left out. That is enough for a program; for a model the first and the last line carry a nonce, which no note can know.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ half the cost of an answer."""
 _TRIES: Final = 8
 _LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x09}
+# What nobody sees but a model reads, or what shows text elsewhere than it stands: overrides of the direction of
+# writing, invisible operators, tags, selectors beyond those of emoji.
+_UNSEEN: Final = (
+    *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF, *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
+)  # fmt: skip
+_CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_UNSEEN) if code != 0x09}
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
 _SPACE: Final = re.compile(r"\s+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")

@@ -27,10 +27,12 @@ from avmfs.store.events import (
 from avmfs.store.transaction import Tx
 
 HOOKS: Final = ""  # the agent that a hook's row names: no agent id is empty
-OPEN, SEALED, DEAD, ARRIVED = range(4)
+OPEN, SEALED, DEAD, ARRIVED, PIECE = range(5)
 AT_ONCE: Final = 0
 BATCH_EVENTS: Final = 500  # a batch with so many leaves at once
 DIGEST_PATHS: Final = 10_000
+PIECE_EVENTS: Final = 256  # of a digest that gathers: a larger piece is not read and written anew for what comes next,
+PIECES_EVENTS: Final = 2500  # and so many in pieces are joined with the digest itself
 QUEUED: Final = 10_000  # deliveries that may wait for one subscription; more are dead letters at once
 LETTERS: Final = 1000  # dead ones of a subscription; the oldest go
 LOOKED_AT: Final = 1000  # rows of the log at once,
@@ -104,7 +106,7 @@ def _queue(tx: Tx, one: Subscription, found: list[Event]) -> None:
     elif one.mode == "batched":
         _join(tx, one, room, found, None, BATCH_EVENTS)
     else:
-        _join(tx, one, room, latest_by_path(found), None, DIGEST_PATHS)
+        _gather(tx, one, room, latest_by_path(found))
 
 
 class _Room:
@@ -131,11 +133,7 @@ def _join(tx: Tx, one: Subscription, room: _Room, found: list[Event], path: byte
         (one.id, path),
     ).fetchone()
     if row is not None:
-        kept = [] if path is not None else unpack(row[1])
-        if one.mode == "digest":
-            whole = latest_by_path([*kept, *found])
-        else:
-            whole = [*kept, *found]
+        whole = found if path is not None else [*unpack(row[1]), *found]
         joined, found = whole[:most], whole[most:]
         full = len(joined) == most and path is None
         tx.db.execute(
@@ -151,6 +149,53 @@ def _join(tx: Tx, one: Subscription, room: _Room, found: list[Event], path: byte
         _add(tx, one, room, [(piece, path, due) for piece in pieces])
     else:
         _add(tx, one, room, [(piece, None, AT_ONCE if len(piece) == most else tx.now + one.every) for piece in pieces])
+
+
+def _gather(tx: Tx, one: Subscription, room: _Room, found: list[Event]) -> None:
+    """What comes joins the last piece of the digest that is open, or begins another one: all of a long digest, read and
+    written for each change, would keep the writer from everybody else's."""
+    rows: list[Any] = tx.db.execute(
+        "select turn, size, state from outbox where subscription = ? and path is null and state in (?, ?)"
+        " order by turn desc",
+        (one.id, OPEN, PIECE),
+    ).fetchall()
+    if not rows:
+        _add(tx, one, room, [(found, None, tx.now + one.every)])
+        return
+    turn, size, _ = rows[0]
+    if size < PIECE_EVENTS:
+        events = tx.db.execute("select events from outbox where turn = ?", (turn,)).get
+        joined = latest_by_path([*unpack(events), *found])
+        tx.db.execute("update outbox set events = ?, size = ? where turn = ?", (pack(joined), len(joined), turn))
+    else:
+        tx.db.execute(
+            "insert into outbox(subscription, message, state, due, events, size, at) values(?, ?, ?, 0, ?, ?, ?)",
+            (one.id, message_id(one.id, found[0].seq), PIECE, pack(found), len(found), tx.now),
+        )
+    if sum(size for _, size, state in rows if state == PIECE) >= PIECES_EVENTS:
+        assemble(tx, one.id)
+
+
+def assemble(tx: Tx, subscription: int) -> None:
+    """Join the pieces of an open digest with it; one with as many paths as it may have is closed."""
+    first = tx.db.execute(
+        "select min(turn) from outbox where subscription = ? and state = ?", (subscription, PIECE)
+    ).get
+    if first is None:
+        return
+    rows: list[Any] = tx.db.execute(
+        "select turn, events from outbox where subscription = ?1 and (state = ?2 or turn ="
+        " (select max(turn) from outbox where subscription = ?1 and state = ?3 and path is null and turn < ?4))"
+        " order by turn",
+        (subscription, PIECE, OPEN, first),
+    ).fetchall()
+    whole = latest_by_path(event for _, events in rows for event in unpack(events))
+    full = len(whole) >= DIGEST_PATHS
+    tx.db.execute(
+        f"update outbox set events = ?, size = ?{f', due = 0, state = {SEALED}' if full else ''} where turn = ?",
+        (pack(whole), len(whole), rows[0][0]),
+    )
+    tx.db.execute("delete from outbox where subscription = ? and state = ?", (subscription, PIECE))
 
 
 def _add(

@@ -103,6 +103,26 @@ def rows(db: apsw.Connection, agent: str | None) -> list[KeyRow]:
     ]
 
 
+def idle_areas(db: apsw.Connection, now: int) -> set[int]:
+    """Areas that no key names which opens anything."""
+    found = db.execute(
+        "select id from area where id not in (select value from api_key, json_each(api_key.areas)"
+        " where revoked is null and (expires is null or expires > ?))",
+        (now,),
+    )
+    return {number for (number,) in found}
+
+
+def next_area(db: apsw.Connection) -> int:
+    """A number that no area has ever had: rows of the log keep the scope that they were written with, so a number that
+    came again would show a key what was done elsewhere. Keys are never removed, and so remember."""
+    highest: int = db.execute(
+        "select max(coalesce((select max(id) from area), 0),"
+        " coalesce((select max(value) from api_key, json_each(api_key.areas)), 0))"
+    ).get
+    return highest + 1
+
+
 def parse_path(path: bytes) -> tuple[bytes, ...]:
     """``/memory/a``, or ``/memory/a/*``, which says the same: that directory or file with all below it. Matched name
     by name, so never ``/memory/ab``. Raises Invalid."""

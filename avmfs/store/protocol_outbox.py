@@ -81,7 +81,7 @@ class OutboxReader(Protocol):
         ...
 
     def dead(self, limit: int = 1000) -> list[Letter]:
-        """The asker's dead letters, oldest first."""
+        """The asker's dead letters, oldest first; an operator's are those of the hooks too."""
         ...
 
     def notices(self, limit: int = 1000) -> list[Notice]:

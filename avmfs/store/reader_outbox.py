@@ -46,12 +46,13 @@ class SqliteOutbox:
         return [Subscription(*row) for row in rows]
 
     def dead(self, limit: int = 1000) -> list[Letter]:
-        columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, '')"
+        columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
         rows = self._rows(columns, DEAD, limit)
         return [
-            Letter(message, number, pattern, url, at, attempts, error, events)
-            for message, number, pattern, url, at, attempts, error, packed in rows
-            if (events := self._seen(packed))
+            Letter(message, number, pattern, url or _of_hook(hook), at, attempts, error, events)
+            for message, number, pattern, url, at, attempts, error, hook, packed in rows
+            # A hook's are the operator's, who sees all, also of what has gone since.
+            if (events := self._seen(packed) if hook is None else tuple(unpack(packed)))
         ]
 
     def notices(self, limit: int = 1000) -> list[Notice]:
@@ -101,8 +102,8 @@ class SqliteOutbox:
         self._who.require_itself()
         return self._db.execute(
             f"select {columns}, events from outbox join subscription on subscription.id = outbox.subscription"
-            " where agent = ? and state = ? order by turn limit ?",
-            (self._who.name, state, limit),
+            " where agent in (?, ?) and state = ? order by turn limit ?",
+            (self._who.name, HOOKS if self._who.operator else self._who.name, state, limit),
         ).fetchall()
 
     def _seen(self, packed: str) -> tuple[Event, ...]:
@@ -122,3 +123,8 @@ class SqliteOutbox:
     def _require_operator(self) -> None:
         if not self._who.operator:
             raise Denied("only an operator may ask this")
+
+
+def _of_hook(hook: str) -> str:
+    """Where a hook's letter was to go."""
+    return f"hook {json.loads(hook)['command'][0]}"

@@ -27,7 +27,8 @@ create unique index subscribed on subscription(agent, pattern, coalesce(url, '')
 
 -- Deliveries that have not been made: one message each. turn is their order, never shown. message: the webhook-id,
 -- the same at every try. state: 0 open (what comes may still join it), 1 sealed, 2 a dead letter, 3 a notice that
--- waits to be read. due: ns, 0 at once. path: of a throttled one. events: JSON (store/events.py), size of them.
+-- waits to be read, 4 what an open digest has gathered since. due: ns, 0 at once. path: of a throttled one. events:
+-- JSON (store/events.py), size of them.
 create table outbox(
   turn integer primary key autoincrement,
   subscription int not null, message text not null unique, state int not null, due int not null,

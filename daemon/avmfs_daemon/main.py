@@ -265,7 +265,7 @@ def _shown(answer: dict[str, Any]) -> str:
     index = answer.get("index", {})
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
-    lines += _gossip(answer.get("gossip", {"state": "off"}))
+    lines += _gossip(answer.get("gossip", {"state": "off"})) + _outbox(answer.get("outbox", {}))
     if "error" in store:
         lines.append(f"           {store['error']}")
     else:
@@ -281,6 +281,21 @@ def _gossip(said: dict[str, Any]) -> list[str]:
         return [f"gossip     {said['state']}"]
     peers = [f"           {peer}: {state['state']}" for peer, state in said["peers"].items()]
     return [f"gossip     {said.get('digests', 0)} digests of {said.get('hosts', 0)} hosts", *peers]
+
+
+def _outbox(said: dict[str, Any]) -> list[str]:
+    """How deliveries are; nothing while nobody wants any."""
+    if not (said.get("subscriptions") or said.get("hooks")):
+        return []
+    due = "" if said["oldest_s"] is None else f", the oldest due for {_ago(time.time() - said['oldest_s'])}"
+    lines = [
+        f"outbox     {said['subscriptions']} subscriptions and {said['hooks']} hooks: {said['waiting']} waiting"
+        f" ({said['retrying']} being repeated), {said['delivering']} at work, {said['unread']} unread,"
+        f" {said['sent']} delivered{due}"
+    ]
+    if said["dead"]:
+        lines.append(f"           {said['dead']} dead letters: avm subscriptions --dead (of hooks: --operator)")
+    return lines
 
 
 def _ago(since: float) -> str:

@@ -13,6 +13,7 @@ from avmfs_daemon import deliverer
 from avmfs_daemon.deliverer import Deliverer
 from store_world import ALICE, BOB, CAROL, Mode, World
 
+from avmfs.access import Principal
 from avmfs.agents import posting
 from avmfs.errors import Denied
 
@@ -189,3 +190,13 @@ def test_a_hook_that_fails_is_logged_and_not_repeated(
     until(lambda: figures[-1]["dead"] == 1)
     time.sleep(0.2)
     assert ran.read_text() == "\n" and "status 7: no" in caplog.text
+    operator = Principal("alice", operator=True)
+    with world.reading(ALICE) as reader:
+        assert reader.outbox.dead() == [] and world.do(ALICE, "redeliver") == {"count": 0}
+    world.unlink(ALICE, "/memory/a")
+    with world.reading(operator) as reader:
+        (letter,) = reader.outbox.dead()
+    assert (letter.url, letter.pattern, letter.events[0].path) == ("hook /bin/sh", "/memory/*", "/memory/a")
+    assert "status 7: no" in letter.error
+    assert world.do(operator, "redeliver", messages=[letter.message]) == {"count": 1}
+    until(lambda: ran.read_text() == "\n\n" and figures[-1]["dead"] == 1)

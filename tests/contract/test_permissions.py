@@ -21,6 +21,7 @@ from avmfs import paths
 from avmfs.access import Access, Person, Policy, Principal, Quota, Rule
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.store import database, keys, schema
+from avmfs.store.commands import people
 from avmfs.store.sqlite import open_direct
 from avmfs.store.submit import OPERATOR
 from avmfs.store.writer import ANYBODY
@@ -394,6 +395,43 @@ def test_areas_that_no_key_names_any_more_come_apart_with_the_next_rules(ruled: 
     assert world.rows("select path from area") == [(b"/memory/b",)] and shown(world, kept).name == "alice"
 
 
+def test_an_area_s_number_is_never_another_s(ruled: Callable[..., PolicyWorld]) -> None:
+    """The log keeps the scopes that its rows were written with."""
+    world = ruled()
+    old = new_key(world, ALICE, "/memory/a/*")
+    world.write(ALICE, "/memory/a/secret-name.md", b"x")
+    world.do(ALICE, "revoke_key", id=old.split("_")[1])
+    world.reopen(Policy([Rule("/memory/zzz/*", Access.READ)]))
+    assert world.rows("select path from area") == []
+    key = shown(world, new_key(world, ALICE, "/memory/b/*"))
+    world.write(ALICE, "/memory/b/x.md", b"x")
+    with world.reading(key) as reader:
+        assert {act.path for act in reader.audit.acts()} == {b"/memory/b", b"/memory/b/x.md"}
+
+
+def test_one_agent_s_keys_do_not_take_the_paths_of_all(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled()
+    world.write(ALICE, "/memory/p0/x.md", b"x")
+    scopes = world.rows("select count(*) from scope")[0][0]
+    for number in range(40):  # made and revoked: each leaves nothing that grows
+        key = new_key(world, ALICE, *(f"/memory/p{number}-{each}/*" for each in range(16)))
+        assert shown(world, key).name == "alice"
+        world.do(ALICE, "revoke_key", id=key.split("_")[1])
+        assert world.rows("select count(*) from area")[0][0] <= people.AREAS_IDLE + 32
+    assert world.rows("select count(*) from scope")[0][0] - scopes <= 2 * 40 + 2
+    kept = [
+        new_key(world, ALICE, *(f"/memory/p{number}-{each}/*" for each in range(16)))
+        for number in range(people.AREAS_OF_ONE // 16)
+    ]
+    with pytest.raises(OverQuota, match="alice would name more than"):
+        new_key(world, ALICE, "/memory/one-more/*")
+    new_key(world, ALICE, "/memory/p0-3/*")  # one that is there is no more
+    who = shown(world, new_key(world, BOB, "/memory/p0/*"))
+    assert world.exists(who, "/memory/p0/x.md") and not world.exists(who, "/memory/p0-1")
+    world.do(ALICE, "revoke_key", id=kept[0].split("_")[1])
+    new_key(world, ALICE, "/memory/one-more/*")
+
+
 # --- quotas
 
 
@@ -474,6 +512,31 @@ def test_history_is_bounded_and_freed_with_the_file(ruled: Callable[..., PolicyW
     world.write(BOB, "/memory/big.md", large)
     world.edit(BOB, "/memory/big.md", ["w", 0, b"z"])
     assert used(world, "bob")[2] == 100_000
+
+
+def test_history_is_bounded_on_every_route_and_the_refusal_changes_nothing(ruled: Callable[..., PolicyWorld]) -> None:
+    world = ruled({"alice": person("write", history_bytes=5_000)})
+    first, big = secrets.token_bytes(4_000), secrets.token_bytes(4_000)
+    world.write(ALICE, "/memory/a.md", first)
+    world.write(ALICE, "/memory/a.md", big)
+    world.clock.advance(5)
+    routes: dict[str, Callable[[], Any]] = {
+        "replace": lambda: world.write(ALICE, "/memory/a.md", first),
+        "another's": lambda: world.write(BOB, "/memory/a.md", first),
+        "a handle": lambda: world.edit(ALICE, "/memory/a.md", ["t", 0], ["w", 0, first]),
+        "truncate": lambda: world.edit(ALICE, "/memory/a.md", ["t", 0]),
+        "rename": lambda: world.rename(ALICE, "/memory/b.md", "/memory/a.md"),
+        "editor": lambda: (
+            world.rename(ALICE, "/memory/a.md", "/memory/a.md~"), world.write(ALICE, "/memory/a.md", first)
+        ),
+    }  # fmt: skip
+    world.write(BOB, "/memory/b.md", first)
+    for name, change in routes.items():
+        with pytest.raises(OverQuota, match="alice may have 5000 bytes of history, this would be"):
+            change()
+        there = "/memory/a.md~" if name == "editor" else "/memory/a.md"
+        assert world.bytes(ALICE, there) == big and len(world.history(ALICE, there)) == 2, name
+    world.write(ALICE, "/memory/new.md", first)  # what keeps nothing is as before
 
 
 def test_a_removed_file_is_free_at_once_and_one_written_on_is_not(ruled: Callable[..., PolicyWorld]) -> None:

@@ -329,6 +329,41 @@ def test_a_digest_sums_up_each_path(world: World) -> None:
     assert (event[2], event[3], event[8]) == ("write", "/memory/a", 4)  # made, and written three times
 
 
+@pytest.mark.parametrize("then", ["digest", "realtime"])
+def test_a_long_digest_is_gathered_in_pieces_and_is_one(
+    world: World, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling, "PIECE_EVENTS", 4)
+    monkeypatch.setattr(filling, "PIECES_EVENTS", 20)
+    subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
+    for n in range(40):
+        world.write(ALICE, f"/memory/{n % 15}", b"%d" % n)
+        assert take(world) == []
+        with world.reading(OPERATOR) as reader:
+            figures = reader.outbox.figures()
+        assert (figures.waiting, figures.dead) == (1, 0)
+    if then != "digest":
+        subscribe(world, BOB, "/memory/*", then)
+    world.clock.advance(3601)
+    (delivery,) = take(world)[0]["deliveries"]
+    counts = {event[3]: event[8] for event in delivery["events"]}
+    assert counts == {f"/memory/{n}": 1 + len(range(n, 40, 15)) for n in range(15)}
+    assert world.rows("select count(*) from outbox where state = 4") == [(0,)]
+
+
+def test_what_comes_to_a_long_digest_does_not_have_all_of_it_written_anew(world: World) -> None:
+    subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
+    items = [[[b"memory", b"%05d" % n], b"x"] for n in range(2000)]
+    world.do(ALICE, "write_many", items=items)
+    assert take(world) == []
+    before = world.rows("select turn, events from outbox order by turn")
+    world.write(ALICE, "/memory/one-more", b"x")
+    assert take(world) == []
+    after = dict(world.rows("select turn, events from outbox order by turn"))
+    untouched = sum(len(events) for turn, events in before if after.get(turn) == events)
+    assert untouched > 0.8 * sum(len(events) for _, events in before)
+
+
 def test_a_clock_that_jumps_back_holds_nothing_up(world: World) -> None:
     world.clock.advance(2 * 86400)
     subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)

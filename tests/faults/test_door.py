@@ -203,6 +203,7 @@ JUNK = {
     "huge array": struct.pack(">I", 5) + b"\xdd\xff\xff\xff\xff", "huge map": struct.pack(">I",
     5) + b"\xdf\xff\xff\xff\xff",
     "deep": struct.pack(">I", 4000) + b"\x91" * 4000, "list as key": struct.pack(">I", 4) + b"\x81\x91\x01\x01",
+    "bomb": struct.pack(">I", 9_000_005) + b"\xdd" + struct.pack(">I", 9_000_000) + b"\x80" * 9_000_000,
     "extension": struct.pack(">I", 3) + b"\xd4\x01\x00", "two values": struct.pack(">I", 2) + b"\x01\x01",
 }  # fmt: skip
 
@@ -476,12 +477,14 @@ def test_relevance_is_a_number_from_0_to_1(served: Daemon) -> None:
 def test_a_path_may_not_be_deeper_than_anybody_needs(served: Daemon) -> None:
     client = door(served)
     try:
-        for path in ("/private/" + "d/" * 5000 + "f", "/private/" + f"{'d' * 200}/" * 30 + "f"):
+        for path in ("/private/" + "d/" * 30_000 + "f", "/private/" + f"{'d' * 200}/" * 30 + "f"):
             for refused in (
                 prompt(client, "write", path=path, data=b"x"), prompt(client, "make_directory", path=path),
                 prompt(client, "remember", content="x", path=path), prompt(client, "move",
                 source="/shared/note.md", target=path),
                 prompt(client, "read", path=path), prompt(client, "entries", path=path),
+                prompt(client, "check_permission", user="bob", path=path, action="read"),
+                prompt(client, "create_key", paths=[path]),
             ):  # fmt: skip
                 assert refused is not None and refused.errno == 36, refused
         deep = "/private/" + "d/" * 200 + "f"

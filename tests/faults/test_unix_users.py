@@ -137,6 +137,23 @@ def test_a_mount_is_usable_for_its_own_user_only(machine: Machine, user: str) ->
     )
 
 
+def test_the_portable_front_end_refuses_others_too_root_among_them(another: Any) -> None:
+    pytest.importorskip("mfusepy")
+    machine = another("root", front_end="portable")
+    machine.mounts(*as_entries("alice"))
+    machine.daemon("start", "--daemon")
+    at = machine.at("alice")
+    machine.python(
+        "alice", f"print(json.dumps([(Path(sys.argv[1]) / 'private/secret.md').write_text('{SECRET}')]))", at
+    )
+    for user in ("bob", "root"):
+        found = machine.python(user, LOOK + "print(json.dumps(everything(sys.argv[1])))", at)
+        assert {what: said for what, said in found.items() if said != errno.EACCES} == {}, user
+    look = "print(json.dumps((Path(sys.argv[1]) / 'private/secret.md').read_text()))"
+    assert machine.python("alice", look, at) == SECRET
+    assert machine.told("root", "sh", "-c", f"setpriv --reuid 41001 sh -c 'exec 3<{at}/private/secret.md; cat <&3'")
+
+
 def test_an_open_descriptor_may_be_handed_on(machine: Machine) -> None:
     """As in `sudo cat < file`."""
     read = f"exec 3< {machine.at('alice')}/private/secret.md; exec cat /dev/fd/3 2>/dev/null || cat <&3"

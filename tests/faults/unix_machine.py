@@ -49,10 +49,10 @@ def missing() -> str | None:
 class Machine:
     """See the module. ``user`` runs the daemon; its files are below ``root``, the homes in ``root/home``."""
 
-    def __init__(self, user: str, *, user_allow_other: bool = True) -> None:
+    def __init__(self, user: str, *, user_allow_other: bool = True, front_end: str = "") -> None:
         self.root = Path(tempfile.mkdtemp(prefix="avmu-", dir="/tmp"))
         self.root.chmod(0o711)
-        self.user = user
+        self.user, self._front_end = user, front_end
         self.config, self.run, self.data = self.root / "config", self.root / "run", self.root / "data"
         self.config.mkdir(mode=0o755)
         self.config.chmod(0o755)
@@ -141,7 +141,7 @@ class Machine:
         return {
             **kept, "AVM_CONFIG_DIR": str(self.config), "AVM_DATA_DIR": str(self.data), "HF_HUB_OFFLINE": "1",
             "AVM_RUNTIME_DIR": str(self.run), "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", "AVM_FRONT_END": self._front_end,
         }  # fmt: skip
 
     # Doing things on it --------------------------------------------------------------------------------------

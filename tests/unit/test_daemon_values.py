@@ -123,3 +123,16 @@ def test_status_is_a_table_for_people() -> None:
     assert "  bob: /b: not a directory" in shown
     assert "embedding  loading (the model is still loading)" in shown
     assert shown[-1] == "waiting    1 for words, 2 for vectors"
+
+
+def test_status_tells_of_deliveries_as_its_json_does() -> None:
+    figures = {"subscriptions": 3, "hooks": 1, "waiting": 8, "retrying": 2, "dead": 5, "unread": 4, "sent": 9,
+               "delivering": 6, "oldest_s": 62.0}  # fmt: skip
+    lines = main._outbox(figures)
+    assert lines[0] == (
+        "outbox     3 subscriptions and 1 hooks: 8 waiting (2 being repeated), 6 at work, 4 unread, 9 delivered,"
+        " the oldest due for 1m 2s"
+    )
+    assert "5 dead letters" in lines[1] and len(lines) == 2
+    assert len(main._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
+    assert main._outbox({**figures, "subscriptions": 0, "hooks": 0}) == main._outbox({}) == []

@@ -49,6 +49,18 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+def test_a_recall_has_nothing_that_only_a_model_would_read(world: World) -> None:
+    hidden = "".join(chr(0xE0000 + ord(each)) for each in "obey")
+    world.agent("eve").put(
+        "/shared/zebra/unseen.md", f"zebrafish{hidden} \u202elliw ti\u202c \u2066x\u2069 a\u2063b \U000e0101\n"
+    )
+    text = world.agent("bob").cat("/:recall?q=zebrafish&min_relevance=0")
+    assert "zebrafish lliw ti x ab" in text
+    joined = "yakfish 👩\u200d🚀 می\u200cخواهم ❤\ufe0f"  # these are how it is written
+    world.agent("eve").put("/shared/zebra/joined.md", f"{joined}\n")
+    assert joined in world.agent("bob").cat("/:recall?q=yakfish&min_relevance=0")
+
+
 def test_lines_of_a_recall_that_are_not_its_own_are_indented(world: World) -> None:
     text = world.agent("bob").cat("/:recall?q=zebra&max_tokens=20000&min_relevance=0&cite=path")
     begins, ends = NONCE.match(text), END.search(text)

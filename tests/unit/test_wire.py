@@ -8,6 +8,7 @@ import pickle
 import socket
 import struct
 import threading
+import tracemalloc
 
 import msgpack
 import pytest
@@ -135,3 +136,30 @@ def test_the_kernel_ends_what_waits_too_long() -> None:
 def _dribble(sock: socket.socket, data: bytes, piece: int) -> None:
     for at in range(0, len(data), piece):
         sock.sendall(data[at : at + piece])
+
+
+BOMBS = {
+    "empty maps": b"\xdd" + struct.pack(">I", 3_000_000) + b"\x80" * 3_000_000,
+    "empty lists in lists": b"\xdd" + struct.pack(">I", 300) + (b"\xdc\x27\x10" + b"\x90" * 10_000) * 300,
+    "short texts": b"\xdd" + struct.pack(">I", 1_000_000) + b"\xa2ab" * 1_000_000,
+    "long lists in each other": (b"\xdd" + struct.pack(">I", 190_000)) * 900 + b"\x01" * 3_000_000,
+    "a wide map": b"\xdf" + struct.pack(">I", 250_000) + b"\xce\x00\x00\x00\x00\x01" * 250_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_what_would_grow_when_it_is_unpacked_is_refused_before(kind: str) -> None:
+    """An empty map is one byte in a frame and 64 in memory."""
+    wire.unpack(b"\x90", wire.ITEMS)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameError):
+            wire.unpack(BOMBS[kind], wire.ITEMS)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_long_and_not_many_is_taken() -> None:
+    value = {"id": 1, "method": "write", "arguments": {"data": b"x" * 1_000_000, "tags": ["t"] * 50_000}}
+    assert wire.unpack(wire.pack(value), wire.ITEMS) == value

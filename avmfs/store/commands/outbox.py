@@ -28,11 +28,13 @@ from avmfs.store.filling import (
     ARRIVED,
     COLUMNS,
     DEAD,
+    HOOKS,
     LETTERS,
     LOOKED_AT,
     OPEN,
     SEALED,
     Subscription,
+    assemble,
     fill,
     keep_newest,
 )
@@ -136,17 +138,19 @@ def outbox_report(
 
 @command
 def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
-    """The asker's dead letters, or these of them, are tried anew, under the same ids. {"count"}."""
+    """The asker's dead letters, for an operator those of the hooks too, or these of them, are tried anew, under the
+    same ids. {"count"}."""
     tx.who.require_itself()
+    whose = (tx.who.name, HOOKS if tx.who.operator else tx.who.name)
     tx.db.execute(
         "update outbox set state = ?1, due = 0, attempts = 0, error = null where state = ?2 and subscription in"
-        " (select id from subscription where agent = ?3)"
-        " and (?4 is null or message in (select value from json_each(?4)))",
-        (SEALED, DEAD, tx.who.name, None if messages is None else json.dumps(messages)),
+        " (select id from subscription where agent in (?3, ?4))"
+        " and (?5 is null or message in (select value from json_each(?5)))",
+        (SEALED, DEAD, *whose, None if messages is None else json.dumps(messages)),
     )
     count = tx.db.changes()
     if count:
-        tx.db.execute("update subscription set failures = 0, retry_at = null where agent = ?", (tx.who.name,))
+        tx.db.execute("update subscription set failures = 0, retry_at = null where agent in (?, ?)", whose)
     return {"count": count}
 
 
@@ -178,6 +182,7 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
 
 
 def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
+    assemble(tx, one.id)
     rows: list[Any] = tx.db.execute(
         "select turn, message, attempts, path, events, state from outbox where subscription = :id and"
         " (state = :sealed or (state = :open and (due <= :now or due > :now + :every)))"

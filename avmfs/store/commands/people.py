@@ -25,7 +25,9 @@ from avmfs.store.transaction import Tx
 
 KEYS_MOST = 64  # that one agent may have at a time
 PATHS_MOST = 16  # of one key
-AREAS_MOST = 1024  # of the store
+AREAS_MOST = 256  # that keys name which open something: each costs every write a comparison, and scopes their text
+AREAS_OF_ONE = 64  # of them an agent's, so that nobody takes the room of all
+AREAS_IDLE = 32  # that no such key names any more, kept for the next key of that path
 LABEL_MOST = 200
 _SYSTEM = Principal("avmfs", operator=True)
 
@@ -118,36 +120,63 @@ def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | Non
             raise Denied(f"{agent} has nothing there", paths.printable(paths.join(top)))
     if any(top in ((), (paths.MEMORY,)) for top in tops):
         return None  # all that can be made is below /memory
-    found = []
-    for top in tops:
-        area = tx.db.execute("select id from area where path = ?", (paths.join(top),)).get
-        if area is None:
-            area = _new_area(tx, top)
-        found.append(int(area))
-    return sorted(set(found))
+    known = {top: number for number, top in tx.known.areas}
+    wanted = {known[top] for top in tops if top in known}
+    new = {top for top in tops if top not in known}
+    if new:
+        _require_room(tx, agent, wanted, len(new))
+        wanted |= _make_areas(tx, new, wanted)
+    return sorted(wanted)
 
 
-def _new_area(tx: Tx, top: tuple[bytes, ...]) -> int:
-    """Fold it into the scopes of what is there, and of the directories on the way."""
-    if tx.db.execute("select count(*) from area").get >= AREAS_MOST:
-        raise OverQuota(f"API keys of this store name {AREAS_MOST} paths already")
-    tx.db.execute("insert into area(path) values(?)", (paths.join(top),))
-    area = tx.db.last_insert_rowid()
+def _require_room(tx: Tx, agent: str, wanted: set[int], new: int) -> None:
+    live: dict[str, set[int]] = {}
+    for whose, areas in tx.db.execute(
+        "select agent, areas from api_key where areas is not null and revoked is null"
+        " and (expires is null or expires > ?)",
+        (tx.now,),
+    ):
+        live.setdefault(whose, set()).update(json.loads(areas))
+    if len(live.get(agent, set()) | wanted) + new > AREAS_OF_ONE:
+        raise OverQuota(f"API keys of {agent} would name more than {AREAS_OF_ONE} paths: revoke some")
+    if len(set().union(*live.values()) | wanted) + new > AREAS_MOST:
+        raise OverQuota(f"API keys of this store would name more than {AREAS_MOST} paths")
+
+
+def _make_areas(tx: Tx, tops: set[tuple[bytes, ...]], wanted: set[int]) -> set[int]:
+    """Their numbers. They are folded into the scopes of what is there, and of the directories on the way, all at once,
+    since each step would leave a scope behind; and so is what idle areas leave, when there are too many of them."""
+    changed = set(tops)
+    idle = keys.idle_areas(tx.db, tx.now) - wanted
+    if len(idle) > AREAS_IDLE:
+        changed |= {top for number, top in tx.known.areas if number in idle}
+        tx.db.execute("delete from area where id in (select value from json_each(?))", (json.dumps(sorted(idle)),))
+    number = first = keys.next_area(tx.db)
+    for number, top in enumerate(sorted(tops), first):
+        tx.db.execute("insert into area(id, path) values(?, ?)", (number, paths.join(top)))
     tx.known.moved = True  # to be forgotten should this be rolled back
     tx.known.read_areas(tx.db)
-    system = replace(tx, who=_SYSTEM)
-    node: Node | None = tx.node(ROOT)
-    for depth, name in enumerate(top):
-        assert node is not None
-        renaming.set_scope(system, node, system.scope_at(top[:depth]))
-        node = tx.child(node.id, name)
-        if node is None or (node.kind is not Kind.DIRECTORY and depth + 1 < len(top)):
-            break
-    else:
-        assert node is not None
-        renaming.rescope(system, node, top)
+    _fold(replace(tx, who=_SYSTEM), changed)
     tx.events.append(("rules", ROOT, None, b""))
-    return area
+    return set(range(first, number + 1))
+
+
+def _fold(system: Tx, tops: set[tuple[bytes, ...]]) -> None:
+    """The scopes of these places, of all below them and of the directories on the way."""
+    above: set[tuple[bytes, ...]] = set()
+    for top in sorted(tops):
+        node: Node | None = system.node(ROOT)
+        for depth, name in enumerate(top):
+            assert node is not None
+            if top[:depth] not in above:
+                above.add(top[:depth])
+                renaming.set_scope(system, node, system.scope_at(top[:depth]))
+            node = system.child(node.id, name)
+            if node is None or (node.kind is not Kind.DIRECTORY and depth + 1 < len(top)):
+                break
+        else:
+            assert node is not None
+            renaming.rescope(system, node, top)
 
 
 def _note(tx: Tx, op: str) -> None:

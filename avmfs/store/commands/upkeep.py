@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store import audit, charging, content, schema
+from avmfs.store import audit, charging, content, keys, schema
 from avmfs.store.commands import command, namespace, relaxed, renaming
 from avmfs.store.people import publish
 from avmfs.store.transaction import Tx
@@ -37,11 +38,8 @@ def settle(tx: Tx) -> dict[str, Any]:
     if digest == tx.policy.digest:
         return {"rescoped": False}
     # Areas of keys that open nothing any more come apart again.
-    tx.db.execute(
-        "delete from area where id not in (select value from api_key, json_each(api_key.areas)"
-        " where revoked is null and (expires is null or expires > ?))",
-        (tx.now,),
-    )
+    idle = keys.idle_areas(tx.db, tx.now)
+    tx.db.execute("delete from area where id in (select value from json_each(?))", (json.dumps(sorted(idle)),))
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), schema.ROOT))

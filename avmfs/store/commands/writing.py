@@ -184,6 +184,7 @@ def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
     if found is None:
         if not make_parents:
             raise NotFound(path=paths.printable(name))
+        _mode_allows(tx, directory, paths.printable(name))
         return namespace.make(tx, tx.directory(directory.id), name, Kind.DIRECTORY, 0o755)
     if found.scope not in tx.visible:
         raise NotFound(path=paths.printable(name))
