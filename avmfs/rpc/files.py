@@ -52,8 +52,11 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
 
 
 @method
-def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict[str, Any]:
-    """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}."""
+def write(
+    memory: Memory, path: str, data: bytes, mode: str = "replace", instead_of: bytes | None = None
+) -> dict[str, Any]:
+    """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}. With ``instead_of``, the SHA-256
+    of what was read, it is written only over just that; else Stale."""
     where = _canonical(memory, path)
     with memory.reading() as reader:
         try:
@@ -62,8 +65,11 @@ def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict
             real = True
     if real:
         memory.enroll()
-        written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode)
+        only = {} if instead_of is None else {"instead_of": instead_of}
+        written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode, **only)
         return {"path": paths.text(where), "version": written["version"]}
+    if instead_of is not None:
+        raise Invalid("instead_of is for files", path)
     tree = _tree(memory)
     handle = tree.open(tree.locate(where), os.O_WRONLY)
     try:
