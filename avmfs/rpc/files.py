@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
@@ -20,6 +20,7 @@ from avmfs.vfs.address import Alias
 from avmfs.vfs.tree import Tree
 
 PIECE = 8 * 1024 * 1024
+VIEW_MOST = 32 * 1024 * 1024  # of a view, which comes in one answer
 TOLD = 1000  # paths that a dry run names
 
 
@@ -42,10 +43,12 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
-            pieces = [data]
-            while piece := handle.read(offset + sum(map(len, pieces)), PIECE):
-                pieces.append(piece)
-            return {"data": b"".join(pieces), "more": False}
+            whole = bytearray(data)
+            while piece := handle.read(offset + len(whole), PIECE):
+                whole += piece
+                if len(whole) > VIEW_MOST:
+                    raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
+            return {"data": bytes(whole), "more": False}
         return {"data": data, "more": len(data) == limit}
     finally:
         handle.release()
