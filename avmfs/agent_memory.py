@@ -52,7 +52,7 @@ class AgentMemory:
         """
         return str(
             self._door.call(
-                "remember", content=content, title=title, path=path, tags=[*tags], importance=importance,
+                "remember", content=content, title=title, path=path, tags=several("tags", tags), importance=importance,
                 namespace=namespace, created=_ns(created),
             )["path"]
         )  # fmt: skip
@@ -69,6 +69,8 @@ class AgentMemory:
         ...     avm.agent_memory().batch_remember(["first", {"content": "second", "namespace": "shared"}])
         ['/memory/private/alice/first.md', '/memory/shared/second.md']
         """
+        if isinstance(items, (str, Mapping)):
+            raise Invalid("items: expected several; remember() takes one")
         paths: list[str] = []
         batch: list[dict[str, Any]] = []
         size = 0
@@ -77,7 +79,7 @@ class AgentMemory:
             if "created" in made:
                 made["created"] = _ns(made["created"])
             if "tags" in made:
-                made["tags"] = [*made["tags"]]
+                made["tags"] = several("tags", made["tags"])
             bytes_more = len(str(made.get("content", "")).encode("utf-8", "surrogateescape"))
             if batch and (len(batch) == BATCH_ITEMS or size + bytes_more > BATCH_BYTES):
                 paths += self._door.call("remember_many", items=batch)["paths"]
@@ -109,12 +111,12 @@ class AgentMemory:
         )
         return str(found["text"]) if found["items"] else ""
 
-    def browse(self, target: str = "/memory", depth: int = 2, limit: int = 50) -> str:
+    def browse(self, path: str = "/memory", depth: int = 2, limit: int = 50) -> str:
         """Look before reading. A directory (it begins with /) as a tree, ``depth`` levels deep; any other text is a
         question, answered by paths with one line each. Read what you chose with fetch()."""
-        if target.startswith("/"):
-            return str(self._door.call("tree", path=target, depth=depth)["text"])
-        return str(self._door.call("search", q=target, limit=limit)["text"])
+        if path.startswith("/"):
+            return str(self._door.call("tree", path=path, depth=depth)["text"])
+        return str(self._door.call("search", q=path, limit=limit)["text"])
 
     def fetch(self, *targets: str, max_bytes: int = 50_000) -> list[dict[str, Any]]:
         """Several files at once, by path or handle: [{"path", "content", "more"}], cut at ``max_bytes`` each. Raises
@@ -151,6 +153,13 @@ class AgentMemory:
         """Counts of what this agent may see below a directory: files, bytes, versions, links, tags, ..."""
         found: dict[str, Any] = json.loads(self._door.call("read", path=f"{path.rstrip('/')}/:stats")["data"])
         return found
+
+
+def several(name: str, given: Iterable[str]) -> list[str]:
+    """A list of texts. Raises Invalid for one text, which would else be taken for as many as it has letters."""
+    if isinstance(given, (str, bytes)):
+        raise Invalid(f"{name}: expected a list, such as [{given!r}]")
+    return [*given]
 
 
 def _ns(when: int | datetime | None) -> int | None:

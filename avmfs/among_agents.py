@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from avmfs.agent_memory import several
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door, await_mail
 
@@ -104,7 +105,8 @@ class AmongAgents:
         name = self.agent if user is None else user if isinstance(user, str) else user.name
         call = self._door.call if name == self.agent else self._as_operator
         made = call(
-            "create_key", agent=name, paths=[*paths], actions=[*actions], expires=expires, label=label
+            "create_key", agent=name, paths=several("paths", paths), actions=several("actions", actions),
+            expires=expires, label=label,
         )  # fmt: skip
         return str(made["key"])
 

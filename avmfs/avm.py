@@ -17,6 +17,7 @@ from typing import Any
 
 from avmfs.agent_memory import AgentMemory
 from avmfs.among_agents import AmongAgents
+from avmfs.errors import Invalid
 from avmfs.opening import located, open_door, read_all, who_am_i, who_asks
 from avmfs.rpc.client import Door
 from avmfs.rpc.standing import Standing
@@ -96,7 +97,8 @@ class AVM(AmongAgents):
 
     def write(self, path: str, content: str | bytes) -> int | None:
         """Replace (or make) a file; returns its new version. A view gets the text written to it (returns None).
-        Missing directories are made. Durable when it returns."""
+        Missing directories are made. Durable when it returns. Raises TooBig for more than 16 MiB at once where a daemon
+        runs: write the rest with append(), or the whole through a mount."""
         return self._write(path, content, "replace")
 
     def append(self, path: str, content: str | bytes) -> int | None:
@@ -198,7 +200,12 @@ class AVM(AmongAgents):
         return {**found, "ms": round((time.perf_counter() - before) * 1000)}
 
     def _write(self, path: str, content: str | bytes, mode: str) -> int | None:
-        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else bytes(content)
+        if isinstance(content, str):
+            data = content.encode("utf-8", "surrogateescape")
+        elif isinstance(content, (bytes, bytearray, memoryview)):
+            data = bytes(content)
+        else:  # bytes(5) would be five zero bytes
+            raise Invalid(f"content: expected text or bytes, not {type(content).__name__}", path)
         version = self._door.call("write", path=path, data=data, mode=mode)["version"]
         return None if version is None else int(version)
 

@@ -104,7 +104,8 @@ class BadHandle(AvmError):
 
 
 class Stale(AvmError):
-    """The inode behind a handle is gone."""
+    """What the caller goes by is no longer so: the inode behind a handle is gone, or bytes have changed since they
+    were read."""
 
     code = _errno.ESTALE
 

@@ -26,3 +26,8 @@ class LocalZone(tzinfo):
 
     def tzname(self, when: datetime | None) -> str | None:
         return None if when is None else time.localtime(time.mktime(when.timetuple())).tm_zone
+
+
+def minute(stamp: str) -> str:
+    """``2026-03-07 10:30`` here, for an ISO 8601 time with an offset."""
+    return f"{datetime.fromisoformat(stamp).astimezone(LocalZone()):%Y-%m-%d %H:%M}"

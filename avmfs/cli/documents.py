@@ -10,6 +10,7 @@ import click
 from avmfs.cli.main import Command, CommandGroup
 from avmfs.cli.session import door, show
 from avmfs.errors import Invalid
+from avmfs.localtime import minute
 from avmfs.opening import read_all
 from avmfs.rpc.client import Door
 
@@ -27,7 +28,7 @@ def history_(ctx: click.Context, path: str, limit: int, number: str | None) -> N
             return
         found = memory.call("history", path=path, limit=limit)
         lines = [
-            f"v{each['version']}  {each['at'][:16].replace('T', ' ')}  {each['author']}  {each['size']} bytes\n"
+            f"v{each['version']}  {minute(each['at'])}  {each['author']}  {each['size']} bytes\n"
             for each in found["versions"]
         ]
         more = found["total"] - len(found["versions"])
@@ -136,7 +137,7 @@ def changes_(ctx: click.Context, path: str, minutes: float | None, since: str | 
     with door(ctx) as memory:
         found = memory.call("recent", path=path, minutes=minutes, since=since, limit=limit)
         lines = [
-            f"{each['at'][:16].replace('T', ' ')}  {each['author']}  {each['status']}  {each['path']}"
+            f"{minute(each['at'])}  {each['author']}  {each['status']}  {each['path']}"
             f"{'' if each['was'] is None else ' (was ' + each['was'] + ')'}\n"
             for each in found["changes"]
         ]

@@ -39,7 +39,9 @@ def _write(ctx: click.Context, path: str, data: bytes, mode: str) -> None:
 @click.option("--new", is_flag=True, help="Refuse to replace a file.")
 @click.pass_context
 def write_(ctx: click.Context, path: str, text: str | None, content: str | None, new: bool) -> None:
-    """Replace a file with TEXT (or stdin), making directories as needed; write to a view likewise."""
+    """Replace a file with TEXT (or stdin), making directories as needed; write to a view likewise.
+
+    At most 16 MiB while a daemon runs; more through a mount, or in pieces with append."""
     _write(ctx, path, content_of(text, content), "create" if new else "replace")
 
 

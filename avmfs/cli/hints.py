@@ -6,12 +6,23 @@ file and a missing one get the same words. Loaded when something went wrong.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from avmfs.cli.commands import COMMANDS
 from avmfs.errors import AvmError, Busy, Denied, Exists, IsDirectory, NotDirectory, NotFound, StoreFailed
 
 _NOT_ON_FILES = frozenset({"tell", "index", "mount", "playground", "bench", "warmup", "config", "init", "doctor"})
+
+_RIGHTS = "avm read PATH:shared says who may; /private and /shared are for everybody's own and common files"
+_PLACES = "files belong below /memory: /shared is for common ones, /private for your own"
+# By what ``access``, the tree and the store say. Any other refusal says by itself what it is about.
+_DENIED = {
+    "read-only for you": _RIGHTS,
+    "not writable for you": _RIGHTS,
+    "nothing can be created here": _PLACES,
+    "nothing can be created or removed here": _PLACES,
+}
 
 
 def hint(error: Exception, arguments: Sequence[str]) -> str | None:
@@ -26,11 +37,13 @@ def hint(error: Exception, arguments: Sequence[str]) -> str | None:
     if isinstance(error, NotFound):
         if command == "tell":
             return "avm ls /tell lists who can be told"
-        if command in ("history", "diff"):
+        if command in ("history", "diff") and error.reason != os.strerror(error.code):
             return "avm history shows which versions are kept"
-        return None if command in _NOT_ON_FILES else "avm ls and avm tree show what there is; avm search finds by words"
+        # Without a path it is something else that is not there: a subscription, a key.
+        on_files = command not in _NOT_ON_FILES and error.filename is not None
+        return "avm ls and avm tree show what there is; avm search finds by words" if on_files else None
     if isinstance(error, Denied):
-        return "avm read PATH:shared says who may; /private and /shared are for everybody's own and common files"
+        return _DENIED.get(error.reason)
     if isinstance(error, Exists):
         return "leave out --new to replace it" if command == "write" else None
     if isinstance(error, Busy):

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from avmfs.cli.commands import COMMANDS
+from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Interrupted, Invalid
 
 OK, REFUSED, USAGE, TEMPORARY = 0, 1, 2, 75
@@ -114,18 +115,20 @@ def avm(ctx: click.Context, /, **given: Any) -> None:
 
 def main() -> None:
     """Run the command line; never returns."""
+    stand_in_for_closed()
     try:
         code = avm.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as e:
-        e.show()
+        if "--json" in sys.argv and not isinstance(e, click.exceptions.NoArgsIsHelpError):
+            _tell_json(e.format_message(), errno.EINVAL, f"{_path_of(e)} --help says what it takes")
+        else:
+            e.show()
         code = USAGE
     except BrokenPipeError:
-        # The reader has gone (head): not an error. Nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = OK
+        code = OK  # the reader has gone (head): not an error
     except AvmError as e:
         _complain(e)
         code = _code(e)
@@ -135,6 +138,10 @@ def main() -> None:
     except ValueError as e:  # ConfigError: the message names file, key and reason
         _complain(e)
         code = USAGE
+    try:
+        sys.stdout.flush()
+    except OSError:  # said above; the interpreter's own try at exit would say it again, with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code if isinstance(code, int) else OK)
 
 
@@ -143,10 +150,18 @@ def _complain(error: Exception) -> None:
 
     advice = hint(error, sys.argv[1:])
     if "--json" in sys.argv:
-        code = error.errno if isinstance(error, OSError) else errno.EINVAL
-        print(json.dumps({"error": str(error), "errno": code, "hint": advice}, sort_keys=True), file=sys.stderr)
+        _tell_json(str(error), (error.errno if isinstance(error, OSError) else None) or errno.EINVAL, advice)
     else:
         print(f"avm: {error}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
+
+
+def _tell_json(error: str, code: int, advice: str | None) -> None:
+    print(json.dumps({"error": error, "errno": code, "hint": advice}, sort_keys=True), file=sys.stderr)
+
+
+def _path_of(error: click.ClickException) -> str:
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    return "avm" if ctx is None else ctx.command_path
 
 
 def _code(error: AvmError) -> int:

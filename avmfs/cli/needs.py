@@ -18,8 +18,11 @@ from typing import Literal
 from avmfs_config import ConfigError, Mount, Paths, load_mounts, load_settings
 from avmfs_config.isolation import entitled, isolation
 
+from avmfs.store.lock import StoreLock
+
 State = Literal["ok", "note", "problem"]
 DEVICE, FUSE_CONF = Path("/dev/fuse"), Path("/etc/fuse.conf")
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,10 @@ def mounting(where: Paths) -> Iterator[Finding]:
     own = os.geteuid()
     if (found := others_allowed(mounts, own)) is not None:
         yield found
+    running = StoreLock(where.database).holder() is not None
     for mount in mounts:
         yield from reach(mount, own)
+        yield from place(mount, running)
     if mounts:
         kept, reason = isolation(mounts, settings.uids, own)
         if kept == "by uid":
@@ -111,6 +116,24 @@ def reach(mount: Mount, own: int) -> Iterator[Finding]:
             return
         if leads != os.fspath(mount.mountpoint):
             yield Finding(about, "note", f"{mount.link} leads to {leads}, not to {mount.mountpoint}")
+
+
+def place(mount: Mount, running: bool, table: Path = MOUNTS) -> Iterator[Finding]:
+    """Whether something is mounted there as it should be. The table says so, not the mountpoint: looking at one that
+    hangs would hang as well."""
+    about = f"mount {mount.agent_id}"
+    # "36 35 98:0 /root /mount/point options ...", with blanks and the like in octal
+    points = {line.split(" ")[4] for line in table.read_text().splitlines()}
+    if os.fspath(mount.mountpoint).translate({ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}) in points:
+        return
+    if running:
+        says = f"{mount.mountpoint}: not mounted, though the daemon runs"
+        yield Finding(
+            about, "problem", says, "avm-daemon status says why; avm-daemon reload takes up a changed mounts.yaml"
+        )
+    elif mount.mountpoint.is_dir() and any(mount.mountpoint.iterdir()):
+        says = f"{mount.mountpoint}: not empty, and what is in it would be hidden"
+        yield Finding(about, "problem", says, "move it away; copy it in once the daemon runs")
 
 
 def _closed_to(folder: Path, uid: int) -> Path | None:

@@ -27,8 +27,8 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
     """
     given: Globals = ctx.obj
     where = located(os.environ, given.db, given.config)
-    nameless = given.operator and not os.environ.get("AVM_AGENT")
-    agent = who_asks(given.agent or ("operator" if nameless else None), os.environ)
+    nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
+    agent = who_asks("operator" if nameless else given.agent, os.environ)
     opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened

@@ -74,7 +74,7 @@ class Guarded:
 
     def __init__(self, app: Any, secret: str) -> None:
         self._app = app
-        self._wanted = f"Bearer {secret}".encode()
+        self._wanted = secret.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and not self._knows(scope["headers"]):
@@ -88,4 +88,7 @@ class Guarded:
 
     def _knows(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         given = [value for name, value in headers if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._wanted)
+        if len(given) != 1:
+            return False
+        scheme, _, token = given[0].partition(b" ")  # the scheme's name has no case (RFC 9110, 11.1)
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(b" "), self._wanted)

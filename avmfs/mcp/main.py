@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
 
 REFUSED, USAGE, TEMPORARY = 1, 2, 75
@@ -51,6 +52,8 @@ def avm_mcp(
     from avmfs.opening import located, who_am_i
 
     where = located(os.environ, db, config)
+    if not (user or (user is None and os.environ.get("AVM_AGENT"))):
+        raise Invalid("who is asking? name the agent: --user NAME, or AVM_AGENT=NAME")
     agent = who_am_i(user, os.environ)
     listener, secret = None, ""
     if http:
@@ -85,6 +88,7 @@ def avm_mcp(
 
 def main() -> NoReturn:
     """Run; never returns."""
+    stand_in_for_closed(drop=True)
     try:
         code = avm_mcp.main(standalone_mode=False) or 0
     except click.exceptions.Abort:

@@ -4,18 +4,21 @@ Owns the mapping of /memories to the agent's own /memory/private/NAME/memories, 
 the texts that models trained on that tool expect. A path that leaves /memories, or that would name a view, is refused
 before anything is asked of the door.
 
-An edit reads, changes and writes: two sessions of one agent that edit one file in the same instant may lose one edit;
-both versions stay in the file's history.
+An edit reads, changes, and writes only over just what it has read; where somebody else was faster, it begins anew with
+the file as it is then, so that of two edits in the same instant none is lost.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from avmfs import paths
-from avmfs.errors import AvmError, Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.mcp.content import read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 
@@ -24,6 +27,7 @@ WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
 LINES = 999_999
 SHOWN_LEVELS = 2
 AROUND = 4  # lines shown before and after an edit
+TRIES = 20  # of an edit, while others keep changing the file
 
 Where = Annotated[str | None, Field(description="Absolute, below /memories.")]
 
@@ -107,10 +111,10 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
         if view_range is not None:
             raise Invalid(f"{path} is a directory; view_range is for files") from None
         return _tree(call, path, place)
-    except NotFound:
+    except (NotFound, NotDirectory):
         if place.endswith("/memories") and place.count("/") == 4:  # nothing was ever kept
             return _heading(path) + f"0\t{path}\n"
-        raise _missing(path) from None
+        raise NotFound(f"The path {path} does not exist. Please provide a valid path.") from None
     lines = text.split("\n")
     if len(lines) > LINES:
         raise Invalid(f"File {path} exceeds maximum line limit of {LINES:,} lines.")
@@ -122,21 +126,26 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
 
 
 def _tree(call: Call, path: str, place: str) -> str:
+    top = path.rstrip("/")
     lines = []
-    waiting = [(place, path.rstrip("/"), SHOWN_LEVELS)]
-    total = 0
+    waiting = [(place, top, SHOWN_LEVELS)]
     while waiting:
         real, shown, levels = waiting.pop()
-        for entry in call.door("listing", path=real, limit=10_000)["entries"]:
+        lines.append(f"{_size(_bytes_below(call, real))}\t{shown}\n")
+        for entry in call.door("listing", path=real, limit=10_000)["entries"] if levels else ():
             name = entry["path"].rpartition("/")[2]
             if name.startswith(".") or name == "node_modules":
                 continue
-            here = f"{shown}/{name}"
-            total += entry["size"]
-            lines.append(f"{_size(entry['size'])}\t{here}\n")
-            if entry["kind"] == "directory" and levels > 1:
-                waiting.append((entry["path"], here, levels - 1))
-    return _heading(path) + f"{_size(total)}\t{path.rstrip('/')}\n" + "".join(sorted(lines, key=_by_path))
+            if entry["kind"] == "directory":
+                waiting.append((entry["path"], f"{shown}/{name}", levels - 1))
+            else:
+                lines.append(f"{_size(entry['size'])}\t{shown}/{name}\n")
+    return _heading(path) + "".join(sorted(lines, key=_by_path))
+
+
+def _bytes_below(call: Call, directory: str) -> int:
+    """Also of what is not listed: hidden, or deeper."""
+    return int(json.loads(call.door("read", path=f"{directory}/:stats")["data"])["bytes"])
 
 
 def _heading(path: str) -> str:
@@ -161,42 +170,65 @@ def _create(call: Call, path: str, place: str, text: str) -> str:
 
 
 def _replace(call: Call, path: str, place: str, old: str, new: str) -> str:
-    text = _edited_text(call, path, place)
     if not old:
         raise Invalid("No replacement was performed, old_str is empty.")
-    count = text.count(old)
-    if count == 0:
-        raise Invalid(f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}.")
-    if count > 1:
-        numbers, at = [], text.find(old)
-        while at >= 0:
-            numbers.append(text.count("\n", 0, at) + 1)
-            at = text.find(old, at + 1)
-        raise Invalid(
-            f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
-            f"{', '.join(map(str, numbers))}. Please ensure it is unique"
-        )
-    at = text.index(old)
-    changed = text[:at] + new + text[at + len(old) :]
-    call.door("write", path=place, data=changed.encode(), mode="replace")
-    first = text.count("\n", 0, at)
-    return "The memory file has been edited.\n" + _snippet(path, changed, first, new.count("\n"))
+
+    def change(text: str) -> tuple[str, str]:
+        count = text.count(old)
+        if count == 0:
+            raise Invalid(f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}.")
+        if count > 1:
+            numbers, at = [], text.find(old)
+            while at >= 0:
+                numbers.append(text.count("\n", 0, at) + 1)
+                at = text.find(old, at + 1)
+            raise Invalid(
+                f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
+                f"{', '.join(map(str, numbers))}. Please ensure it is unique"
+            )
+        at = text.index(old)
+        changed = text[:at] + new + text[at + len(old) :]
+        first = text.count("\n", 0, at)
+        return changed, "The memory file has been edited.\n" + _snippet(path, changed, first, new.count("\n"))
+
+    return _edit(call, path, place, change, f"Error: The path {path} does not exist. Please provide a valid path.")
 
 
 def _insert(call: Call, path: str, place: str, line: int, inserted: str) -> str:
-    text = _edited_text(call, path, place)
-    lines = text.splitlines(keepends=True)
-    if not 0 <= line <= len(lines):
-        raise Invalid(
-            f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of the file: "
-            f"[0, {len(lines)}]"
+    def change(text: str) -> tuple[str, str]:
+        lines = _lines(text)
+        if not 0 <= line <= len(lines):
+            raise Invalid(
+                f"Error: Invalid `insert_line` parameter: {line}. It should be within the range of lines of the file: "
+                f"[0, {len(lines)}]"
+            )
+        if line and not lines[line - 1].endswith("\n"):
+            lines[line - 1] += "\n"
+        piece = inserted if inserted.endswith("\n") or line == len(lines) else inserted + "\n"
+        changed = "".join([*lines[:line], piece, *lines[line:]])
+        return changed, f"The file {path} has been edited.\n" + _snippet(
+            path, changed, line, piece.rstrip("\n").count("\n")
         )
-    if line and not lines[line - 1].endswith("\n"):
-        lines[line - 1] += "\n"
-    piece = inserted if inserted.endswith("\n") or line == len(lines) else inserted + "\n"
-    changed = "".join([*lines[:line], piece, *lines[line:]])
-    call.door("write", path=place, data=changed.encode(), mode="replace")
-    return f"The file {path} has been edited.\n" + _snippet(path, changed, line, piece.rstrip("\n").count("\n"))
+
+    return _edit(call, path, place, change, f"Error: The path {path} does not exist")
+
+
+def _edit(call: Call, path: str, place: str, change: Callable[[str], tuple[str, str]], missing: str) -> str:
+    """Write what ``change`` makes of the text, and answer with what it says of that. ``missing``: where there is no
+    such file."""
+    for _ in range(TRIES):
+        try:
+            text = _text(call, path, place)
+        except (NotFound, NotDirectory, IsDirectory):
+            raise NotFound(missing) from None
+        changed, said = change(text)
+        read = hashlib.sha256(text.encode()).digest()
+        try:
+            call.door("write", path=place, data=changed.encode(), mode="replace", instead_of=read)
+        except Stale:
+            continue
+        return said
+    raise Stale(f"Error: {path} was changed by others {TRIES} times while it was edited. View it and try again")
 
 
 def _delete(call: Call, path: str, place: str) -> str:
@@ -205,7 +237,7 @@ def _delete(call: Call, path: str, place: str) -> str:
     try:
         call.door("remove", path=place, recursive=True)
     except (NotFound, NotDirectory):
-        raise _missing(path) from None
+        raise NotFound(f"Error: The path {path} does not exist") from None
     return f"Successfully deleted {path}"
 
 
@@ -214,7 +246,7 @@ def _rename(call: Call, path: str, place: str, new_path: str) -> str:
     if _exists(call, target):
         raise Exists(f"Error: The destination {new_path} already exists")
     if not _exists(call, place):  # else the move would take the name for a prefix
-        raise _missing(path)
+        raise NotFound(f"Error: The path {path} does not exist")
     call.door("move", source=place, target=target)
     return f"Successfully renamed {path} to {new_path}"
 
@@ -227,15 +259,6 @@ def _exists(call: Call, place: str) -> bool:
     return True
 
 
-def _edited_text(call: Call, path: str, place: str) -> str:
-    try:
-        return _text(call, path, place)
-    except NotFound:
-        raise _missing(path) from None
-    except IsDirectory:
-        raise Invalid(f"Error: The path {path} is a directory, not a file") from None
-
-
 def _text(call: Call, path: str, place: str) -> str:
     found = read(call, place, 0, WHOLE)
     if found.more:
@@ -245,8 +268,11 @@ def _text(call: Call, path: str, place: str) -> str:
     return found.content
 
 
-def _missing(path: str) -> AvmError:
-    return NotFound(f"The path {path} does not exist. Please provide a valid path.")
+def _lines(text: str) -> list[str]:
+    """With their line feeds. Not str.splitlines(), which also ends a line where ``view`` shows none: at a form feed,
+    at U+2028."""
+    *whole, rest = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([rest] if rest else [])
 
 
 def _snippet(path: str, text: str, line: int, more: int) -> str:

@@ -118,7 +118,7 @@ def listed(call: Call) -> list[Resource]:
     recent = call.door("recent", path="/memory", limit=LISTED)["changes"]
     files = [
         Resource(
-            uri=uri_of(each["path"]), name=each["path"], description=f"changed {each['at'][:16]} by {each['author']}"
+            uri=uri_of(each["path"]), name=each["path"], description=f"changed {each['at'][:16]}Z by {each['author']}"
         )
         for each in recent
         if each["status"] != "removed" and "\ufffd" not in each["path"]

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from avmfs import wire
-from avmfs.errors import Busy, from_wire
+from avmfs.errors import Busy, TooBig, from_wire
 
 WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
+REQUEST_LIMIT = 16 * 1024 * 1024  # bytes; the door hangs up on more
 CONNECT_S = 5.0  # for a daemon whose queue of new clients is full
 
 
@@ -60,11 +61,18 @@ class RemoteDoor:
         self.agent = str(reply["ok"]["agent"])
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """The method's result. Raises what it raised; Busy when the daemon went away."""
+        """The method's result. Raises what it raised; Busy when the daemon went away; TooBig for more bytes than it
+        takes at once."""
         with self._mutex:
             self._number += 1
+            request = wire.frame({"id": self._number, "method": method, "arguments": arguments})
+            if len(request) > REQUEST_LIMIT:
+                raise TooBig(
+                    f"{len(request)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it through a mount, or in"
+                    " pieces with append"
+                )
             try:
-                wire.send(self._sock, {"id": self._number, "method": method, "arguments": arguments})
+                self._sock.sendall(request)
                 reply = wire.receive(self._sock)
             except (OSError, EOFError, wire.FrameError) as e:
                 self.close()  # after a time limit, the answer to come would pass for the next one

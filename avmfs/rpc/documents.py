@@ -79,7 +79,10 @@ def history(
             before = max(after - 1, 0) if older is None else older
             if not (0 <= before <= LARGEST and 0 <= after <= LARGEST):
                 raise Invalid("a version is 0 (nothing) or more", path)
-            old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
+            try:
+                old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
+            except Invalid as e:  # as ``version`` has it
+                raise NotFound(e.reason, path) from None
             diff = unified(old, new, f"v{before}", f"v{after}")
         return {
             "path": paths.text(reader.path(node.id)),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
@@ -20,6 +20,7 @@ from avmfs.vfs.address import Alias
 from avmfs.vfs.tree import Tree
 
 PIECE = 8 * 1024 * 1024
+VIEW_MOST = 32 * 1024 * 1024  # of a view, which comes in one answer
 TOLD = 1000  # paths that a dry run names
 
 
@@ -42,18 +43,23 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
-            pieces = [data]
-            while piece := handle.read(offset + sum(map(len, pieces)), PIECE):
-                pieces.append(piece)
-            return {"data": b"".join(pieces), "more": False}
+            whole = bytearray(data)
+            while piece := handle.read(offset + len(whole), PIECE):
+                whole += piece
+                if len(whole) > VIEW_MOST:
+                    raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
+            return {"data": bytes(whole), "more": False}
         return {"data": data, "more": len(data) == limit}
     finally:
         handle.release()
 
 
 @method
-def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict[str, Any]:
-    """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}."""
+def write(
+    memory: Memory, path: str, data: bytes, mode: str = "replace", instead_of: bytes | None = None
+) -> dict[str, Any]:
+    """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}. With ``instead_of``, the SHA-256
+    of what was read, it is written only over just that; else Stale."""
     where = _canonical(memory, path)
     with memory.reading() as reader:
         try:
@@ -62,8 +68,11 @@ def write(memory: Memory, path: str, data: bytes, mode: str = "replace") -> dict
             real = True
     if real:
         memory.enroll()
-        written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode)
+        only = {} if instead_of is None else {"instead_of": instead_of}
+        written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode, **only)
         return {"path": paths.text(where), "version": written["version"]}
+    if instead_of is not None:
+        raise Invalid("instead_of is for files", path)
     tree = _tree(memory)
     handle = tree.open(tree.locate(where), os.O_WRONLY)
     try:

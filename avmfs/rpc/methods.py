@@ -15,9 +15,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from avmfs.errors import AvmError, Invalid
+from avmfs.errors import AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
 
+_OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _METHODS: dict[str, Callable[..., Any]] = {}
 _MODULES = (
     "files",
@@ -53,7 +54,17 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     except AvmError as e:
         path = arguments.get("path")
         memory.refused(name, e, path if isinstance(path, str) else None)
+        if e.filename is None and isinstance(e, _OF_A_PATH):
+            e.filename = _named(arguments)
         raise
+
+
+def _named(arguments: dict[str, Any]) -> str | None:
+    """The path that a call is about, as the caller wrote it: deep down it is but a node, and an error has no name."""
+    if isinstance(path := arguments.get("path"), str):
+        return path
+    ends = [arguments.get("source"), arguments.get("target")]
+    return " -> ".join(each for each in ends if isinstance(each, str)) or None
 
 
 @cache

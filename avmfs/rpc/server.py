@@ -30,11 +30,12 @@ from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
+from avmfs.rpc.client import REQUEST_LIMIT
 
 log = logging.getLogger(__name__)
 
 GREETING_LIMIT, GREETING_S = 4096, 5.0
-REQUEST_LIMIT, IDLE_S = 16 * 1024 * 1024, 600.0
+IDLE_S = 600.0
 CLIENTS, CLIENTS_PER_UID = 256, 128
 DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from avmfs_config import ConfigError, Paths, find_paths
 
+from avmfs.closed_streams import stand_in_for_closed
 from avmfs_daemon.setup import COMMANDS
 
 if TYPE_CHECKING:
@@ -110,7 +111,14 @@ for _command in COMMANDS:
 
 def main() -> None:
     """The entry point."""
-    cli()
+    stand_in_for_closed(drop=True)
+    try:
+        cli()
+    except OSError as e:  # of this machine's files: an unwritable directory, a full disk below stdout
+        print(f"avm-daemon: {e}", file=sys.stderr)
+        # What stdout did not take is dropped, or the interpreter would try again and end with a code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def serve(

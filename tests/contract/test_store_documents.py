@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
 from store_world import ALICE, BOB, World
 
-from avmfs.errors import Denied, NotFound
+from avmfs.errors import Denied, NotFound, Stale
 from avmfs.node import Document
 from avmfs.store.schema import MEMORY
 from avmfs.store.submit import OPERATOR
@@ -303,6 +304,22 @@ def test_write_path_modes(world: World) -> None:
     with pytest.raises(IsADirectoryError):
         world.do(BOB, "write_path", path=[], data=b"")
     assert world.history(BOB, "/memory/a/b/c.md") == [b"1", b"122", b"3"]
+
+
+def test_write_path_over_just_what_was_read(world: World) -> None:
+    def sha(data: bytes) -> bytes:
+        return hashlib.sha256(data).digest()
+
+    world.write(ALICE, "/memory/f", b"one")
+    assert world.write(ALICE, "/memory/f", b"two", instead_of=sha(b"one"))["size"] == 3
+    with pytest.raises(Stale):
+        world.write(BOB, "/memory/f", b"three", instead_of=sha(b"one"))
+    with pytest.raises(Stale):
+        world.write(BOB, "/memory/gone", b"", instead_of=sha(b""))
+    big = b"x" * 200_000
+    world.write(ALICE, "/memory/f", big, instead_of=sha(b"two"))
+    world.write(ALICE, "/memory/f", b"four", instead_of=sha(big))
+    assert world.history(BOB, "/memory/f") == [b"one", b"two", big, b"four"]
 
 
 def test_remember_takes_a_free_name_and_all_that_is_known(world: World) -> None:

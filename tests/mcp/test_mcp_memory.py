@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import peers
 import pytest
+from anyio.from_thread import BlockingPortal
 from mount_world import World
 from peers import Peer
 
@@ -65,21 +69,45 @@ def test_it_says_why_it_did_nothing(notes: Peer) -> None:
     def refused(command: str, **arguments: object) -> str:
         return notes.refused("memory", command=command, **arguments)
 
-    assert "already exists" in refused("create", path="/memories/a.md", file_text="x")
-    assert "does not exist" in refused("view", path="/memories/b.md")
-    assert "does not exist" in refused("str_replace", path="/memories/b.md", old_str="a", new_str="b")
-    assert "does not exist" in refused("insert", path="/memories/b.md", insert_line=0, insert_text="b")
-    assert "does not exist" in refused("delete", path="/memories/b.md")
-    assert "does not exist" in refused("rename", old_path="/memories/b", new_path="/memories/c")  # no prefix move
-    assert "already exists" in refused("rename", old_path="/memories/a.md", new_path="/memories/a.md")
-    assert "in lines: 1, 3" in refused("str_replace", path="/memories/a.md", old_str="same", new_str="x")
-    assert "did not appear verbatim" in refused("str_replace", path="/memories/a.md", old_str="none", new_str="x")
+    # Word for word what the tool's documentation has, as far as it has it.
+    assert refused("create", path="/memories/a.md", file_text="x") == "Error: File /memories/a.md already exists"
+    missing = "The path /memories/b.md does not exist"
+    assert refused("view", path="/memories/b.md") == f"{missing}. Please provide a valid path."
+    assert refused("view", path="/memories/a.md/b.md").startswith("The path /memories/a.md/b.md does not exist.")
+    assert refused("str_replace", path="/memories/b.md", old_str="a", new_str="b") == (
+        f"Error: {missing}. Please provide a valid path."
+    )
+    assert refused("insert", path="/memories/b.md", insert_line=0, insert_text="b") == f"Error: {missing}"
+    assert refused("delete", path="/memories/b.md") == f"Error: {missing}"
+    # no prefix move
+    assert refused("rename", old_path="/memories/b", new_path="/memories/c") == (
+        "Error: The path /memories/b does not exist"
+    )
+    assert refused("rename", old_path="/memories/a.md", new_path="/memories/a.md") == (
+        "Error: The destination /memories/a.md already exists"
+    )
+    assert refused("str_replace", path="/memories/a.md", old_str="same", new_str="x") == (
+        "No replacement was performed. Multiple occurrences of old_str `same` in lines: 1, 3. "
+        "Please ensure it is unique"
+    )
+    assert refused("str_replace", path="/memories/a.md", old_str="none", new_str="x") == (
+        "No replacement was performed, old_str `none` did not appear verbatim in /memories/a.md."
+    )
     assert "old_str is empty" in refused("str_replace", path="/memories/a.md", old_str="", new_str="x")
-    assert "[0, 3]" in refused("insert", path="/memories/a.md", insert_line=4, insert_text="x")
+    assert refused("insert", path="/memories/a.md", insert_line=4, insert_text="x") == (
+        "Error: Invalid `insert_line` parameter: 4. It should be within the range of lines of the file: [0, 3]"
+    )
     assert "[1, 4]" in refused("view", path="/memories/a.md", view_range=[3, 9])
+    # a directory is no file
+    notes.call("memory", command="create", path="/memories/d/e.md", file_text="x")
+    assert refused("str_replace", path="/memories/d", old_str="a", new_str="b").startswith(
+        "Error: The path /memories/d "
+    )
+    assert refused("insert", path="/memories/d", insert_line=0, insert_text="b") == (
+        "Error: The path /memories/d does not exist"
+    )
     assert "create needs file_text" in refused("create", path="/memories/c.md")
     assert "rename needs old_path and new_path" in refused("rename")
-    assert "directory" in refused("str_replace", path="/memories", old_str="a", new_str="b")
     assert "cannot be deleted" in refused("delete", path="/memories")
     assert refused("explode", path="/memories").startswith("command: ")
     assert notes.text("avm_read", path="/private/memories/a.md") == "same\nother\nsame\n"
@@ -114,3 +142,28 @@ def test_each_agent_has_memories_of_its_own(notes: Peer, bob: Peer) -> None:
     notes.call("memory", command="create", path="/memories/mine.md", file_text="alice's")
     assert "mine.md" not in bob.text("memory", command="view", path="/memories")
     assert "does not exist" in bob.refused("memory", command="view", path="/memories/mine.md")
+
+
+def test_a_line_ends_where_view_says_and_a_directory_weighs_what_is_in_it(notes: Peer) -> None:
+    notes.call("memory", command="create", path="/memories/odd.md", file_text="a\u2028b\x0cc\nd\n")
+    notes.call("memory", command="insert", path="/memories/odd.md", insert_line=1, insert_text="X\n")
+    assert notes.text("avm_read", path="/private/memories/odd.md") == "a\u2028b\x0cc\nX\nd\n"
+    notes.call("memory", command="create", path="/memories/far/down/below.md", file_text="x" * 2048)
+    shown = notes.text("memory", command="view", path="/memories").splitlines()
+    assert "2.0K\t/memories/far" in shown and "2.0K\t/memories/far/down" in shown
+
+
+def test_no_edit_of_two_sessions_at_once_is_lost(notes: Peer, portal: BlockingPortal, world: World) -> None:
+    notes.call("memory", command="create", path="/memories/log.md", file_text="0 0\n")
+    with peers.stdio(portal, world.environ, "alice") as other, ThreadPoolExecutor() as pool:
+
+        def edit(peer: Peer, place: int) -> None:
+            for number in range(20):
+                peer.call("memory", command="insert", path="/memories/log.md", insert_line=0, insert_text=f"{place}\n")
+                old, new = (f"{number} ", f"{number + 1} ") if place == 0 else (f" {number}\n", f" {number + 1}\n")
+                peer.call("memory", command="str_replace", path="/memories/log.md", old_str=old, new_str=new)
+
+        for done in [pool.submit(edit, peer, place) for place, peer in enumerate((notes, other))]:
+            done.result(90)
+    lines = notes.text("avm_read", path="/private/memories/log.md").splitlines()
+    assert sorted(lines) == sorted(["20 20", *["0"] * 20, *["1"] * 20])

@@ -385,6 +385,7 @@ def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
     assert code() == 400  # a request without a session: past all guards
     assert code(Authorization=None) == 401 and code(Authorization=f"Bearer {TOKEN}x") == 401
     assert code(Authorization=TOKEN) == 401 and code(Authorization="Bearer") == 401
+    assert code(Authorization=f"Basic {TOKEN}") == 401 and code(Authorization=f"bearer {TOKEN}") != 401
     assert code(Host="evil.example") == 421 and code(Host=f"evil.example:{port}") == 421
     assert code(Host="127.0.0.1:1") == 421
     assert code(Origin="http://evil.example") == 403 and code(Origin="null") == 403

@@ -132,3 +132,21 @@ def test_the_doctor_sees_a_folder_that_the_mount_s_user_cannot_pass(tmp_path: Pa
     assert problem.state == "problem" and str(tmp_path / "closed") in problem.says
     (tmp_path / "link").symlink_to("/elsewhere")
     assert "leads to /elsewhere" in [each.says for each in needs.reach(stranger, OWN)][-1]
+
+
+def test_the_doctor_sees_a_mount_that_is_not_there(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    point = tmp_path / "of alice"
+    mount = replace(ALICE, mountpoint=point)
+    table.write_text("22 1 0:21 / /proc rw - proc proc rw\n")
+    assert not list(needs.place(mount, False, table))  # neither daemon nor directory: nothing is wrong
+    (problem,) = needs.place(mount, True, table)
+    assert problem.state == "problem" and "not mounted" in problem.says and "avm-daemon status" in problem.todo
+    point.mkdir()
+    assert not list(needs.place(mount, False, table))
+    (point / "x").touch()
+    (problem,) = needs.place(mount, False, table)
+    assert problem.state == "problem" and "not empty" in problem.says
+    escaped = str(point).replace(" ", "\\040")
+    table.write_text(f"36 22 0:41 / {escaped} rw,nosuid - fuse avm rw\n")
+    assert not list(needs.place(mount, True, table)) and not list(needs.place(mount, False, table))

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.wire",
         "avmfs.text",
         "avmfs.localtime",
+        "avmfs.closed_streams",
         "avmfs.kept",
     ),
     ("avmfs.access",),

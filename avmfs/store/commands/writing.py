@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, namespace, relaxed, renaming
@@ -39,10 +40,14 @@ def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]
 
 @command
 def write_path(
-    tx: Tx, path: list[bytes], data: bytes, mode: str = "replace", make_parents: bool = True, handle: int | None = None
-) -> dict[str, Any]:
+    tx: Tx, path: list[bytes], data: bytes, mode: str = "replace", make_parents: bool = True,
+    handle: int | None = None, instead_of: bytes | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
-    {"node", "new", "size", "version", "seq"}."""
+    {"node", "new", "size", "version", "seq"}.
+
+    ``instead_of`` is the SHA-256 of the bytes that are to be replaced: Stale where the file has others, or is not
+    there any more. A version's number does not tell: commits of one handle within a second have the same."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
     if not path:
@@ -56,6 +61,8 @@ def write_path(
         raise Exists(path=where)
     if found is not None and found.kind is not Kind.FILE:
         raise IsDirectory(path=where) if found.kind is Kind.DIRECTORY else Invalid("a symlink", where)
+    if instead_of is not None and (found is None or _digest(tx, found) != instead_of):
+        raise Stale("it has changed since it was read", where)
     new = found is None
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
@@ -141,6 +148,10 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
     renaming.advance_own_mark(tx, document, last.number, number, seq)
     lineage.enqueue(tx, document)
     return {"size": after.size, "version": number, "seq": seq}
+
+
+def _digest(tx: Tx, node: Node) -> bytes:
+    return hashlib.sha256(lineage.whole(tx, node)).digest()
 
 
 def _mode_allows(tx: Tx, node: Node, where: str) -> None:

@@ -1,0 +1,133 @@
+"""At the edges of the doors: streams that are closed or full, input that is too much, and what an error says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mount_world import World
+from shells import LIMIT_S, Shell
+
+from avmfs import AVM
+from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
+from avmfs.rpc.client import REQUEST_LIMIT
+
+pytestmark = pytest.mark.timeout(120)
+
+Open = Callable[[str], AVM]
+
+
+def bash(shell: Shell, line: str, module: str = "avmfs.cli") -> tuple[int, str, str]:
+    """A line of bash in which $P is the program: (exit code, stdout, stderr)."""
+    done = subprocess.run(
+        ["bash", "-c", line.replace("$P", f"{sys.executable} -m {module}")],
+        env={**shell.environ, "AVM_AGENT": "alice"}, capture_output=True, text=True, timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_closed_and_full_streams_are_an_error_and_no_traceback(alone: Shell) -> None:
+    alone.run("write", "/private/a", "kept")
+    for line in ("$P ls /memory >&-", "$P ls --json >&-", "$P --help >/dev/full", "$P ls /memory >/dev/full"):
+        code, _, said = bash(alone, line)
+        assert code == 1 and "[Errno " in said and len(said.splitlines()) == 1, (line, said)
+    # An input that was not there must not empty the file.
+    code, _, said = bash(alone, "$P write /private/a - <&-")
+    assert code == 1 and said.startswith("avm: ") and alone.out("read", "/private/a") == "kept"
+    assert bash(alone, "$P ls /none 2>&-")[0] == 1
+    assert bash(alone, "$P ls / 2>&- <&-") == (0, alone.out("ls", "/"), "")
+
+
+def test_a_daemon_and_an_mcp_server_start_with_all_streams_closed(alone: Shell, tmp_path: Path) -> None:
+    (Path(alone.environ["AVM_CONFIG_DIR"]) / "mounts.yaml").write_text("mounts: []\n")
+    assert bash(alone, "$P status >/dev/full", "avmfs_daemon")[0] == 1
+    assert bash(alone, "$P start --daemon <&- >&- 2>&-", "avmfs_daemon") == (0, "", "")
+    try:
+        code, out, said = bash(alone, "$P status --json >/dev/full", "avmfs_daemon")
+        assert (code, out) == (1, "") and said == "avm-daemon: [Errno 28] No space left on device\n"
+    finally:
+        assert bash(alone, "$P stop", "avmfs_daemon")[0] == 0
+    assert bash(alone, "$P --user alice <&-", "avmfs.mcp")[0] == 0  # its client is gone
+
+
+def test_wrong_usage_is_json_where_json_was_asked_for(alone: Shell) -> None:
+    for arguments in (["read", "--json"], ["--json", "raed", "/x"], ["recall", "x", "--max-tokens", "many", "--json"]):
+        (line,) = alone.complaint(*arguments, code=2).splitlines()
+        error = json.loads(line)
+        assert sorted(error) == ["errno", "error", "hint"] and "--help" in error["hint"]
+
+
+def test_an_empty_name_is_nobody(alone: Shell) -> None:
+    assert "who is asking" in alone.complaint("--agent", "", "ls", agent="alice", code=2)
+    assert "who is asking" in alone.complaint("ls", "--agent=", "--operator", agent="alice", code=2)
+
+
+def test_times_to_read_are_those_of_the_reader(alone: Shell) -> None:
+    alone.run("write", "/shared/a.md", "one")
+    there = Shell({**alone.environ, "TZ": "XST-9"})
+    view = there.out("read", "/shared/a.md:history").split()[1:3]
+    assert there.out("history", "/shared/a.md").split()[1:3] == view
+    assert there.out("changes", "/shared").split()[:2] == view
+    assert alone.out("history", "/shared/a.md").split()[1:3] != view
+
+
+def test_more_than_a_daemon_takes_at_once_is_told_before_it_is_sent(world: World) -> None:
+    big = b"x" * (REQUEST_LIMIT + 1)
+    avm = Shell(world.environ)
+    said = avm.complaint("write", "/private/big", data=big, code=1)
+    assert "at once" in said and "mount" in said and "append" in said
+    with AVM(agent="alice", environ=world.environ) as api:
+        with pytest.raises(TooBig):
+            api.write("/private/big", big)
+        api.write("/private/big", big[: REQUEST_LIMIT - 1000])  # the connection is as good as before
+        for _ in range(3):
+            api.append("/private/big", big[: REQUEST_LIMIT - 1000])
+        assert len(api.read_bytes("/private/big")) == 4 * (REQUEST_LIMIT - 1000)
+        with pytest.raises(TooBig, match="of a view"):
+            api.read_bytes("/private/big:data")
+        api.delete("/private/big")
+
+
+def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> None:
+    avm = opened("alice")
+    avm.write("/shared/f.md", "x")
+    for call, kind, path in (
+        (lambda: avm.read("/memory"), IsDirectory, "/memory"), (lambda: avm.write("/nope/x", "x"), Denied, "/nope/x"),
+        (lambda: avm.history("/memory"), NotFound, "/memory"),
+        (lambda: avm.move("/shared/f.md", "/nope/x"), Denied, "/shared/f.md -> /nope/x"),
+    ):  # fmt: skip
+        with pytest.raises(kind) as caught:
+            call()
+        assert str(caught.value).startswith(f"{path}: "), caught.value
+
+
+def test_advice_fits(alone: Shell) -> None:
+    alone.run("write", "/shared/f.md", "x")
+    assert "avm ls" in alone.complaint("history", "/shared/none.md", code=1)
+    assert "which versions" in alone.complaint("history", "/shared/f.md", "--read", "99", code=1)
+    assert "which versions" in alone.complaint("diff", "/shared/f.md", "1", "99", code=1)
+    assert "avm read PATH:shared" in alone.complaint("append", "/f.md", "x", code=1)
+    for arguments in (["unsubscribe", "/none/*"], ["audit", "verify"], ["rm", "/"], ["keys", "create", "--for", "bob"]):
+        said = alone.complaint(*arguments, code=1)
+        assert len(said.splitlines()) == 1, said  # nothing about files
+
+
+def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
+    avm = opened("alice")
+    memory = avm.agent_memory()
+    for call in (
+        lambda: avm.write("/private/n", 5), lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
+        lambda: memory.remember("x", tags="market"), lambda: memory.batch_remember("one text"),
+        lambda: memory.batch_remember([{"content": "x", "tags": "market"}]),
+        lambda: avm.create_api_key(paths="/memory/*"), lambda: avm.create_api_key(actions="read"),
+    ):  # fmt: skip
+        with pytest.raises(Invalid):
+            call()
+    assert "x.md" not in {each["name"] for each in avm.list("/private")}
+    assert memory.browse(path="/memory", depth=1).startswith("/memory\n")
