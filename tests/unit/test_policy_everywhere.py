@@ -311,7 +311,8 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "retrieve": [{"q": f"the {CANARY} secret"}], "synthesize": [{"q": CANARY}, {"q": CANARY, "path": SPACE}],
     "tag": [{"path": _X, "add": ["t"]}], "tags": [{}, {"path": SPACE}], "timeline": [{}, {"path": SPACE}],
     "topics": [{}, {"path": SPACE}, {"name": "finch"}], "tree": [{}, {"path": SPACE}],
-    "version": [{"path": _X, "number": 1}],
+    "version": [{"path": _X, "number": 1}], "questions": [{}, {"forget": True}],
+    "replay": [{"q": f"the {CANARY} secret", "weights": {}}, {"q": "finch", "under": SPACE, "weights": {"words": 1.0}}],
 }  # fmt: skip
 
 
