@@ -19,11 +19,12 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings, WebhookSettings
+from avmfs_config import Limits, SearchSettings, SearchWeights, WebhookSettings
 
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import digests, mail
+from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
@@ -55,6 +56,7 @@ class Surroundings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     anchors: Path | None = None  # of the audit, where they are known
     refusals: Refusals | None = None  # where what is refused above the store is told
+    questions: QuestionLog | None = None  # where what agents ask is kept
 
 
 @dataclass(slots=True)
@@ -150,20 +152,22 @@ class Memory:
     def recall(
         self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,
         strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
-        handed_out: bool = True,
+        handed_out: bool = True, weights: SearchWeights | None = None,
     ) -> Recall:  # fmt: skip
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
-        reads it, so it has saved nothing."""
+        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured."""
         _check_question(q)
         self.make_searchable()
-        settings = self.around.search
+        settings, engine = self.around.search, self.around.engine
         found = recall(
-            self.around.engine, self.who, q, now=self.now(), tz=self.zone,
+            engine if weights is None else engine.weighing(weights), self.who, q, now=self.now(), tz=self.zone,
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy, under=under, cite=cite, reserve=reserve,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )  # fmt: skip
+        if handed_out and self.around.questions is not None:
+            self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return found

@@ -1,7 +1,8 @@
-"""avm bench: what this machine does, with a store of its own in a temporary folder.
+"""avm bench: what this machine does, with a store of its own in a temporary folder; and what another setting would do.
 
-Owns the quick measurement. Nothing of the user's store is touched. Figures are of the API in this process, without
-a daemon and without a mount; the full benchmarks, with baselines, are in benchmarks/.
+Owns the quick measurement, in which nothing of the user's store is touched, and `bench mine`, whose comparison is
+`replaying`. Figures of the former are of the API in this process, without a daemon and without a mount; the full
+benchmarks, with baselines, are in benchmarks/.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import click
 
-from avmfs.cli.main import CommandGroup
-from avmfs.cli.session import show, working
+from avmfs.cli.main import Command, CommandGroup
+from avmfs.cli.session import door, show, working
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,55 @@ def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
         for each in found
     ]
     show(ctx, [asdict(each) for each in found], "".join(lines))
+
+
+@bench_.command("mine", cls=Command)
+@click.option("--before", metavar="FILE", help="A config.yaml.  [default: yours]")
+@click.option("--after", metavar="FILE", help="A config.yaml.  [default: as before]")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Laid over --after; may be repeated.")
+@click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1, 10_000), help="The last so many.")
+@click.option("--forget", is_flag=True, help="Delete the questions that are kept of you.")
+@click.pass_context
+def mine_(
+    ctx: click.Context, before: str | None, after: str | None, changes: tuple[str, ...], limit: int, forget: bool
+) -> None:
+    """Replay your own questions under two settings: what is found, in which order, for how many tokens, how fast.
+
+    Questions to recall are kept where config.yaml says how many (search.query_log; 0 by default), for you alone. The
+    settings may differ in search.weights, search.max_tokens and search.min_relevance:
+
+    \b
+      avm bench mine --set search.weights.words=0.5 --set search.min_relevance=0.2
+    """
+    import os
+
+    from avmfs_config import changed_settings, load_settings
+
+    from avmfs.cli import replaying
+    from avmfs.opening import located
+
+    if forget:
+        with door(ctx) as memory:
+            gone = memory.call("questions", forget=True)
+            show(ctx, gone, f"{gone['forgotten']} questions forgotten\n")
+        return
+    if after is None and not changes:
+        raise click.UsageError("nothing to compare: name --after FILE, or --set KEY=VALUE")
+    usual = ctx.obj.config
+    first, second = (
+        located(os.environ, ctx.obj.db, each).config_file for each in (before or usual, after or before or usual)
+    )
+    old, new = load_settings(first, os.environ), changed_settings(second, os.environ, changes)
+    replaying.comparable(old, new)
+    with door(ctx) as memory:
+        asked = memory.call("questions", limit=limit)["questions"]
+        if not asked:
+            show(ctx, {"queries": [], "summary": None}, replaying.NONE_KEPT)
+            return
+        with working(f"{len(asked)} questions"):
+            found = replaying.replayed(memory, asked, old, new)
+    told = {"queries": [asdict(each) for each in found], "summary": replaying.summary(found)}
+    show(ctx, told, replaying.text(found))
 
 
 def measure(folder: Path, notes: int) -> list[Figure]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from avmfs import paths
@@ -15,8 +16,10 @@ from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, T
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
+from avmfs.store.schema import ROOT
 from avmfs.vfs import address
-from avmfs.vfs.address import Alias
+from avmfs.vfs.address import Alias, Real
+from avmfs.vfs.attributes import mode_of
 from avmfs.vfs.tree import Tree
 
 PIECE = 8 * 1024 * 1024
@@ -89,10 +92,20 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     tree = _tree(memory)
     where = _canonical(memory, path)
     found = _located(tree, path, where)
+    if isinstance(found, Real) and found.node.kind is Kind.DIRECTORY and found.node.id != ROOT:
+        # In one question: a tree of this door has no open files, whose edits the store would not know.
+        with memory.reading() as reader:
+            writable = reader.visible.writable
+            return [
+                _entry(node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
+                for node in reader.children(found.node.id)
+            ]
     attributes = tree.attributes(found)
-    if not stat.S_ISDIR(attributes.mode):
-        return [_entry(paths.split(where)[-1], attributes)]
-    return [_entry(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
+    if stat.S_ISDIR(attributes.mode):  # of the tree itself, not of the store
+        named = [(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
+    else:
+        named = [(paths.split(where)[-1], attributes)]
+    return [_entry(name, each.mode, each.size, each.mtime) for name, each in named]
 
 
 @method
@@ -165,9 +178,13 @@ def _directory(memory: Memory, reader: Any, parts: tuple[bytes, ...]) -> bytes:
         return paths.join(parts)
 
 
-def _entry(name: bytes, found: Any) -> dict[str, Any]:
-    kind = "directory" if stat.S_ISDIR(found.mode) else "symlink" if stat.S_ISLNK(found.mode) else "file"
-    return {
-        "name": paths.text(name), "kind": kind, "size": found.size, "mtime": found.mtime,
-        "mode": stat.filemode(found.mode),
-    }  # fmt: skip
+def _entry(name: bytes, mode: int, size: int, mtime: int) -> dict[str, Any]:
+    kind, shown = _shown(mode)
+    return {"name": paths.text(name), "kind": kind, "size": size, "mtime": mtime, "mode": shown}
+
+
+@lru_cache(maxsize=256)
+def _shown(mode: int) -> tuple[str, str]:
+    """The kind of a node and its mode as ls(1) writes it: the entries of a directory have few of them."""
+    kind = "directory" if stat.S_ISDIR(mode) else "symlink" if stat.S_ISLNK(mode) else "file"
+    return kind, stat.filemode(mode)

@@ -24,7 +24,7 @@ def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str 
         raise Invalid(f"search mode {mode!r}")
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
-    answer = memory.search(q, limit=limit, under=_under(memory, under), mode=mode)  # type: ignore[arg-type]
+    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode)  # type: ignore[arg-type]
     return {"text": format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
 
 
@@ -37,7 +37,12 @@ def recall(
     if min_relevance is not None and not 0 <= min_relevance <= 1:  # also refuses nan
         raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
     found = memory.recall(
-        q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=_under(memory, under), cite=cite
+        q,
+        max_tokens=max_tokens,
+        min_relevance=min_relevance,
+        strategy=strategy,
+        under=under_of(memory, under),
+        cite=cite,
     )
     return {
         "text": found.text, "tokens": found.tokens, "degraded": found.degraded, "seq": found.seq,
@@ -75,7 +80,8 @@ def warmup(memory: Memory) -> dict[str, Any]:
     return {"model": state.get("model"), "dimension": state.get("dimension")}
 
 
-def _under(memory: Memory, under: str) -> tuple[bytes, ...]:
+def under_of(memory: Memory, under: str) -> tuple[bytes, ...]:
+    """The names on the way to a directory. Raises Invalid for a file."""
     if under == "/":
         return ()
     with memory.reading() as reader:

@@ -16,6 +16,7 @@ from avmfs_config import Settings
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, digests
 from avmfs.agents.auditing import Chainer
+from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
@@ -57,6 +58,7 @@ class LocalDoor:
         around = Surroundings(
             self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host,
             webhooks=settings.webhooks, anchors=kept, refusals=self._refusals,
+            questions=QuestionLog(database, settings.search),
         )  # fmt: skip
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))

@@ -31,6 +31,7 @@ _MODULES = (
     "audit",
     "navigating",
     "describing",
+    "replaying",
 )  # which import this one: they are loaded with the first call
 
 

@@ -7,6 +7,7 @@ embedder works, and never imports torch. Threads: any; it keeps no state but the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -90,8 +91,12 @@ class Ranking:
         return self.table.passages[self.candidates.positions]
 
     def scored(self, hit: Hit, at: int) -> Scored:
-        parts = {name: float(part[at]) for name, part in self.candidates.parts.items() if part[at]}
-        evidence = {name: float(column[at]) for name, column in self.evidence.items() if not np.isnan(column[at])}
+        parts = {name: value for name, part in self.candidates.parts.items() if (value := part.item(at))}
+        evidence = {
+            name: value
+            for name, column in self.evidence.items()
+            if (value := column.item(at)) == value  # no NaN
+        }
         return Scored(hit, float(self.candidates.scores[at]), float(self.relevance[at]), parts, evidence)
 
 
@@ -115,6 +120,12 @@ class Engine:
         self._index_for = index_for
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
         self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
+
+    def weighing(self, weights: SearchWeights) -> Engine:
+        """The same engine with other weights."""
+        other = copy.copy(self)
+        other._weights = weights
+        return other
 
     def search(
         self,

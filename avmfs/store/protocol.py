@@ -28,14 +28,14 @@ from avmfs.store.reader_pending import PendingReader
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one agent may see below a directory."""
+    """What one agent may see below a directory. ``tags``: how many files have each, the most frequent first."""
 
     files: int
     directories: int
     symlinks: int
     bytes: int
     versions: int
-    tags: int
+    tags: tuple[tuple[str, int], ...]
     links: int
     waiting_lexical: int
     waiting_semantic: int
@@ -165,6 +165,10 @@ class Store(Protocol):
         ...
 
     def peek_subdirectories(self, who: Principal, parent: int) -> int: ...
+    def peek_counts(self, who: Principal, under: int) -> Counts:
+        """Like Reader.counts, from memory while nothing has been committed and nothing has expired."""
+        ...
+
     def peek_writable(self, who: Principal, scope: int) -> bool: ...
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""

@@ -16,7 +16,7 @@ from avmfs import paths
 from avmfs.access import Principal, Visible
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
-from avmfs.store import content, heads, history, keys, veils
+from avmfs.store import content, counting, heads, history, keys, veils
 from avmfs.store.history import Encoding
 from avmfs.store.protocol import Counts
 from avmfs.store.reader_audit import SqliteAuditReader
@@ -317,35 +317,11 @@ class SqliteReader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        # The walk is the larger part: once for all nine figures.
-        waiting = "(select count(*) from seen cross join {0} on {0}.document = seen.document)"
-        figures = (
-            f"(select count(*) from seen where kind = {int(Kind.FILE)})",
-            f"(select max(0, count(*) - 1) from seen where kind = {int(Kind.DIRECTORY)})",  # not the directory itself
-            f"(select count(*) from seen where kind = {int(Kind.SYMLINK)})",
-            "(select coalesce(sum(size), 0) from seen)",
-            waiting.format("version"),
-            "(select count(distinct tag) from seen cross join tag on tag.document = seen.document)",
-            "(select count(*) from seen cross join link on link.source = seen.document"
-            " cross join document on document.id = link.target where document.node in (select id from seen))",
-            waiting.format("lexical_queue"),
-            waiting.format("semantic_queue"),
-        )
-        [row] = self._all(
-            _BELOW + ", seen(id, kind, size, document) as materialized"
-            " (select id, kind, size, document from below cross join node using(id)) select " + ", ".join(figures),
-            under=under,
-        )
-        return Counts(*row)
+        return counting.counts(self._db, under, self.visible.json, self.now)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)
-        return self._all(
-            _BELOW + "select tag, count(*) from below cross join node using(id)"
-            " cross join tag on tag.document = node.document"
-            " group by tag order by count(*) desc, tag",
-            under=under,
-        )
+        return counting.tag_counts(self._db, under, self.visible.json, self.now)
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]

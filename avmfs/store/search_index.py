@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.errors import NotFound
 from avmfs.node import Hit
 from avmfs.store import content
 from avmfs.store.catalogue import Catalogue
@@ -153,7 +152,7 @@ def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
 
 
 def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:
-    """By passage id, in one statement and one for each large file and each directory."""
+    """By passage id, in one statement and one for each large file and each directory on the way to one."""
     rows: list[Any] = db.execute(
         "select passage.id, passage.document, passage.start, passage.stop, node.id, node.parent, node.name, node.mtime,"
         " node.size, node.extents, document.handle, document.created, document.importance, document.head,"
@@ -168,16 +167,13 @@ def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) ->
         ("[" + ",".join(map(str, passages)) + "]", reader.visible.json, reader.now),
     ).fetchall()
     texts: dict[int, str | None] = {}
-    places: dict[int, bytes] = {}
+    places: dict[int, bytes] = {ROOT: b""}
     found = {}
     for row in rows:
         passage, document, start, stop, node, parent, name, mtime, size, extents = row[:10]
         handle, created, importance, head, author, route, body, tags = row[10:]
-        if parent not in places:
-            try:
-                places[parent] = reader.path(node).rpartition(b"/")[0]
-            except NotFound:
-                continue
+        if (place := _place(db, parent, places)) is None:
+            continue
         if node not in texts:
             while len(texts) >= _TEXTS_KEPT:
                 del texts[next(iter(texts))]
@@ -186,8 +182,25 @@ def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) ->
         if (text := texts[node]) is None:
             continue
         found[passage] = Hit(
-            passage, document, node, places[parent] + b"/" + bytes(name), handle, author, mtime, created, importance,
+            passage, document, node, place + b"/" + bytes(name), handle, author, mtime, created, importance,
             head, tuple(tags.split(",")) if tags else (), text[start:stop], start, stop,
             start == 0 and stop >= len(text), route,
         )  # fmt: skip
     return found
+
+
+def _place(db: apsw.Connection, directory: int, places: dict[int, bytes]) -> bytes | None:
+    """The path of a directory, without a slash at its end; None when it is no longer in the tree. ``places`` are those
+    already known, by id."""
+    way: list[tuple[int, bytes]] = []
+    at = directory
+    while at not in places:
+        row: Any = db.execute("select parent, name from node where id = ?", (at,)).fetchone()
+        if row is None or row[0] is None:
+            return None
+        way.append((at, bytes(row[1])))
+        at = row[0]
+    for known, name in reversed(way):
+        places[known] = places[at] + b"/" + name
+        at = known
+    return places[directory]

@@ -23,12 +23,12 @@ from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import NotSupported, Stale
 from avmfs.kept import Kept
 from avmfs.node import Node
-from avmfs.store import content, fence
+from avmfs.store import content, counting, fence
 from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
 from avmfs.store.peek import CommitHeader, Remembered
-from avmfs.store.protocol import Changes, VectorModel
+from avmfs.store.protocol import Changes, Counts, VectorModel
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import LocalScanner, Scanner
 from avmfs.store.schema import ROOT
@@ -42,6 +42,7 @@ _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
 _NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
 _NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
 _SMALL: Final = 64 * 1024
+_COUNTED: Final = 64  # answers to peek_counts that are kept
 # Passages that wait for a vector of one model.
 _PENDING = (
     "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents {}"
@@ -83,6 +84,7 @@ class SqliteStore:
         self._inherited: list[object] = []
         self._secret = b""
         self._kept = Remembered()
+        self._counted: dict[tuple[Principal, int], tuple[bytes, int | None, Counts]] = {}
         _stores.add(self)
 
     def reading(self, who: Principal) -> _Reading:
@@ -171,6 +173,20 @@ class SqliteStore:
             kept.add_subdirectories(moment, who, parent, found)
         return found
 
+    def peek_counts(self, who: Principal, under: int) -> Counts:
+        header = self._commit_header().read()  # before what is counted under it
+        known = self._counted.get((who, under))
+        if known is not None and known[0] == header and (known[1] is None or self._clock() < known[1]):
+            return known[2]
+        with self._opened(who) as (db, reader):
+            found = reader.counts(under)
+            until = counting.stand_until(db, reader.now)
+        if who.key is None:  # an API key may end meanwhile
+            if len(self._counted) >= _COUNTED:
+                self._counted.clear()
+            self._counted[who, under] = header, until, found
+        return found
+
     def peek_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
@@ -184,17 +200,20 @@ class SqliteStore:
 
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
-        if self._header is None:
-            with self.connection():  # the first connection makes the WAL index
-                self._header = CommitHeader(self.path)
-        kept = self._kept
-        if self._header.read() != kept.header:
+        commits, kept = self._commit_header(), self._kept
+        if commits.read() != kept.header:
             with kept.lock:
-                header = self._header.read()
+                header = commits.read()
                 if header != kept.header:
                     with self.connection() as (db, _):
                         kept.catch_up(header, db)
         return kept
+
+    def _commit_header(self) -> CommitHeader:
+        if self._header is None:
+            with self.connection():  # the first connection makes the WAL index
+                self._header = CommitHeader(self.path)
+        return self._header
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         return self._submitter.submit(who, command, arguments)
@@ -316,7 +335,7 @@ class SqliteStore:
         locks)."""
         self._connections.forked()
         self._inherited.append(self._header)
-        self._header, self._kept = None, Remembered()
+        self._header, self._kept, self._counted = None, Remembered(), {}
 
 
 class _Reading:

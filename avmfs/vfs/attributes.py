@@ -63,9 +63,8 @@ class Attributer:
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
-        store, who, mode = self._memory.store, self._memory.who, node.mode
-        if node.kind is not Kind.SYMLINK and (self._read_only or not store.peek_writable(who, node.scope)):
-            mode &= ~0o222
+        store, who = self._memory.store, self._memory.who
+        mode = mode_of(node, not self._read_only and store.peek_writable(who, node.scope))
         nlink = 1
         if node.parent is None and node.id != ROOT:
             nlink = 0
@@ -74,7 +73,7 @@ class Attributer:
             if self._closed and node.id == ROOT:
                 mode &= ~0o077
         return Attributes(
-            node.id, TYPE[node.kind] | mode, nlink,
+            node.id, mode, nlink,
             self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
             node.size if self._size is None else self._size(node), node.atime, node.mtime, node.ctime,
         )  # fmt: skip
@@ -93,6 +92,11 @@ class Attributer:
             mode, size, at = stat.S_IFREG | 0o644, 0, self._born
         links = 2 if isinstance(found, Place) else 1
         return Attributes(inode(_key(found)), mode, links, self._owner.uid, self._owner.gid, size, at, at, at)
+
+
+def mode_of(node: Node, writable: bool) -> int:
+    """Its type and permissions, as somebody sees them who may write it or not."""
+    return TYPE[node.kind] | (node.mode if writable or node.kind is Kind.SYMLINK else node.mode & ~0o222)
 
 
 def _key(found: Address) -> bytes:

@@ -124,17 +124,14 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
 
 @view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
 def stats(ctx: Context) -> str:
-    with ctx.memory.reading() as reader:
-        node = reader.node(ctx.node.id)
-        counts = reader.counts(node.id)
-        top = reader.tag_counts(node.id)[:TOP_TAGS]
+    counts = ctx.memory.store.peek_counts(ctx.memory.who, ctx.node.id)
     return json_text({
         "bytes": counts.bytes,
         "directories": counts.directories,
         "files": counts.files,
         "links": counts.links,
         "symlinks": counts.symlinks,
-        "tags": dict(top),
+        "tags": dict(counts.tags[:TOP_TAGS]),
         "versions": counts.versions,
         "waiting": {"vectors": counts.waiting_semantic, "words": counts.waiting_lexical},
     })  # fmt: skip

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from avmfs_config.audit import AuditSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
-    from avmfs_config.loader import check, default_settings, load_mounts, load_settings
+    from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
     from avmfs_config.outbox import Hook, WebhookSettings
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.people import AgentSettings, QuotaSettings
@@ -46,6 +46,7 @@ __all__ = [
     "SearchWeights",
     "Settings",
     "WebhookSettings",
+    "changed_settings",
     "check",
     "check_agent_id",
     "default_settings",
@@ -59,7 +60,7 @@ _MODULES = {
     "audit": ("AuditSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
-    "loader": ("check", "default_settings", "load_mounts", "load_settings"),
+    "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),
     "outbox": ("Hook", "WebhookSettings"),
     "paths": ("Paths", "find_paths"),
     "people": ("AgentSettings", "QuotaSettings"),

@@ -43,6 +43,26 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     return settings
 
 
+def changed_settings(path: Path, environ: Mapping[str, str], changes: Iterable[str]) -> Settings:
+    """As load_settings, with ``KEY=VALUE`` laid over the file: dotted keys, values as in YAML. Raises ConfigError."""
+    load_settings(path, environ)  # what is wrong with the file is told of the file
+    given = read_document(path) or {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        *above, last = names = key.strip().split(".")
+        if not equals or not all(names):
+            raise ConfigError("--set", change, "expected KEY=VALUE, such as search.weights.words=0.5")
+        place = given
+        for name in above:
+            place = place.setdefault(name, {}) if isinstance(place, dict) else place
+        if not isinstance(place, dict):
+            raise ConfigError("--set", key, "there is nothing below that key")
+        place[last] = parse_document(text.encode(), "--set")
+    return _over_defaults(
+        {name: value.data for name, value in Value("", "", given).entries().items()}, "--set", environ
+    )
+
+
 def default_settings() -> Settings:
     """The settings of somebody without a config.yaml."""
     return _over_defaults({}, DEFAULTS, {})

@@ -219,6 +219,7 @@ SEARCH: Readers = {
     "min_relevance": lambda value: value.number(0.0, 1.0),
     "max_tokens": lambda value: value.integer(1),
     "weights": lambda value: value.record(SearchWeights, WEIGHTS),
+    "query_log": lambda value: value.integer(0, 10_000),
 }
 LIMITS: Readers = {
     "message_bytes": lambda value: value.integer(1),

@@ -144,7 +144,8 @@ class SearchSettings:
 
     `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and
     `max_index_bytes` the largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall
-    uses when it names none.
+    uses when it names none. `query_log` is how many of each agent's last questions to recall are kept, for the agent
+    alone, to be replayed under other settings; 0 keeps none.
     """
 
     encoding: Encoding = "cl100k_base"
@@ -153,6 +154,7 @@ class SearchSettings:
     min_relevance: float = 0.3
     max_tokens: int = 4000
     weights: SearchWeights = field(default_factory=SearchWeights)
+    query_log: int = 0
 
 
 @dataclass(frozen=True, slots=True)

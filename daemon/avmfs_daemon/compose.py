@@ -11,6 +11,7 @@ from typing import Any
 
 from avmfs.access import Principal
 from avmfs.agents import anchors
+from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
@@ -34,5 +35,6 @@ def open_memory(
     around = Surroundings(
         store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host, webhooks=settings.webhooks,
         anchors=settings.audit.anchors or anchors.beside(spec.database), refusals=Refusals(store),
+        questions=QuestionLog(spec.database, settings.search),
     )  # fmt: skip
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))

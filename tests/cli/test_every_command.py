@@ -200,6 +200,11 @@ ROWS: dict[str, list[Good | Bad]] = {
     "bench": [
         Good("bench -n 10", "batch_remember", "median_ms n operation p99_ms per_second"),
         Bad("bench -n 1", 2, "10<=x<=5000"),
+        Good("bench mine --set search.weights.words=1", "questions", "queries summary"),
+        Good("bench mine --forget", "forgotten", "forgotten"),
+        Bad("bench mine", 2, "nothing to compare"),
+        Bad("bench mine --set search.weights.wrds=1", 2, "did you mean words"),
+        Bad("bench mine --set limits.unread=9", 2, "differ in limits"),
     ],
     "who": [
         Good("who alpha", "/memory/shared/e/a.md", "degraded knows"),

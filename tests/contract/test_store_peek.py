@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import threading
 import time
@@ -15,8 +16,8 @@ from store_world import ALICE, BOB, CAROL, World
 from avmfs.access import Principal
 from avmfs.errors import AvmError
 from avmfs.node import Kind
-from avmfs.store import peek
-from avmfs.store.protocol import Reader
+from avmfs.store import counting, peek
+from avmfs.store.protocol import Counts, Reader
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
 
 NOTHING = "nothing"
@@ -137,8 +138,15 @@ def _quick(world: World, who: Principal, what: tuple[Any, ...]) -> Any:
             return _told(lambda: store.peek_read(who, node, 0, 1000))
         case ("links", node):
             return _told(lambda: store.peek_subdirectories(who, node))
+        case ("counts", node):
+            return _told(lambda: _settled(store.peek_counts(who, node)))
         case (_, node):
             return _told(lambda: store.peek_node(who, node))
+
+
+def _settled(counts: Counts) -> Counts:
+    """Without what the writer changes by itself, between two questions."""
+    return dataclasses.replace(counts, waiting_lexical=0, waiting_semantic=0)
 
 
 def _slow(reader: Reader, what: tuple[Any, ...]) -> Any:
@@ -151,6 +159,8 @@ def _slow(reader: Reader, what: tuple[Any, ...]) -> Any:
             return _told(lambda: reader.read(node, 0, 1000))
         case ("links", node):
             return _told(lambda: reader.subdirectories(node))
+        case ("counts", node):
+            return _told(lambda: _settled(reader.counts(node)))
         case (_, node):
             return _told(lambda: reader.open_node(node))
 
@@ -160,7 +170,7 @@ def _questions(actor: _Actor, share: float) -> list[tuple[Any, ...]]:
     asked += [("node", node) for node in sorted(actor.nodes)]
     asked += [("read", node) for node in sorted(actor.nodes)]
     asked += [("links", node) for node in (MEMORY, SHARED)]
-    asked += [("children", node) for node in (MEMORY, SHARED)]
+    asked += [(what, node) for what in ("children", "counts") for node in (MEMORY, SHARED)]
     return [what for what in asked if actor.chance.random() < share]
 
 
@@ -179,7 +189,7 @@ def test_quick_answers_are_right_after_any_command_of_anybody(world: World, seed
         else:
             for who, what in list(kept):
                 about = what[1:] if what[0] == "child" else what[1]
-                if about in changes.names or about in changes.nodes or what[0] in ("links", "children"):
+                if about in changes.names or about in changes.nodes or what[0] in ("links", "children", "counts"):
                     del kept[who, what]
         moment = world.store.peek_state()
         for who in (ALICE, BOB):
@@ -270,3 +280,23 @@ def test_a_directory_that_moves_into_a_private_space_takes_all_below_it_out_of_s
     world.rename(ALICE, "/memory/d", "/memory/private/alice/d")
     assert _told(lambda: world.store.peek_node(BOB, node.id)) == "Stale"
     assert _told(lambda: world.store.peek_read(BOB, node.id, 0, 9)) == "Stale"
+
+
+def test_counts_are_of_now_after_indexing_which_the_log_does_not_tell_and_after_a_ttl(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"words")
+    world.write(ALICE, "/memory/b", b"words")
+    counts = world.store.peek_counts(BOB, ROOT)
+    assert (counts.files, counts.waiting_lexical) == (2, 2)
+    world.drain()
+    assert world.store.peek_counts(BOB, ROOT).waiting_lexical == 0
+    world.do(ALICE, "set_ttl", node=world.node(ALICE, "/memory/a").id, expires=world.clock() + 10**12)
+    assert world.store.peek_counts(BOB, ROOT).files == 2
+    world.clock.advance(1001)
+    assert world.store.peek_counts(BOB, ROOT).files == 1
+
+
+def test_counts_asked_again_are_not_counted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(ALICE, "/memory/a", b"words")
+    first = world.store.peek_counts(BOB, ROOT)
+    monkeypatch.setattr(counting, "counts", lambda *args: pytest.fail("counted again"))
+    assert world.store.peek_counts(BOB, ROOT) == first

@@ -31,6 +31,7 @@ MAY_SCAN = {
     "passage": "the columns that ranking needs, once per process",
     "vector": "a process's first search loads them all",
     "below": "the subtree that was asked for",
+    "directory": "the directories below the one that was asked for",
     "seen": "the same, with what is counted of it",
 }
 
@@ -133,6 +134,8 @@ def test_nothing_walks_a_whole_table(executed: dict[str, Any], tmp_path: Path) -
     db = apsw.Connection(str(world.path))
     scans = []
     for sql, bindings in executed.items():
+        if re.fullmatch(r"select 1 from \w+ limit 1", sql):  # is there any? One row is read
+            continue
         for row in db.execute(f"explain query plan {sql}", bindings):
             step = str(row[3])
             if "AUTOMATIC" in step:  # an index that SQLite builds for this one query: a scan in disguise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
     doors = Doors(tmp_path)
     yield doors
     doors.close()
+
+
+def test_versions_that_one_may_not_read_are_not_counted(doors: Doors) -> None:
+    doors.write("/private/n.md", "one")
+    doors.write("/private/n.md", "two")
+    doors.move("/private/n.md", "/shared/n.md")
+    assert [json.loads(doors.read("/shared/:stats", who))["versions"] for who in ("alice", "bob")] == [2, 1]
 
 
 def test_versions_from_before_a_file_was_moved_into_shared_space_are_not_for_others(doors: Doors) -> None:

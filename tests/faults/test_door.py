@@ -428,6 +428,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "tag": {"path": "/private/y.md", "add": ["x"]}, "tags": {}, "version": {"path": "/private/y.md", "number": 1},
     "link": {"path": "/private/y.md", "target": "/shared/note.md"},
     "delta": {}, "remember_many": {"items": [{"content": "hello"}]}, "index_status": {},
+    "questions": {}, "replay": {"q": "hello", "weights": {}},
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from avmfs_daemon.embedding import LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
+from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
 
 from avmfs import wire
 from avmfs.embed.hashing import HashingEmbedding
@@ -229,19 +229,28 @@ def test_small_requests_of_many_children_are_computed_together(service: Embeddin
 
 
 def test_a_query_overtakes_indexing(service: EmbeddingService, connect: Connect) -> None:
-    gated = Gated()
-    load(service, gated)
-    gated.batches.clear()
-    gated.gate.clear()
+    """Each batch of what was written waits at a gate of its own; the query has to come through while one does."""
+    stopped, on = threading.Semaphore(0), threading.Semaphore(0)
+    sizes: list[int] = []
+
+    class Stepwise:
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            if not urgent:
+                sizes.append(len(texts))
+                stopped.release()
+                assert on.acquire(timeout=20)
+            return HashingEmbedding().embed_batch(texts)
+
+    load(service, Stepwise())
     indexer, asker = connect(), connect()
     indexer.send_bytes(ask(["x"] * 200))
-    wait(lambda: service.status()["texts"] == 200)
+    assert stopped.acquire(timeout=20), "the first of what was written is being embedded"
     asker.send_bytes(ask(urgent=True))
-    wait(lambda: service.status()["texts"] == 201)
-    gated.gate.set()
-    assert asker.poll(5) and indexer.poll(5)
-    assert [urgent for _, urgent in gated.batches].index(True) <= 1
-    assert max(size for size, _ in gated.batches) <= 64
+    assert asker.poll(20), "the query waits for what was written"
+    assert len(sizes) == 1 and not indexer.poll(0)
+    on.release(200)
+    assert indexer.poll(20)
+    assert sum(sizes) == 200 and max(sizes) <= INDEX_BATCH
 
 
 def test_while_the_model_loads_the_answer_comes_at_once() -> None:

@@ -215,6 +215,8 @@ _STORE: dict[str, Ask] = {
                                     outcome(lambda: s.world.store.peek_children(s.who, it.directory, b"", 99))],
     "peek_read": lambda s, it: s.world.store.peek_read(s.who, it.file, 0, 99),
     "peek_subdirectories": lambda s, it: s.world.store.peek_subdirectories(s.who, PRIVATE),
+    "peek_counts": lambda s, it: [s.world.store.peek_counts(s.who, ROOT),
+                                  outcome(lambda: s.world.store.peek_counts(s.who, it.directory))],
     "peek_writable": lambda s, it: s.world.store.peek_writable(s.who, it.scope),
 }  # fmt: skip
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
@@ -309,7 +311,8 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "retrieve": [{"q": f"the {CANARY} secret"}], "synthesize": [{"q": CANARY}, {"q": CANARY, "path": SPACE}],
     "tag": [{"path": _X, "add": ["t"]}], "tags": [{}, {"path": SPACE}], "timeline": [{}, {"path": SPACE}],
     "topics": [{}, {"path": SPACE}, {"name": "finch"}], "tree": [{}, {"path": SPACE}],
-    "version": [{"path": _X, "number": 1}],
+    "version": [{"path": _X, "number": 1}], "questions": [{}, {"forget": True}],
+    "replay": [{"q": f"the {CANARY} secret", "weights": {}}, {"q": "finch", "under": SPACE, "weights": {"words": 1.0}}],
 }  # fmt: skip
 
 
