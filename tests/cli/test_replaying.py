@@ -21,7 +21,11 @@ from avmfs.rpc.local import LocalDoor
 
 pytestmark = pytest.mark.timeout(60)
 ALICE = Principal("alice")
-NOTES = ("Coffee with Ann on Monday", "The release freeze starts Monday", "The machine for coffee needs descaling, says its long manual")
+NOTES = (
+    "Coffee with Ann on Monday",
+    "The release freeze starts Monday",
+    "The machine for coffee needs descaling, says its long manual",
+)
 Run = Callable[..., Any]
 
 
