@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from avmfs_daemon.surroundings import Failure, log_path, surroundings
+
 
 @click.command()
 @click.argument("agent")
@@ -58,14 +60,14 @@ def remove(agent: str, no_reload: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace a file that somebody else wrote.")
 def install_service(platform: Any, user: str | None, only_print: bool, dry_run: bool, force: bool) -> None:
     """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS; with --system, at boot."""
-    from avmfs_daemon import main, service
+    from avmfs_daemon import service
 
-    paths, _ = main._surroundings()
+    paths, _ = surroundings()
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:
         if user is None:
-            made = service.make(platform, command, os.environ, Path.home(), main._log_path(paths))
+            made = service.make(platform, command, os.environ, Path.home(), log_path(paths))
         elif platform == "systemd":
             made = service.make_system(command, os.environ, user)
         else:
@@ -78,18 +80,18 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
             return
         changed = service.put(made, force=force)
     except (service.ServiceProblem, OSError) as e:
-        raise main.Failure(str(e)) from None
+        raise Failure(str(e)) from None
     click.echo(f"{'wrote' if changed else 'as it was:'} {made.path}\n{made.following}", nl=False)
 
 
 def _change(change: Any, what: str, no_reload: bool) -> None:
-    from avmfs_daemon import control, main, mounts_file, runtime
+    from avmfs_daemon import control, mounts_file, runtime
 
-    paths, environ = main._surroundings()
+    paths, environ = surroundings()
     try:
         mount = change(paths.mounts_file, environ)
     except (mounts_file.EditProblem, OSError) as e:
-        raise main.Failure(str(e)) from None
+        raise Failure(str(e)) from None
     click.echo(f"{what} {mount.agent_id} at {mount.mountpoint} ({paths.mounts_file})")
     if no_reload:
         return
@@ -98,7 +100,7 @@ def _change(change: Any, what: str, no_reload: bool) -> None:
     except control.NotRunning:
         return
     except control.ControlError as e:
-        raise main.Failure(f"the file is changed, but the daemon did not take it up: {e}") from None
+        raise Failure(f"the file is changed, but the daemon did not take it up: {e}") from None
     for problem in done["problems"]:
         click.echo(f"avm-daemon: {problem}", err=True)
     if done["problems"]:

@@ -6,9 +6,10 @@ import os
 import struct
 import time
 
-from avmfs_daemon import main
 from avmfs_daemon.children import Entries, run_mount
 from avmfs_daemon.spec import ChildSpec
+from avmfs_daemon.starting import leave, serve
+from avmfs_daemon.surroundings import surroundings
 
 from avmfs import wire
 
@@ -41,8 +42,8 @@ def mount(spec: ChildSpec) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    paths, environ = main._surroundings()
+    paths, environ = surroundings()
     # The module by its name: children import it anew.
     from hostile import mount as entry
 
-    main.leave(main.serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))
+    leave(serve(paths, environ, started=lambda problems: None, failed=print, entries=Entries(mount=entry)))

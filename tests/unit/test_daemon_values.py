@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from avmfs_config import default_settings
-from avmfs_daemon import control, main, runtime
+from avmfs_daemon import control, runtime, shown
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.spec import rules_from, rules_message
 from avmfs_daemon.stream import UNSENT_LIMIT, Closed, Stream
@@ -112,27 +112,27 @@ def test_status_is_a_table_for_people() -> None:
     mount = {"agent_id": "alice", "mountpoint": "/a", "pid": 7, "state": "ready", "restarts": 0, "since": 0.0,
              "unread": 3}  # fmt: skip
     broken = {**mount, "agent_id": "bob", "pid": None, "state": "failed", "error": "/b: not a directory"}
-    shown = main._shown(
+    lines = shown.status_text(
         {
             "pid": 1, "version": "0.1.0", "mounts": [mount, broken], "isolation": "advisory",
             "embedding": {"state": "loading", "model": "", "dimension": 0, "reason": "the model is still loading"},
             "store": {"path": "/d/avm.db", "waiting_lexical": 1, "waiting_semantic": 2, "writer_pid": 3},
         }
     ).splitlines()  # fmt: skip
-    assert shown[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT"]
-    assert "  bob: /b: not a directory" in shown
-    assert "embedding  loading (the model is still loading)" in shown
-    assert shown[-1] == "waiting    1 for words, 2 for vectors"
+    assert lines[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT"]
+    assert "  bob: /b: not a directory" in lines
+    assert "embedding  loading (the model is still loading)" in lines
+    assert lines[-1] == "waiting    1 for words, 2 for vectors"
 
 
 def test_status_tells_of_deliveries_as_its_json_does() -> None:
     figures = {"subscriptions": 3, "hooks": 1, "waiting": 8, "retrying": 2, "dead": 5, "unread": 4, "sent": 9,
                "delivering": 6, "oldest_s": 62.0}  # fmt: skip
-    lines = main._outbox(figures)
+    lines = shown._outbox(figures)
     assert lines[0] == (
         "outbox     3 subscriptions and 1 hooks: 8 waiting (2 being repeated), 6 at work, 4 unread, 9 delivered,"
         " the oldest due for 1m 2s"
     )
     assert "5 dead letters" in lines[1] and len(lines) == 2
-    assert len(main._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
-    assert main._outbox({**figures, "subscriptions": 0, "hooks": 0}) == main._outbox({}) == []
+    assert len(shown._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
+    assert shown._outbox({**figures, "subscriptions": 0, "hooks": 0}) == shown._outbox({}) == []
