@@ -8,8 +8,7 @@ the caller owns BEGIN, the savepoint and COMMIT.
 from __future__ import annotations
 
 import fnmatch
-import os
-import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +19,14 @@ from avmfs import paths
 from avmfs.access import Area, Policy, Principal, Scope, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
+from avmfs.store import chance
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.sinks import MOVED, TOUCHED
 
 _DIRECTORIES = 50_000  # remembered places of directories
 _PRINCIPALS = 4096
+_QUEUED = 50_000
+_LEFT = 10_000
 _FEW_VERSIONS = 16
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -43,7 +45,7 @@ def node_of(row: tuple[Any, ...]) -> Node:
 
 def new_id() -> int:
     """A random positive 63-bit id above the fixed ones."""
-    return max(16, secrets.randbits(63))
+    return max(16, chance.number(63))
 
 
 class Scopes:
@@ -88,6 +90,11 @@ class Scopes:
             self.load(db)
         return self.visible_as_loaded(who)
 
+    @property
+    def highest(self) -> int:
+        """The newest scope in memory."""
+        return self._highest
+
     def visible_as_loaded(self, who: Principal) -> Visible:
         """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
         seen = self._visible.get(who)
@@ -107,11 +114,18 @@ class Known:
         self.scopes = Scopes()
         self.areas: tuple[Area, ...] = ()
         self.moved = False  # did this request change areas, or where a directory stands?
-        self._directories: dict[int, tuple[int, bytes]] = {}
+        self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
+        self._directories: dict[int, tuple[bytes, ...]] = {}  # the names from the root to each
+        self._placed: dict[tuple[str | None, tuple[str, ...] | None], int] = {}
+        self._placed_by: Policy | None = None
+        self._left: set[tuple[int, bytes]] = set()
+        self._left_since: int | None = None
 
     def renew(self, db: apsw.Connection) -> None:
         """Others may have written: start from what the database says."""
         self._directories.clear()
+        self.queued.clear()
+        self._left_since = None
         self.scopes.load(db)
         self.read_areas(db)
 
@@ -122,21 +136,59 @@ class Known:
     def forget(self) -> None:
         """Rolled back: what was learnt in the transaction may not be so."""
         self._directories.clear()
+        self._placed.clear()
+        self.queued.clear()
         self.scopes.forget()
 
-    def above(self, directory: int) -> tuple[int, bytes] | None:
-        """(parent, name) of a directory, None when it has to be asked."""
+    def scope(
+        self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
+    ) -> int:
+        """The interned scope of a place. Without rules and areas whose space it is decides alone."""
+        if policy.rules or self.areas:
+            return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
+        if policy is not self._placed_by or len(self._placed) > _PRINCIPALS:
+            self._placed.clear()
+            self._placed_by = policy
+        place = paths.agent_space(parts), shared
+        if place not in self._placed:
+            self._placed[place] = self.scopes.intern(db, policy.scope(parts, shared))
+        return self._placed[place]
+
+    def queue(self, document: int) -> bool:
+        """Does the document have to be put into the queues? From now on it is in both."""
+        if document in self.queued:
+            return False
+        if len(self.queued) > _QUEUED:
+            self.queued.clear()
+        self.queued.add(document)
+        return True
+
+    def left(self, parent: int, name: bytes) -> None:
+        """A file leaves this name for another one."""
+        if len(self._left) > _LEFT:
+            self._left.clear()
+            self._left_since = None
+        self._left.add((parent, name))
+
+    def may_have_left(self, parent: int, name: bytes, now: int, within: int) -> bool:
+        """Could a file have left this name in the last ``within`` ns? True while that cannot be known."""
+        if self._left_since is None:
+            self._left_since = now
+        return (parent, name) in self._left or now - self._left_since <= within
+
+    def place(self, directory: int) -> tuple[bytes, ...] | None:
+        """The names from the root to a directory, None when it has to be asked."""
         return self._directories.get(directory)
 
-    def keep(self, directory: int, parent: int, name: bytes) -> None:
+    def keep(self, directory: int, parts: tuple[bytes, ...]) -> None:
         if len(self._directories) > _DIRECTORIES:
             self._directories.clear()
-        self._directories[directory] = parent, name
+        self._directories[directory] = parts
 
-    def forget_directory(self, directory: int) -> None:
-        """It moves or goes."""
+    def forget_directories(self) -> None:
+        """One moves or goes, and with it all below."""
         self.moved = True
-        self._directories.pop(directory, None)
+        self._directories.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +221,7 @@ class Tx:
     """One request's view of the open transaction."""
 
     db: apsw.Connection
+    do: Callable[..., object]  # one cursor's ``execute``, for statements without rows: another one a call costs as much
     policy: Policy
     known: Known
     who: Principal
@@ -180,10 +233,14 @@ class Tx:
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
     noted: bool = False  # has it appended one for the audit alone?
+    _visible: Visible | None = None
 
     @property
     def visible(self) -> Visible:
-        return self.known.scopes.visible_as_loaded(self.who)
+        seen, scopes = self._visible, self.known.scopes
+        if seen is None or seen.highest != scopes.highest:
+            seen = self._visible = scopes.visible_as_loaded(self.who)
+        return seen
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
@@ -236,19 +293,28 @@ class Tx:
 
     def parts(self, node: int) -> tuple[bytes, ...]:
         """Names from the root. Raises Stale for an orphan."""
-        names: list[bytes] = []
-        while node != ROOT:
-            place = self.known.above(node)
-            if place is None:
-                row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
-                if row is None or row[0] is None:
-                    raise Stale()
-                place = row[0], bytes(row[1])
-                if row[2] == Kind.DIRECTORY:
-                    self.known.keep(node, *place)
-            node = place[0]
-            names.append(place[1])
-        return tuple(reversed(names))
+        below: list[tuple[int, bytes, bool]] = []
+        known: tuple[bytes, ...] | None = ()
+        while node != ROOT and (known := self.known.place(node)) is None:
+            row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
+            if row is None or row[0] is None:
+                raise Stale()
+            below.append((node, bytes(row[1]), row[2] == Kind.DIRECTORY))
+            node = row[0]
+        parts = known or ()
+        for each, name, directory in reversed(below):
+            parts = (*parts, name)
+            if directory:
+                self.known.keep(each, parts)
+        return parts
+
+    def parts_of(self, node: Node) -> tuple[bytes, ...]:
+        """Names from the root of a node as it was read in this transaction. Raises Stale for an orphan."""
+        if node.id == ROOT:
+            return ()
+        if node.parent is None:
+            raise Stale()
+        return (*self.parts(node.parent), node.name)
 
     def document_of(self, node: Node) -> int:
         """The document of a regular file. Raises IsDirectory or Invalid for anything else."""
@@ -259,7 +325,7 @@ class Tx:
         return node.document
 
     def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
-        return self.known.scopes.intern(self.db, self.policy.scope(parts, shared, self.known.areas))
+        return self.known.scope(self.db, self.policy, parts, shared)
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
@@ -277,11 +343,11 @@ class Tx:
         scope: int | None = None,
     ) -> int:  # fmt: skip
         """Append to the one log; returns the change's seq."""
-        self.db.execute(
+        self.do(
             "insert into log(at, op, agent, node, document, version, scope, path, other, salt, route, elevated)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
-             path, other, os.urandom(8), self.who.route, self.who.operator),
+             path, other, chance.eight(), self.who.route, self.who.operator),
         )  # fmt: skip
         moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
@@ -293,13 +359,13 @@ class Tx:
     ) -> None:
         """Append a row for the audit alone: no scope has it, no cursor is told of it. ``about`` says no content."""
         who, self.noted = self.who if who is None else who, True
-        self.db.execute(
+        self.do(
             "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
             f" values(?, ?, ?, ?, {NOBODYS}, ?, ?, ?, ?, ?)",
-            (self.now, op, who.name, node, path, os.urandom(8), who.route, who.operator, about),
+            (self.now, op, who.name, node, path, chance.eight(), who.route, who.operator, about),
         )
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""
         self.events.append((TOUCHED, directory, None, b""))
-        self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))
+        self.do("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))
