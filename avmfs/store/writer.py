@@ -152,7 +152,7 @@ class Writer:
         """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
         would cost more than it saves."""
         self._unsynced, self._synced_at = False, time.monotonic()
-        if self._log.idle and len(replies) <= 1 and len(set(self._recent)) == 1:
+        if self._log.idle and len(replies) == 1 and len(set(self._recent)) == 1:
             self._log.now()
             self._send_all(replies)
         else:
