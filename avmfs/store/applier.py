@@ -15,9 +15,10 @@ from avmfs.errors import AvmError
 from avmfs.store import audit, commands, database
 from avmfs.store.charging import Charges
 from avmfs.store.keys import require_valid
+from avmfs.store.known import Known
 from avmfs.store.people import stored_people
 from avmfs.store.sinks import Event
-from avmfs.store.transaction import IndexRules, Known, Tx
+from avmfs.store.transaction import IndexRules, Tx
 
 
 class Applier:
@@ -38,6 +39,8 @@ class Applier:
         self._clock = clock
         self._shared = shared
         self._known = Known()
+        if not shared:
+            self._known.watch(self.db)
         self._stale = True  # what is known has to be read anew before the next request
         self._untouched = False  # is a transaction open in which nothing has been done?
         self._translated = database.translated(path)
@@ -93,7 +96,7 @@ class Applier:
                 else:
                     self.db.execute("rollback to request")
                     self.db.execute("release request")
-            self._known.queued.clear()
+            self._known.doubt()
             if self._known.scopes.interned != interned or self._known.moved:
                 self._forget()
             if isinstance(error, audit.REFUSALS) and not self.db.get_autocommit():

@@ -16,17 +16,14 @@ import apsw
 from avmfs_config.agent_id import check_agent_id
 
 from avmfs import paths
-from avmfs.access import Area, Policy, Principal, Scope, Visible
+from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store import chance
+from avmfs.store.known import Known
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.sinks import MOVED, TOUCHED
 
-_DIRECTORIES = 50_000  # remembered places of directories
-_PRINCIPALS = 4096
-_QUEUED = 50_000
-_LEFT = 10_000
 _FEW_VERSIONS = 16
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -46,149 +43,6 @@ def node_of(row: tuple[Any, ...]) -> Node:
 def new_id() -> int:
     """A random positive 63-bit id above the fixed ones."""
     return max(16, chance.number(63))
-
-
-class Scopes:
-    """The scope table in memory, and what each principal sees of it. One per connection."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, Scope] = {}
-        self._by_spec: dict[str, int] = {}
-        self._visible: dict[Principal, Visible] = {}
-        self._highest = 0
-        self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
-
-    def load(self, db: apsw.Connection) -> None:
-        """Read the scopes interned since the last look."""
-        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
-            self._add(number, spec, Scope.parse(spec))
-
-    def _add(self, number: int, spec: str, scope: Scope) -> None:
-        self._by_id[number], self._by_spec[spec] = scope, number
-        self._highest = max(self._highest, number)
-
-    def forget(self) -> None:
-        """After a rollback: a scope interned in it is no longer there."""
-        self._by_id.clear()
-        self._by_spec.clear()
-        self._visible.clear()
-        self._highest = 0
-
-    def intern(self, db: apsw.Connection, scope: Scope) -> int:
-        spec = scope.spec
-        if spec not in self._by_spec:
-            self.load(db)
-        if spec not in self._by_spec:
-            db.execute("insert into scope(spec) values(?)", (spec,))
-            self.interned += 1
-            self._add(db.last_insert_rowid(), spec, scope)
-        return self._by_spec[spec]
-
-    def visible(self, db: apsw.Connection, who: Principal) -> Visible:
-        """What ``who`` may see, including scopes that other processes interned."""
-        if (db.execute("select max(id) from scope").get or 0) != self._highest:
-            self.load(db)
-        return self.visible_as_loaded(who)
-
-    @property
-    def highest(self) -> int:
-        """The newest scope in memory."""
-        return self._highest
-
-    def visible_as_loaded(self, who: Principal) -> Visible:
-        """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
-        seen = self._visible.get(who)
-        if seen is None or seen.highest != self._highest:
-            if len(self._visible) > _PRINCIPALS:
-                self._visible.clear()
-            seen = self._visible[who] = Visible(who, self._by_id)
-        return seen
-
-
-class Known:
-    """What a writing connection remembers from one request to the next, so as not to ask the database again:
-    scopes, the areas of API keys, and where directories stand. Right as long as no other connection writes; the applier
-    forgets it otherwise, and after a rollback of what it says."""
-
-    def __init__(self) -> None:
-        self.scopes = Scopes()
-        self.areas: tuple[Area, ...] = ()
-        self.moved = False  # did this request change areas, or where a directory stands?
-        self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
-        self._directories: dict[int, tuple[bytes, ...]] = {}  # the names from the root to each
-        self._placed: dict[tuple[str | None, tuple[str, ...] | None], int] = {}
-        self._placed_by: Policy | None = None
-        self._left: set[tuple[int, bytes]] = set()
-        self._left_since: int | None = None
-
-    def renew(self, db: apsw.Connection) -> None:
-        """Others may have written: start from what the database says."""
-        self._directories.clear()
-        self.queued.clear()
-        self._left_since = None
-        self.scopes.load(db)
-        self.read_areas(db)
-
-    def read_areas(self, db: apsw.Connection) -> None:
-        rows: list[Any] = db.execute("select id, path from area").fetchall()
-        self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
-
-    def forget(self) -> None:
-        """Rolled back: what was learnt in the transaction may not be so."""
-        self._directories.clear()
-        self._placed.clear()
-        self.queued.clear()
-        self.scopes.forget()
-
-    def scope(
-        self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
-    ) -> int:
-        """The interned scope of a place. Without rules and areas whose space it is decides alone."""
-        if policy.rules or self.areas:
-            return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
-        if policy is not self._placed_by or len(self._placed) > _PRINCIPALS:
-            self._placed.clear()
-            self._placed_by = policy
-        place = paths.agent_space(parts), shared
-        if place not in self._placed:
-            self._placed[place] = self.scopes.intern(db, policy.scope(parts, shared))
-        return self._placed[place]
-
-    def queue(self, document: int) -> bool:
-        """Does the document have to be put into the queues? From now on it is in both."""
-        if document in self.queued:
-            return False
-        if len(self.queued) > _QUEUED:
-            self.queued.clear()
-        self.queued.add(document)
-        return True
-
-    def left(self, parent: int, name: bytes) -> None:
-        """A file leaves this name for another one."""
-        if len(self._left) > _LEFT:
-            self._left.clear()
-            self._left_since = None
-        self._left.add((parent, name))
-
-    def may_have_left(self, parent: int, name: bytes, now: int, within: int) -> bool:
-        """Could a file have left this name in the last ``within`` ns? True while that cannot be known."""
-        if self._left_since is None:
-            self._left_since = now
-        return (parent, name) in self._left or now - self._left_since <= within
-
-    def place(self, directory: int) -> tuple[bytes, ...] | None:
-        """The names from the root to a directory, None when it has to be asked."""
-        return self._directories.get(directory)
-
-    def keep(self, directory: int, parts: tuple[bytes, ...]) -> None:
-        if len(self._directories) > _DIRECTORIES:
-            self._directories.clear()
-        self._directories[directory] = parts
-
-    def forget_directories(self) -> None:
-        """One moves or goes, and with it all below."""
-        self.moved = True
-        self._directories.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +134,17 @@ class Tx:
         return found
 
     def directory(self, node: int) -> Node:
-        """A directory in which the asker may make and remove names."""
-        found = self.writable(node)
-        if found.kind is not Kind.DIRECTORY:
+        """A directory in which the asker may make and remove names, as it was but for its times."""
+        found = self.known.directory(node)
+        if found is None:
+            found = self.writable(node)
+            if found.kind is not Kind.DIRECTORY:
+                raise NotFound()
+            self.known.keep_directory(found)
+        elif found.expires is not None and found.expires <= self.now:
             raise NotFound()
+        else:
+            self.visible.require(found.scope)
         return found
 
     def child(self, parent: int, name: bytes) -> Node | None:

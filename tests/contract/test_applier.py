@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Exists, Invalid
+from avmfs.errors import Denied, Exists, Invalid, NotFound
 from avmfs.store import chance, database
 from avmfs.store.applier import Applier
 from avmfs.store.commands import lineage
@@ -236,3 +236,57 @@ def test_an_exclusive_creation_finds_what_another_command_of_the_transaction_mad
         applier.apply(ALICE, "create", create("f"))
     applier.commit()
     assert one(applier, "select count(*) from node where name = ?", b"f") == 1
+
+
+def test_a_directory_is_remembered_as_it_is_now(applier: Applier) -> None:
+    """What it is decides about every name made in it: its mode, its scope, its ttl, whether it is there at all."""
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    inside = {**create("f"), "parent": made}
+    applier.alone(ALICE, "create", inside)
+    by_path = {"path": [b"memory", b"d", b"g"], "data": b"x"}
+    applier.alone(ALICE, "set_attributes", {"node": made, "mode": 0o555})
+    with pytest.raises(Denied):
+        applier.alone(ALICE, "write_path", by_path)
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "set_attributes", {"node": made, "mode": 0o755}, refuse)
+    with pytest.raises(Denied):
+        applier.apply(ALICE, "write_path", by_path)
+    applier.commit()
+    applier.alone(ALICE, "set_attributes", {"node": made, "mode": 0o755})
+    applier.alone(ALICE, "write_path", by_path)
+    move = {"parent": MEMORY, "name": b"d", "new_parent": PRIVATE, "new_name": b"d"}
+    space = one(applier, "select id from node where parent = ? and name = ?", PRIVATE, b"alice")
+    applier.alone(ALICE, "rename", {**move, "new_parent": space})
+    with pytest.raises(NotFound):
+        applier.alone(Principal("bob"), "create", {**inside, "name": b"h"})
+    applier.alone(ALICE, "create", {**inside, "name": b"h"})
+    for name in (b"f", b"g", b"h"):
+        applier.alone(ALICE, "unlink", {"parent": made, "name": name})
+    applier.alone(ALICE, "rmdir", {"parent": space, "name": b"d"})
+    with pytest.raises(NotFound):
+        applier.alone(ALICE, "create", inside)
+
+
+def test_a_directory_that_was_never_made_is_not_remembered(applier: Applier) -> None:
+    """A command made it, and made a name in it, before it failed."""
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "write_path", {"path": [b"memory", b"d", b"f"], "data": b"x"}, refuse)
+    assert applier._known._directories == {}
+    applier.apply(ALICE, "write_path", {"path": [b"memory", b"d", b"g"], "data": b"x"})
+    applier.commit()
+    names = {bytes(name) for (name,) in applier.db.execute("select name from node")}
+    assert {b"d", b"g"} <= names and b"f" not in names
+
+
+def test_the_ttl_of_a_remembered_directory_passes(path: Path) -> None:
+    times = [time.time_ns()]
+    applier = opened(path, lambda: times[0])
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    applier.db.execute("update node set expires = ? where id = ?", (times[0] + 10**9, made))
+    applier.alone(ALICE, "create", {**create("f"), "parent": made})
+    times[0] += 2 * 10**9
+    with pytest.raises(NotFound):
+        applier.alone(ALICE, "create", {**create("g"), "parent": made})
+    applier.close()
