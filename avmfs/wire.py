@@ -44,8 +44,12 @@ def unpack(data: bytes | memoryview, items: int | None = None) -> Any:
 
 def frame(value: Any) -> bytes:
     """Length and body, ready to be sent."""
-    body = pack(value)
-    return _LENGTH.pack(len(body)) + body
+    return framed(pack(value))
+
+
+def framed(packed: bytes) -> bytes:
+    """The frame of a value that is packed already."""
+    return _LENGTH.pack(len(packed)) + packed
 
 
 def send(sock: socket.socket, value: Any) -> None:
@@ -97,6 +101,9 @@ class Assembler:
 
     def feed(self, data: bytes) -> list[Any]:
         """The frames that these bytes complete. Raises FrameError; the connection is then of no more use."""
+        size = len(data) - _LENGTH.size
+        if not self._buffer and 0 < size <= self._limit and _LENGTH.unpack_from(data)[0] == size:
+            return [unpack(memoryview(data)[_LENGTH.size :])]  # one whole frame, as most come
         self._buffer += data
         frames: list[Any] = []
         while len(self._buffer) >= _LENGTH.size:

@@ -15,9 +15,10 @@ from avmfs.errors import AvmError
 from avmfs.store import audit, commands, database
 from avmfs.store.charging import Charges
 from avmfs.store.keys import require_valid
+from avmfs.store.known import Known
 from avmfs.store.people import stored_people
 from avmfs.store.sinks import Event
-from avmfs.store.transaction import IndexRules, Known, Tx
+from avmfs.store.transaction import IndexRules, Tx
 
 
 class Applier:
@@ -29,6 +30,7 @@ class Applier:
     ) -> None:  # fmt: skip
         self.path = path
         self.db = database.connect(path, writable=True)
+        self.do = self.db.cursor().execute  # see Tx.do
         self.policy = policy  # as configured, joined by the agents that the store itself knows of
         self._configured = policy
         self._charges = Charges(self.db)
@@ -37,72 +39,103 @@ class Applier:
         self._clock = clock
         self._shared = shared
         self._known = Known()
+        if not shared:
+            self._known.watch(self.db)
         self._stale = True  # what is known has to be read anew before the next request
+        self._untouched = False  # is a transaction open in which nothing has been done?
+        self._translated = database.translated(path)
         self.origin = b""  # of the command that is applied next
         self.events: list[Event] = []  # of the commands applied since somebody took them
         self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log
 
     def begin(self) -> None:
         """Open a transaction that may write."""
-        with database.translated(self.path):
-            self.db.execute("begin immediate")
+        with self._translated:
+            self.do("begin immediate")
         self._stale = self._stale or self._shared
+        self._untouched = True
 
     def commit(self) -> None:
-        with database.translated(self.path):
-            self.db.execute("commit")
+        with self._translated:
+            self.do("commit")
 
     def apply(
         self, who: Principal, command: str, arguments: dict[str, Any], record: Callable[[Any], None] | None = None
     ) -> Any:
-        """One command in a savepoint of the open transaction, and ``record(reply)`` with it: both or neither.
-        Raises domain errors, rolled back."""
+        """One command in the open transaction, and ``record(reply)`` with it: both or neither. Raises domain errors,
+        rolled back. The first command of a transaction needs no savepoint, which would make SQLite copy every page
+        before it is changed: it is undone with the transaction, and another one is opened."""
         if self._stale:
-            with database.translated(self.path):
-                self._known.renew(self.db)
-                self._adopt(self._configured.joined(stored_people(self.db)))
-            self._stale = False
+            with self._translated:
+                self._renew()
+        first, self._untouched = self._untouched, False
         interned, self._known.moved = self._known.scopes.interned, False
         changes = self.db.total_changes()
         self._charges.begin()
-        self.db.execute("savepoint request")
-        tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
+        if not first:
+            self.db.execute("savepoint request")
+        tx = Tx(
+            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
+        )
         try:
-            with database.translated(self.path):
+            with self._translated:
                 require_valid(self.db, who, tx.now)
                 reply = commands.run(tx, command, arguments)
                 self._charges.settle(tx)
                 audit.told(tx, command, self.db.total_changes() != changes)
                 if record is not None:
                     record(reply)
-            self.events += [Event(self.origin, *event) for event in tx.events]
         except BaseException as error:
             # SQLite may have ended the whole transaction itself (disk full, I/O error).
             if not self.db.get_autocommit():
-                self.db.execute("rollback to request")
-                self.db.execute("release request")
+                if first:
+                    with self._translated:
+                        self.db.execute("rollback")
+                        self.do("begin immediate")
+                    self._untouched = True
+                else:
+                    self.db.execute("rollback to request")
+                    self.db.execute("release request")
+            self._known.doubt()
             if self._known.scopes.interned != interned or self._known.moved:
                 self._forget()
             if isinstance(error, audit.REFUSALS) and not self.db.get_autocommit():
                 self._count_refusal(who, command, arguments, error)
             raise
-        self.db.execute("release request")
+        if not first:
+            self.db.execute("release request")
+        self.events += [Event(self.origin, *event) for event in tx.events]
         self.seq = tx.seq or self.seq
         if tx.policy is not self.policy:
             self._adopt(tx.policy)
         return reply
+
+    def _renew(self) -> None:
+        """Others may have written, or what was learnt was rolled back."""
+        self._known.renew(self.db)
+        self._adopt(self._configured.joined(stored_people(self.db)))
+        self._stale = self._untouched = False  # triggers are made in the transaction, which so is no more as it began
 
     def _adopt(self, policy: Policy) -> None:
         self.policy = policy
         self._charges.keep(policy.quotas)
 
     def _count_refusal(self, who: Principal, command: str, arguments: dict[str, Any], error: AvmError) -> None:
-        if self._stale:  # what was learnt in the command is forgotten with it
-            self._known.renew(self.db)
-            self._adopt(self._configured.joined(stored_people(self.db)))
-            self._stale = False
-        with database.translated(self.path):
-            tx = Tx(self.db, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured)
+        with self._translated:
+            if self._stale:  # what was learnt in the command is forgotten with it
+                self._renew()
+            self._untouched = False
+            tx = Tx(
+                self.db,
+                self.do,
+                self.policy,
+                self._known,
+                who,
+                self._clock(),
+                self._orphans,
+                self.index,
+                self._configured,
+            )
             audit.refused(tx, command, arguments, error)
 
     def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:

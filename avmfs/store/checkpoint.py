@@ -1,14 +1,22 @@
-"""Keeping the write-ahead log short beside the writer.
+"""Keeping the write-ahead log short beside the writer, and its file ahead of it.
 
 Owns one thread with a connection of its own. Called by the writer, whose commits tell it how long the log is; a
 checkpoint inside the loop would hold everybody up for its fsync.
+
+A commit that makes the file longer has the filesystem change its own metadata, and the sync of the commit waits for
+that: on ext4 it takes twice as long as one of bytes that were there. So zeros are laid behind the log before it gets
+there. They are appended (O_APPEND: the kernel takes the end of file under the inode's lock), so whatever the writer
+does at that moment, none can land on a frame; and to SQLite they are what an earlier, longer log would have left:
+frames whose salt is not this log's.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -21,22 +29,27 @@ log = logging.getLogger(__name__)
 CHECKPOINT_PAGES = 4000
 RESTART_PAGES = 12_000
 RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
+FRAME: Final = 24 + 4096  # bytes of a page in the log: fileformat2.html, "4.1. WAL File Format"
+ROOM: Final = 2 * 1024 * 1024  # laid behind the log at once,
+AHEAD_PAGES: Final = 256  # when it comes so close to the end of its file
 
 
 class Checkpointer(threading.Thread):
-    """Moves the WAL into the database beside the writer: PASSIVE each 16 MB, RESTART when it has grown to 48 MB."""
+    """Moves the WAL into the database beside the writer: PASSIVE each 16 MB, RESTART when it has grown to 48 MB, up to
+    which room is made for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(name="checkpoint", daemon=True)
         self._path = path
         self._pages = 0
+        self._room = 0  # so many pages fit into the log's file as it is
         self._due = threading.Event()
         self._over = threading.Event()
 
     def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
         """SQLite calls this after each commit with the pages now in the WAL."""
         self._pages = pages
-        if pages >= CHECKPOINT_PAGES:
+        if pages >= CHECKPOINT_PAGES or self._room - AHEAD_PAGES < pages < RESTART_PAGES:
             self._due.set()
         return apsw.SQLITE_OK
 
@@ -45,6 +58,10 @@ class Checkpointer(threading.Thread):
         try:
             while self._due.wait() and not self._over.is_set():
                 self._due.clear()
+                if self._room - AHEAD_PAGES < self._pages < RESTART_PAGES:
+                    self._make_room()
+                if self._pages < CHECKPOINT_PAGES:
+                    continue
                 mode = (
                     apsw.SQLITE_CHECKPOINT_RESTART if self._pages >= RESTART_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
                 )
@@ -57,6 +74,19 @@ class Checkpointer(threading.Thread):
                     log.error("checkpoint failed: %s", e)
         finally:
             db.close()
+
+    def _make_room(self) -> None:
+        descriptor = os.open(f"{os.fspath(self._path)}-wal", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if (os.fstat(descriptor).st_size // FRAME) - AHEAD_PAGES < self._pages:
+                os.write(descriptor, bytes(ROOM))
+                os.fsync(descriptor)  # here, so that no commit has to: the file has grown
+            self._room = os.fstat(descriptor).st_size // FRAME
+        except OSError as e:  # the commits that need the room will say so too
+            log.warning("no room can be made ahead of the store's log: %s", e)
+            self._room = RESTART_PAGES + AHEAD_PAGES
+        finally:
+            os.close(descriptor)
 
     def stop(self) -> None:
         self._over.set()

@@ -13,7 +13,7 @@ from types import TracebackType
 import apsw
 
 from avmfs.store import database
-from avmfs.store.transaction import Scopes
+from avmfs.store.known import Scopes
 
 Pooled = tuple[apsw.Connection, Scopes]
 

@@ -130,6 +130,9 @@ class Applied:
 
 def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits: Sequence[Edit]) -> Applied:
     """Apply the edits to the stored bytes. ``inline`` are those of a small file, None when they are in extents."""
+    if inline is not None and (whole := _whole(size, edits)) is not None:
+        _set_body(db, node, whole)
+        return Applied(len(whole), whole)
     final = peak = size
     for edit in edits:
         final = size_after(final, (edit,))
@@ -154,6 +157,16 @@ def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits
         _set_body(db, node, data)
         return Applied(final, data)
     return Applied(final, None)
+
+
+def _whole(size: int, edits: Sequence[Edit]) -> bytes | None:
+    """The bytes of a small file of which nothing stays but what is written at once, as most are."""
+    if edits and edits[0] == ("t", 0):
+        size, edits = 0, edits[1:]
+    if size or len(edits) != 1 or edits[0][0] != "w":
+        return None
+    _, at, data = edits[0]
+    return bytes(data) if at == 0 and len(data) <= INLINE_LIMIT else None
 
 
 def small_append(size: int, edits: Sequence[Edit]) -> bytes | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 import apsw
 
-from avmfs.errors import Busy, Invalid, NoSpace, ReadOnly, StoreFailed
+from avmfs.errors import AvmError, Busy, Invalid, NoSpace, ReadOnly, StoreFailed
 from avmfs.store import schema
 
 log = logging.getLogger(__name__)
@@ -98,23 +98,41 @@ def integrity(path: Path) -> list[str]:
     return [line for line in found if line != "ok"] + broken
 
 
-@contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into domain errors that name the store."""
-    try:
-        yield
-    except apsw.FullError as e:
-        raise NoSpace("the disk that holds the store is full", os.fspath(path)) from e
-    except apsw.ReadOnlyError as e:
-        raise ReadOnly(f"the store cannot be written: {e}", os.fspath(path)) from e
-    except (apsw.BusyError, apsw.LockedError) as e:
-        raise Busy("the store is locked by another program", os.fspath(path)) from e
-    except apsw.NotADBError as e:
-        raise Invalid("not a database", os.fspath(path)) from e
-    except apsw.CorruptError as e:
-        raise StoreFailed(f"the store is damaged: {e}", os.fspath(path)) from e
-    except (apsw.IOError, apsw.CantOpenError) as e:
-        raise StoreFailed(f"the store cannot be read: {e}", os.fspath(path)) from e
+class translated:
+    """Turn SQLite's errors in the block into domain errors that name the store. A class, not a generator: it is on the
+    path of every write."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, apsw.Error) and (said := _domain_error(error, os.fspath(self._path))) is not None:
+            raise said from error
+
+
+def _domain_error(error: apsw.Error, path: str) -> AvmError | None:
+    """None for what only a defect of ours can bring about."""
+    match error:
+        case apsw.FullError():
+            return NoSpace("the disk that holds the store is full", path)
+        case apsw.ReadOnlyError():
+            return ReadOnly(f"the store cannot be written: {error}", path)
+        case apsw.BusyError() | apsw.LockedError():
+            return Busy("the store is locked by another program", path)
+        case apsw.NotADBError():
+            return Invalid("not a database", path)
+        case apsw.CorruptError():
+            return StoreFailed(f"the store is damaged: {error}", path)
+        case apsw.IOError() | apsw.CantOpenError():
+            return StoreFailed(f"the store cannot be read: {error}", path)
+    return None
 
 
 def _foreign(path: Path, application: int) -> str:

@@ -57,6 +57,7 @@ class Peer:
     descriptors: list[int] = field(default_factory=list)  # what a sink sent along
     waiting: bool = False  # for the reply to its request
     out: bytearray = field(default_factory=bytearray)
+    blocked: bool = False  # its socket took no more of that
     watched: int = 0  # what it was told of last
     mail: bool = False  # it watches for messages alone
     every: float = 0.0
@@ -149,10 +150,11 @@ class Peers:
                 log.info("writer: a mount's cache is gone: %s", e)
                 self._drop(peer)
 
-    def send(self, peer: Peer, reply: Any) -> None:
+    def send(self, peer: Peer, packed: bytes) -> None:
+        """``packed`` is one value as ``wire.pack`` makes it."""
         if peer.gone:
             return
-        peer.out += wire.frame(reply)
+        peer.out += wire.framed(packed)
         self._flush(peer)
 
     def _flush(self, peer: Peer) -> None:
@@ -164,8 +166,9 @@ class Peers:
         except OSError:
             self._drop(peer)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
-        if self._selector.get_key(peer.sock).events != wanted:
+        if peer.blocked != bool(peer.out):
+            peer.blocked = bool(peer.out)
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.blocked else 0)
             self._selector.modify(peer.sock, wanted, peer)
 
     def _notify(self, peer: Peer) -> None:
@@ -174,7 +177,7 @@ class Peers:
         now = time.monotonic()
         if not peer.out and now - peer.told_at >= peer.every:
             peer.watched, peer.told_at = self._newest(peer), now
-            self.send(peer, [self._seq])
+            self.send(peer, wire.pack([self._seq]))
 
     # Listening -----------------------------------------------------------------------------------------
 
@@ -266,7 +269,7 @@ class Peers:
             return
         peer.watching = True  # it has nothing more to ask
         self._sinks[peer] = sink
-        self.send(peer, [True])
+        self.send(peer, wire.pack([True]))
 
     def _drop(self, peer: Peer) -> None:
         """Forget a connection. What it had asked is still applied: it may come back for the answer."""

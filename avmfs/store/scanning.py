@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.store.transaction import Scopes
+from avmfs.store.known import Scopes
 from avmfs.store.vectors import Ids, Nearest, Toward, VectorTable
 
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Scopes]]]

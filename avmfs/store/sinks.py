@@ -19,7 +19,7 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from avmfs.store import seen
 from avmfs.store.seen import SeenNames
@@ -41,8 +41,7 @@ _LONGEST: Final = 128
 TOUCHED: Final = "touched"  # a directory whose own times and link count changed: its kernel may not know the count
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """``origin`` is the mount whose kernel asked for the change, empty when none did. ``parent`` and ``name``: the
     name that came or went."""
 
@@ -68,6 +67,8 @@ class Sink:
     def tell(self, events: Iterable[Event]) -> None:
         """Raises OSError when the mount is gone."""
         foreign = [event for event in events if event.origin != self.origin or event.op == TOUCHED]
+        if not foreign:
+            return
         if any(self._has(event) for event in foreign):
             if self.seen is not None:
                 self.seen.clear()  # before the notice: see the module seen

@@ -8,8 +8,7 @@ the caller owns BEGIN, the savepoint and COMMIT.
 from __future__ import annotations
 
 import fnmatch
-import os
-import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +16,14 @@ import apsw
 from avmfs_config.agent_id import check_agent_id
 
 from avmfs import paths
-from avmfs.access import Area, Policy, Principal, Scope, Visible
+from avmfs.access import Policy, Principal, Visible
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
+from avmfs.store import chance
+from avmfs.store.known import Known
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.sinks import MOVED, TOUCHED
 
-_DIRECTORIES = 50_000  # remembered places of directories
-_PRINCIPALS = 4096
 _FEW_VERSIONS = 16
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -43,100 +42,7 @@ def node_of(row: tuple[Any, ...]) -> Node:
 
 def new_id() -> int:
     """A random positive 63-bit id above the fixed ones."""
-    return max(16, secrets.randbits(63))
-
-
-class Scopes:
-    """The scope table in memory, and what each principal sees of it. One per connection."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, Scope] = {}
-        self._by_spec: dict[str, int] = {}
-        self._visible: dict[Principal, Visible] = {}
-        self._highest = 0
-        self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
-
-    def load(self, db: apsw.Connection) -> None:
-        """Read the scopes interned since the last look."""
-        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
-            self._add(number, spec, Scope.parse(spec))
-
-    def _add(self, number: int, spec: str, scope: Scope) -> None:
-        self._by_id[number], self._by_spec[spec] = scope, number
-        self._highest = max(self._highest, number)
-
-    def forget(self) -> None:
-        """After a rollback: a scope interned in it is no longer there."""
-        self._by_id.clear()
-        self._by_spec.clear()
-        self._visible.clear()
-        self._highest = 0
-
-    def intern(self, db: apsw.Connection, scope: Scope) -> int:
-        spec = scope.spec
-        if spec not in self._by_spec:
-            self.load(db)
-        if spec not in self._by_spec:
-            db.execute("insert into scope(spec) values(?)", (spec,))
-            self.interned += 1
-            self._add(db.last_insert_rowid(), spec, scope)
-        return self._by_spec[spec]
-
-    def visible(self, db: apsw.Connection, who: Principal) -> Visible:
-        """What ``who`` may see, including scopes that other processes interned."""
-        if (db.execute("select max(id) from scope").get or 0) != self._highest:
-            self.load(db)
-        return self.visible_as_loaded(who)
-
-    def visible_as_loaded(self, who: Principal) -> Visible:
-        """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
-        seen = self._visible.get(who)
-        if seen is None or seen.highest != self._highest:
-            if len(self._visible) > _PRINCIPALS:
-                self._visible.clear()
-            seen = self._visible[who] = Visible(who, self._by_id)
-        return seen
-
-
-class Known:
-    """What a writing connection remembers from one request to the next, so as not to ask the database again:
-    scopes, the areas of API keys, and where directories stand. Right as long as no other connection writes; the applier
-    forgets it otherwise, and after a rollback of what it says."""
-
-    def __init__(self) -> None:
-        self.scopes = Scopes()
-        self.areas: tuple[Area, ...] = ()
-        self.moved = False  # did this request change areas, or where a directory stands?
-        self._directories: dict[int, tuple[int, bytes]] = {}
-
-    def renew(self, db: apsw.Connection) -> None:
-        """Others may have written: start from what the database says."""
-        self._directories.clear()
-        self.scopes.load(db)
-        self.read_areas(db)
-
-    def read_areas(self, db: apsw.Connection) -> None:
-        rows: list[Any] = db.execute("select id, path from area").fetchall()
-        self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
-
-    def forget(self) -> None:
-        """Rolled back: what was learnt in the transaction may not be so."""
-        self._directories.clear()
-        self.scopes.forget()
-
-    def above(self, directory: int) -> tuple[int, bytes] | None:
-        """(parent, name) of a directory, None when it has to be asked."""
-        return self._directories.get(directory)
-
-    def keep(self, directory: int, parent: int, name: bytes) -> None:
-        if len(self._directories) > _DIRECTORIES:
-            self._directories.clear()
-        self._directories[directory] = parent, name
-
-    def forget_directory(self, directory: int) -> None:
-        """It moves or goes."""
-        self.moved = True
-        self._directories.pop(directory, None)
+    return max(16, chance.number(63))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +75,7 @@ class Tx:
     """One request's view of the open transaction."""
 
     db: apsw.Connection
+    do: Callable[..., object]  # one cursor's ``execute``, for statements without rows: another one a call costs as much
     policy: Policy
     known: Known
     who: Principal
@@ -180,10 +87,14 @@ class Tx:
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     seq: int = 0  # of the newest row that this request has appended to the log
     noted: bool = False  # has it appended one for the audit alone?
+    _visible: Visible | None = None
 
     @property
     def visible(self) -> Visible:
-        return self.known.scopes.visible_as_loaded(self.who)
+        seen, scopes = self._visible, self.known.scopes
+        if seen is None or seen.highest != scopes.highest:
+            seen = self._visible = scopes.visible_as_loaded(self.who)
+        return seen
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
@@ -223,10 +134,17 @@ class Tx:
         return found
 
     def directory(self, node: int) -> Node:
-        """A directory in which the asker may make and remove names."""
-        found = self.writable(node)
-        if found.kind is not Kind.DIRECTORY:
+        """A directory in which the asker may make and remove names, as it was but for its times."""
+        found = self.known.directory(node)
+        if found is None:
+            found = self.writable(node)
+            if found.kind is not Kind.DIRECTORY:
+                raise NotFound()
+            self.known.keep_directory(found)
+        elif found.expires is not None and found.expires <= self.now:
             raise NotFound()
+        else:
+            self.visible.require(found.scope)
         return found
 
     def child(self, parent: int, name: bytes) -> Node | None:
@@ -236,19 +154,28 @@ class Tx:
 
     def parts(self, node: int) -> tuple[bytes, ...]:
         """Names from the root. Raises Stale for an orphan."""
-        names: list[bytes] = []
-        while node != ROOT:
-            place = self.known.above(node)
-            if place is None:
-                row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
-                if row is None or row[0] is None:
-                    raise Stale()
-                place = row[0], bytes(row[1])
-                if row[2] == Kind.DIRECTORY:
-                    self.known.keep(node, *place)
-            node = place[0]
-            names.append(place[1])
-        return tuple(reversed(names))
+        below: list[tuple[int, bytes, bool]] = []
+        known: tuple[bytes, ...] | None = ()
+        while node != ROOT and (known := self.known.place(node)) is None:
+            row = self.db.execute("select parent, name, kind from node where id = ?", (node,)).fetchone()
+            if row is None or row[0] is None:
+                raise Stale()
+            below.append((node, bytes(row[1]), row[2] == Kind.DIRECTORY))
+            node = row[0]
+        parts = known or ()
+        for each, name, directory in reversed(below):
+            parts = (*parts, name)
+            if directory:
+                self.known.keep(each, parts)
+        return parts
+
+    def parts_of(self, node: Node) -> tuple[bytes, ...]:
+        """Names from the root of a node as it was read in this transaction. Raises Stale for an orphan."""
+        if node.id == ROOT:
+            return ()
+        if node.parent is None:
+            raise Stale()
+        return (*self.parts(node.parent), node.name)
 
     def document_of(self, node: Node) -> int:
         """The document of a regular file. Raises IsDirectory or Invalid for anything else."""
@@ -259,7 +186,7 @@ class Tx:
         return node.document
 
     def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
-        return self.known.scopes.intern(self.db, self.policy.scope(parts, shared, self.known.areas))
+        return self.known.scope(self.db, self.policy, parts, shared)
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
@@ -277,11 +204,11 @@ class Tx:
         scope: int | None = None,
     ) -> int:  # fmt: skip
         """Append to the one log; returns the change's seq."""
-        self.db.execute(
+        self.do(
             "insert into log(at, op, agent, node, document, version, scope, path, other, salt, route, elevated)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
-             path, other, os.urandom(8), self.who.route, self.who.operator),
+             path, other, chance.eight(), self.who.route, self.who.operator),
         )  # fmt: skip
         moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
@@ -293,13 +220,13 @@ class Tx:
     ) -> None:
         """Append a row for the audit alone: no scope has it, no cursor is told of it. ``about`` says no content."""
         who, self.noted = self.who if who is None else who, True
-        self.db.execute(
+        self.do(
             "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
             f" values(?, ?, ?, ?, {NOBODYS}, ?, ?, ?, ?, ?)",
-            (self.now, op, who.name, node, path, os.urandom(8), who.route, who.operator, about),
+            (self.now, op, who.name, node, path, chance.eight(), who.route, who.operator, about),
         )
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""
         self.events.append((TOUCHED, directory, None, b""))
-        self.db.execute("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))
+        self.do("update node set mtime = ?, ctime = ? where id = ?", (self.now, self.now, directory))

@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from avmfs import wire
@@ -49,7 +50,9 @@ LAG = 1000  # so many documents may wait while there is no idle time: a search w
 ANYBODY = "*"
 SYNC = "sync"
 
-_Replies = list[tuple[Peer, list[Any]]]
+_NOTHING = wire.pack({})
+
+_Replies = list[tuple[Peer, bytes]]  # packed
 
 
 class Writer:
@@ -63,7 +66,8 @@ class Writer:
         self._stopping = False
         self._may_drain = True
         self._backlog = 0  # at most so many documents wait for their words to be indexed
-        self._recent: deque[Peer] = deque(maxlen=RECENT)
+        self._recent: deque[Any] = deque(maxlen=RECENT)  # who has asked: see _asker
+        self._begun = False  # is a transaction open?
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
@@ -98,7 +102,8 @@ class Writer:
     def _step(self) -> None:
         patience = 0.0 if self._queue else IDLE_BEFORE_DRAIN_S if self._may_drain else None
         busy = self._peers.poll(patience)
-        self._send_synced()
+        if not self._log.idle:
+            self._send_synced()
         while self._calls:
             self._calls.popleft()()
             self._unsynced = True
@@ -117,20 +122,23 @@ class Writer:
         replies: _Replies = []
         before = self._applier.db.total_changes()
         try:
-            self._applier.begin()
             for peer, item in batch:
                 replies.append((peer, self._answer(peer, item)))
-            self._applier.commit()
+            if self._begun:
+                self._applier.commit()
         except AvmError as e:
             self._applier.rollback()
             self._applier.events.clear()
             self._answered.clear()
             log.error("writer: a transaction failed: %s", e)
-            replies = [(peer, _refusal(item[0], e)) for peer, item in batch]
+            replies = [(peer, _refused(item[0], e)) for peer, item in batch]
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
-        self._tell_sinks()
-        self._recent.extend(peer for peer, _ in batch)
+        self._begun = False
+        if self._applier.events:
+            self._tell_sinks()
+        for peer, _ in batch:
+            self._recent.append(_asker(peer))
         if self._unsynced and any(_promises(item) for _, item in batch):
             self._sync(replies)
         else:
@@ -144,7 +152,7 @@ class Writer:
         """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
         would cost more than it saves."""
         self._unsynced, self._synced_at = False, time.monotonic()
-        if self._log.idle and {peer for peer, _ in replies} >= set(self._recent):
+        if self._log.idle and len(replies) == 1 and len(set(self._recent)) == 1:
             self._log.now()
             self._send_all(replies)
         else:
@@ -159,59 +167,64 @@ class Writer:
             peer.waiting = False
             self._peers.send(peer, reply)
 
-    def _answer(self, peer: Peer, item: list[Any]) -> list[Any]:
+    def _answer(self, peer: Peer, item: list[Any]) -> bytes:
+        """The packed reply. Raises AvmError when the transaction is lost."""
         number, name, rights, command, arguments, *said = item
         db = self._applier.db
+        client = peer.client
+        assert client is not None, "greeted"
         try:
             who = self._principal(peer, name, rights, said[0] if said else "")
-            last = self._last_answer(peer)
+            last = self._last_answer(client)
             if last is not None and last[0] == number:
-                return [number, None, wire.unpack(last[1])]
+                return _reply(number, last[1])
             if last is not None and last[0] > number:
                 # It lay in a socket that its client had given up, and would undo what the client did since.
                 raise Busy("overtaken by a later request")
             if not isinstance(command, str) or not isinstance(arguments, dict):
                 raise Invalid("malformed request")
-            if command == SYNC:  # changes nothing, so there is nothing to keep of it
-                return [number, None, {}]
-            packed = b""
+        except AvmError as e:
+            return _refused(number, e)
+        if command == SYNC:  # changes nothing, so there is nothing to keep of it
+            return _reply(number, _NOTHING)
+        if not self._begun:
+            self._applier.begin()
+            self._begun = True
+        packed = b""
 
-            def record(reply: Any) -> None:
-                nonlocal packed
-                packed = wire.pack(reply)
-                db.execute(
-                    "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
-                    (peer.client, number, packed, time.time_ns()),
-                )
+        def record(reply: Any) -> None:
+            nonlocal packed
+            packed = wire.pack(reply)
+            self._applier.do(
+                "insert or replace into applied(client, num, reply, at) values(?, ?, ?, ?)",
+                (client, number, packed, time.time_ns()),
+            )
 
+        try:
             self._applier.origin = peer.origin if command in NATIVE else b""
-            reply = self._applier.apply(who, command, arguments, record)
-            assert peer.client is not None, "greeted"
-            self._answered[peer.client] = number, packed
-            return [number, None, reply]
+            self._applier.apply(who, command, arguments, record)
         except AvmError as e:
             if db.get_autocommit():
                 raise
-            return _refusal(number, e)
+            return _refused(number, e)
         except Exception:  # a defect in one command must not take the writer from everybody
             log.exception("writer: command %r failed", command)
             if db.get_autocommit():
                 raise StoreFailed("the transaction was lost") from None
-            return _refusal(number, StoreFailed("internal error; the daemon's log has the details"))
+            return _refused(number, StoreFailed("internal error; the daemon's log has the details"))
+        self._answered[client] = number, packed
+        return _reply(number, packed)
 
-    def _last_answer(self, peer: Peer) -> tuple[int, bytes] | None:
+    def _last_answer(self, client: bytes) -> tuple[int, bytes] | None:
         """The number and the packed reply of the last request that was applied for this client."""
-        assert peer.client is not None, "greeted"
-        known = self._answered.get(peer.client)
+        known = self._answered.get(client)
         if known is None:
             if len(self._answered) > ANSWERED:
                 self._answered.clear()
-            row: Any = self._applier.db.execute(
-                "select num, reply from applied where client = ?", (peer.client,)
-            ).fetchone()
+            row: Any = self._applier.db.execute("select num, reply from applied where client = ?", (client,)).fetchone()
             if row is None:
                 return None
-            known = self._answered[peer.client] = row[0], bytes(row[1])
+            known = self._answered[client] = row[0], bytes(row[1])
         return known
 
     def _principal(self, peer: Peer, name: Any, rights: Any, route: Any) -> Principal:
@@ -220,12 +233,12 @@ class Writer:
         if peer.agent != ANYBODY:
             if rights or name not in (None, peer.agent):
                 raise Denied(f"this connection speaks for {peer.agent} only")
-            return Principal(str(peer.agent), route=route)
+            return _plain(str(peer.agent), False, route)
         if not isinstance(name, str):
             raise Invalid("a request needs the agent it is for")
         if isinstance(rights, str):
             return replace(keys.principal(self._applier.db, name, rights, time.time_ns()), route=route)
-        return Principal(name, operator=bool(rights), route=route)
+        return _plain(name, bool(rights), route)
 
     def _tell_sinks(self) -> None:
         events, self._applier.events = self._applier.events, []
@@ -250,9 +263,24 @@ class Writer:
             self._backlog, self._may_drain = 0, False
 
 
+@lru_cache(maxsize=1024)
+def _plain(name: str, operator: bool, route: str) -> Principal:
+    return Principal(name, operator=operator, route=route)
+
+
+def _asker(peer: Peer) -> Any:
+    """A mount asks over several connections, one after the other most of the time."""
+    return peer.origin or peer
+
+
 def _promises(item: list[Any]) -> bool:
     return not isinstance(item[3], str) or commands.promises_durability(item[3])
 
 
-def _refusal(number: int, error: AvmError) -> list[Any]:
-    return [number, [error.code, error.reason, error.filename], None]
+def _reply(number: int, packed: bytes) -> bytes:
+    """What ``wire.pack([number, None, result])`` makes, with the result packed already."""
+    return b"\x93" + wire.pack(number) + b"\xc0" + packed
+
+
+def _refused(number: int, error: AvmError) -> bytes:
+    return wire.pack([number, [error.code, error.reason, error.filename], None])

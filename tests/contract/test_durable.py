@@ -16,7 +16,7 @@ import pytest
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Busy
-from avmfs.store import database, durable
+from avmfs.store import checkpoint, database, durable
 from avmfs.store.applier import Applier
 from avmfs.store.peers import proof
 from avmfs.store.schema import MEMORY
@@ -178,5 +178,55 @@ def test_what_was_committed_before_a_start_is_synced_before_it_is_repeated(tmp_p
         before = disk.syncs
         running.ask("sync").result(5)
         assert disk.syncs > before
+    finally:
+        running.close()
+
+
+def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append and the sync of its close come from one mount, one after the other."""
+    threads: list[str] = []
+    monkeypatch.setattr(durable.os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
+    client = running.client
+    appends, syncs = client._lane(b"a" * 16, 0), client._lane(b"b" * 16, 0)
+    node = running.create("f").result(5)["node"]
+    for _ in range(12):
+        appends.call(["alice", False, "append", {"node": node, "handle": 1, "data": b"x"}])
+        syncs.call(["alice", False, "sync", {}])
+    appends.close()
+    syncs.close()
+    assert len(threads) >= 12
+    assert "sync" not in threads[8:], "the thread of LogSync"
+
+
+def test_commits_find_room_in_the_logs_file(running: Running) -> None:
+    """A sync of bytes that were there takes half the time of one that makes a file longer."""
+    log = Path(f"{running.applier.path}-wal")
+    sizes: list[int] = []
+    for number in range(200):
+        running.create(f"f{number}").result(5)
+        if number % 20 == 0:
+            time.sleep(0.05)
+        sizes.append(log.stat().st_size)
+    running.close()
+    assert len(set(sizes[20:])) <= 6, "it grows in large steps"
+    with contextlib.closing(database.connect(running.applier.path, writable=False)) as db:
+        assert db.execute("select count(*) from node where parent = ? and kind = 1", (MEMORY,)).get == 200
+
+
+def test_room_that_cannot_be_made_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    def full(descriptor: int) -> None:
+        tried.set()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    running = Running(tmp_path)
+    try:
+        assert all(running.create(f"f{number}").result(5)["new"] for number in range(20))
+        assert tried.wait(5)
+        assert all(running.create(f"g{number}").result(5)["new"] for number in range(20))
     finally:
         running.close()

@@ -17,9 +17,9 @@ from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.store import database, schema
+from avmfs.store.known import Scopes
 from avmfs.store.reader_discovery import SqliteDiscovery
 from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import Scopes
 from avmfs.views.who import who_knows
 
 pytestmark = pytest.mark.timeout(60)

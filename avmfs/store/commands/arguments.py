@@ -23,9 +23,11 @@ def check(command: Callable[..., Any], arguments: dict[str, Any]) -> None:
     """Raise Invalid, naming the argument, unless ``command(tx, **arguments)`` is a call that fits its signature."""
     tests, required = _expected(command)
     for name, value in arguments.items():
-        if name not in tests:
+        expected = tests.get(name)
+        if expected is None:
             raise Invalid(f"{command.__name__}: no argument is called {name!r}")
-        if not tests[name](value):
+        outright, test = expected
+        if type(value) not in outright and not test(value):
             raise Invalid(f"{command.__name__}: {name} cannot be of type {type(value).__name__}, or out of range")
     if not required <= arguments.keys():
         raise Invalid(f"{command.__name__}: {', '.join(sorted(required - arguments.keys()))} required")
@@ -37,11 +39,22 @@ def whole(value: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _expected(command: Callable[..., Any]) -> tuple[dict[str, Test], frozenset[str]]:
+def _expected(command: Callable[..., Any]) -> tuple[dict[str, tuple[frozenset[type], Test]], frozenset[str]]:
+    """By argument: the types of which every value fits, and the test of any other; and which must be there."""
     hints = typing.get_type_hints(command)
     parameters = list(inspect.signature(command).parameters.values())[1:]  # the first is the transaction
-    tests = {parameter.name: _test(hints[parameter.name]) for parameter in parameters}
+    tests = {p.name: (_outright(hints[p.name]), _test(hints[p.name])) for p in parameters}
     return tests, frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
+
+
+def _outright(kind: Any) -> frozenset[type]:
+    if isinstance(kind, types.UnionType):
+        return frozenset[type]().union(*(_outright(one) for one in typing.get_args(kind)))
+    if kind in (Any, int, float, str):
+        return frozenset()
+    if typing.get_origin(kind) is list and typing.get_args(kind)[0] is not Any:
+        return frozenset()
+    return frozenset((typing.get_origin(kind) or kind,))
 
 
 def _test(kind: Any) -> Test:

@@ -33,6 +33,7 @@ def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any
             break
         size += _index(tx, document)
         tx.db.execute("delete from lexical_queue where document = ?", (document,))
+        tx.known.queued.discard(document)
         done += 1
     return {"done": done, "left": tx.db.execute("select count(*) from lexical_queue").get}
 

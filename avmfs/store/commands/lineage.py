@@ -7,24 +7,37 @@ amending a version, dropping it. Called by the other commands inside their trans
 from __future__ import annotations
 
 import re
-import secrets
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from avmfs.errors import Stale
 from avmfs.node import Node
-from avmfs.store import content, history, veils
+from avmfs.store import chance, content, history, veils
 from avmfs.store.content import Edit
 from avmfs.store.history import Encoding
-from avmfs.store.transaction import Tx, new_id
+from avmfs.store.transaction import NODE, Tx, new_id, node_of
 from avmfs.text import segment
 
 AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried
 # What vim, emacs, sed and others name the old file while they save: f~, f.bak, f.orig, #f#. Nothing wider: mv(1)
 # of a file whose name is then used anew is a move, and a moved document keeps what it has.
 _BACKUP = re.compile(rb"(?s)\A(?:#(?P<hash>.+)#|\.?(?P<stem>.+?)(?:~|\.bak|\.orig|\.old|\.swp|\.tmp))\Z")
 _VIMS = re.compile(rb"(?s)\A(?P<all_but_last>.*)[a-z]~\Z")  # where f~ is taken: its last letter changed, z to a
+# What is said about a document, and in which rows. Then, all in one question: has it old versions that are maps of
+# blocks, is it in an index, is it veiled, and in which of these tables has it any row?
+_SAYS = (
+    ("version", "document = ?1"), ("tag", "document = ?1"), ("lexical_queue", "document = ?1"),
+    ("semantic_queue", "document = ?1"), ("unindexed", "document = ?1"), ("link", "source = ?1"),
+    ("link", "target = ?1"), ("mark", "subject = ?1"),
+)  # fmt: skip
+_SAID = (
+    "select exists(select 1 from version where document = ?1 and encoding = ?2),"
+    " exists(select 1 from passage where document = ?1) or exists(select 1 from topic where document = ?1)"
+    " or exists(select 1 from vector where document = ?1), exists(select 1 from veil where document = ?1), "
+    + ", ".join(f"exists(select 1 from {table} where {of})" for table, of in _SAYS)
+)
 
 
 def extents(tx: Tx, node: int) -> bool:
@@ -37,60 +50,66 @@ def whole(tx: Tx, node: Node) -> bytes:
 
 def new_document(tx: Tx, node: int) -> int:
     """A document for a new file, with a short handle of its own. The caller names it in the node's row."""
-    document = new_id()
-    tx.db.execute(
-        "insert into document(id, node, handle, creator, created) values(?, ?, ?, ?, ?)",
-        (document, node, _new_handle(tx), tx.who.name, tx.now),
-    )
-    return document
-
-
-def _new_handle(tx: Tx) -> str:
-    length = 4
+    document, tries = new_id(), 0
     while True:
-        for _ in range(4):
-            handle = "".join(secrets.choice(_ALPHABET) for _ in range(length))
-            if not tx.db.execute("select 1 from document where handle = ?", (handle,)).get:
-                return handle
-        length += 1
+        tx.db.execute(
+            "insert or ignore into document(id, node, handle, creator, created) values(?, ?, ?, ?, ?)",
+            (document, node, _handle(_SHORTEST + tries // _TRIES), tx.who.name, tx.now),
+        )
+        if tx.db.changes():
+            return document
+        tries += 1  # the handle is taken
+
+
+def _handle(length: int) -> str:
+    drawn = chance.number(5 * length)
+    return "".join([_ALPHABET[drawn >> 5 * place & 31] for place in range(length)])
 
 
 def head(tx: Tx, document: int) -> int:
     return int(tx.db.execute("select head from document where id = ?", (document,)).get)
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """The newest version of a document, and where the bytes are that carry it. ``number`` 0: never written.
-    ``open``: stated by the node's bytes, not yet by a body of its own."""
+class Newest(NamedTuple):
+    """The newest version of a document, and the bytes that carry it. ``number`` 0: never written. ``open``: stated by
+    the node's bytes, not yet by a body of its own. ``inline``: those bytes, None when they are in extents."""
 
     number: int
     open: bool
     at: int
     handle: int | None
-    extents: bool
+    inline: bytes | None
 
 
-def newest(tx: Tx, node: Node) -> Newest:
-    """Of a file that has a document."""
-    row: Any = tx.db.execute(
-        "select head, encoding, at, version.handle, extents from node join document on document.id = node.document"
-        " left join version on version.document = document.id and number = head where node.id = ?",
-        (node.id,),
-    ).fetchone()
-    number, encoding, at, handle, inside = row
-    return Newest(number, encoding == Encoding.HEAD, at or 0, handle, bool(inside))
+_TO_WRITE = (
+    "select " + ", ".join(f"node.{column}" for column in NODE.split(", ")) + ", extents, head, encoding, at,"
+    " version.handle, data from node left join document on document.id = node.document"
+    " left join version on version.document = node.document and number = head"
+    " left join body on body.node = node.id where node.id = ?"
+)
+
+
+def to_write(tx: Tx, node: int) -> tuple[Node, Newest]:
+    """A node, whoever may see it, and all that writing to it needs to know. Raises Stale when it is gone. Of one
+    without a document ``inline`` alone is told."""
+    row: Any = tx.db.execute(_TO_WRITE, (node,)).fetchone()
+    if row is None:
+        raise Stale()
+    found = node_of(row[:14])
+    extents, number, encoding, at, handle, data = row[14:]
+    inline = None if extents else bytes(data or b"")[: found.size]
+    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline)
 
 
 def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:
     """The node's bytes are now the newest version. The old one must have been kept before. The oldest goes when there
     are as many as are kept."""
-    tx.db.execute(
+    tx.do(
         "insert into version(document, number, at, author, size, seq, encoding, handle, route)"
         " values(?, ?, ?, ?, ?, ?, 0, ?, ?)",
         (document, number, tx.now, tx.who.name, size, seq, handle, tx.who.route),
     )
-    tx.db.execute("update document set head = ? where id = ?", (number, document))
+    tx.do("update document set head = ? where id = ?", (number, document))
     over = number - tx.index.versions_kept(size)
     if over > 0:
         _drop_versions(tx, document, over)
@@ -117,7 +136,7 @@ def keep_for(tx: Tx, node: Node, document: int, last: Newest, edits: list[Edit])
         return False
     if content.only_appends(node.size, edits):
         _set(tx, document, last.number, Encoding.PREFIX, None)
-    elif last.extents:
+    elif last.inline is None:
         _set(tx, document, last.number, Encoding.MAP, content.take_map(tx.db, node.id))
     else:
         return True
@@ -190,6 +209,8 @@ def continue_document(tx: Tx, target: Node, source: Node) -> int:
 def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
     """The file that an editor has just renamed away from this name to a backup. Never one that the asker may not
     write: he cannot be the one who saves it, and its history is not for him."""
+    if not tx.known.may_have_left(parent, name, tx.now, AWAY_WITHIN_NS):
+        return None
     rows: list[Any] = tx.db.execute(
         "select node.id, node.name from document join node on node.id = document.node"
         " where away_parent = ?1 and away_name = ?2 and away_at > ?3 and parent = ?1 order by away_at desc",
@@ -245,15 +266,19 @@ def is_backup(name: bytes, other: bytes) -> bool:
 
 def drop_document(tx: Tx, document: int) -> None:
     """Remove a document with its versions, index rows and everything said about it."""
-    _release_maps(tx, document, head(tx, document))
-    tx.db.execute("delete from version where document = ?", (document,))
-    veils.drop(tx.db, document)
-    drop_index(tx, document)
-    for table in ("tag", "lexical_queue", "semantic_queue", "unindexed"):
-        tx.db.execute(f"delete from {table} where document = ?", (document,))
-    tx.db.execute("delete from link where source = ?1 or target = ?1", (document,))
-    tx.db.execute("delete from mark where subject = ?", (document,))
-    tx.db.execute("delete from document where id = ?", (document,))
+    row: Any = tx.db.execute(_SAID, (document, int(Encoding.MAP))).fetchone()
+    maps, indexed, veiled, *said = row
+    if maps:
+        _release_maps(tx, document, head(tx, document))
+    if indexed:
+        drop_index(tx, document)
+    if veiled:
+        veils.drop(tx.db, document)
+    for (table, of), found in zip(_SAYS, said, strict=True):
+        if found:  # most have a row in few of them, and a statement costs as much as this whole question
+            tx.do(f"delete from {table} where {of}", (document,))
+    tx.known.queued.discard(document)
+    tx.do("delete from document where id = ?", (document,))
 
 
 def drop_index(tx: Tx, document: int) -> None:
@@ -284,8 +309,9 @@ def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:
 
 def enqueue(tx: Tx, document: int) -> None:
     """The document's words changed: its index rows are to be made again."""
-    tx.db.execute("insert or ignore into lexical_queue(document) values(?)", (document,))
-    tx.db.execute("insert or ignore into semantic_queue(document) values(?)", (document,))
+    if tx.known.queue(document):
+        tx.do("insert or ignore into lexical_queue(document) values(?)", (document,))
+        tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
 
 
 def _encoding(tx: Tx, document: int, number: int) -> int:
@@ -294,7 +320,7 @@ def _encoding(tx: Tx, document: int, number: int) -> int:
 
 
 def _set(tx: Tx, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
-    tx.db.execute(
+    tx.do(
         "update version set encoding = ?, body = ?, handle = null where document = ? and number = ?",
         (int(encoding), body, document, number),
     )

@@ -78,7 +78,7 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
         raise NotEmpty(path=paths.printable(name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
-    tx.known.forget_directory(node.id)
+    tx.known.forget_directories()
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
     return {"node": node.id}
@@ -138,11 +138,11 @@ def make(
         scope = tx.place(parts, names)
     elif kind is Kind.FILE:
         document = lineage.new_document(tx, made)
-        tx.db.execute("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
+        tx.do("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
     node = Node(
         made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
     )
-    tx.db.execute(
+    tx.do(
         "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires, owner)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (made, directory.id, name, int(kind), node.mode, uid, gid, tx.now, tx.now, scope, document, expires,
@@ -166,7 +166,7 @@ def orphan(tx: Tx, node: Node) -> None:
     """Detach a node from the tree; its bytes go now, or once no mount holds it open."""
     tx.events.append((ORPHANED, node.id, None, b""))
     if tx.orphans and node.kind is Kind.FILE:
-        tx.db.execute(
+        tx.do(
             "update node set parent = null, document = null, expires = null, owner = null, ctime = ? where id = ?",
             (tx.now, node.id),
         )
@@ -194,4 +194,4 @@ def refuse_fixed(tx: Tx, node: Node) -> None:
 def _path(tx: Tx, node: Node) -> bytes:
     if node.parent is None and node.id != ROOT:
         return b""
-    return paths.join(tx.parts(node.id))
+    return paths.join(tx.parts_of(node))

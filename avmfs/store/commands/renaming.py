@@ -22,7 +22,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
     here, source = namespace.entry(tx, parent, name)
-    there = tx.directory(new_parent)
+    there = here if new_parent == parent else tx.directory(new_parent)
     namespace.refuse_fixed(tx, source)
     target = namespace.occupant(tx, there, new_name)
     if target is not None and target.id == source.id:
@@ -76,7 +76,7 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
             raise NotEmpty(path=where)
         tx.db.execute("delete from node where id = ?", (target.id,))
         tx.events.append((ORPHANED, target.id, None, b""))
-        tx.known.forget_directory(target.id)
+        tx.known.forget_directories()
         tx.db.execute("delete from mark where subject = ?", (target.id,))
         return
     if source.kind is Kind.DIRECTORY:
@@ -100,29 +100,32 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
 
 
 def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
-    before = tx.parts(source.id)
+    before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
-    scope = tx.place(parts, _shared_at(tx, source, parts))
-    tx.db.execute(
-        "update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id)
-    )
+    said = _said(tx, source)
+    scope = tx.place(parts, _shared_at(said, parts))
+    tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
-        tx.known.forget_directory(source.id)
+        tx.known.forget_directories()
     if source.document is not None and replaced is None:
-        tx.db.execute(
+        tx.known.left(here.id, source.name)
+        tx.do(
             "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?",
             (here.id, source.name, tx.now, source.document),
         )
     _charge_whom_it_enters(tx, source, before, parts)
-    moved = tx.node(source.id)
+    moved = source._replace(parent=there.id, name=new_name, ctime=tx.now)
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
         tx.log("remove", source, old_path)
+    if source.kind is Kind.DIRECTORY:
         rescope(tx, moved, parts, continues=replaced is not None)
+    else:
+        _rescope_one(tx, moved, parts, said, replaced is not None)
+    if scope != source.scope:
         tx.log("create", tx.node(source.id), paths.join(parts))
     else:
-        rescope(tx, moved, parts)
         tx.log("rename", moved, paths.join(parts), other=old_path)
     tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
@@ -149,10 +152,10 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
 
 def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> None:
     parts = (*tx.parts(directory.id), name)
-    tx.place(parts, _shared_at(tx, node, parts))
+    tx.place(parts, _shared_at(_said(tx, node), parts))
     _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
-    tx.known.forget_directory(node.id)
+    tx.known.forget_directories()
     moved = tx.node(node.id)
     rescope(tx, moved, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
@@ -180,7 +183,7 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = F
     waiting = [(node, parts)]  # no recursion: trees are deeper than Python's stack
     while waiting:
         above, where = waiting.pop()
-        _rescope_one(tx, above, where, continues and above.id == node.id)
+        _rescope_one(tx, above, where, _said(tx, above), continues and above.id == node.id)
         if above.kind is Kind.DIRECTORY:
             children: list[Any] = tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall()
             for (child,) in children:
@@ -188,10 +191,10 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = F
                 waiting.append((below, (*where, below.name)))
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], continues: bool) -> None:
-    shared = _shared_at(tx, node, parts)
-    if node.document is not None and shared is None:
-        tx.db.execute("update document set shared = null where id = ? and shared is not null", (node.document,))
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, continues: bool) -> None:
+    shared = _shared_at(said, parts)
+    if said is not None and shared is None:
+        tx.db.execute("update document set shared = null where id = ?", (node.document,))
     scope = tx.scope_at(parts, shared)
     if scope != node.scope:
         if not tx.visible.writable(node.scope):
@@ -212,18 +215,23 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
     """An agent's own write counts as read by it, if it had read all before (SPEC 3, :delta)."""
-    tx.db.execute(
+    tx.do(
         "update mark set version = ?, seq = ? where agent = ? and subject = ? and version = ?",
         (number, seq, tx.who.name, document, before),
     )
 
 
-def _shared_at(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
-    """The ``:shared`` set that the node has at ``parts``: none in a private space."""
-    if node.document is None or paths.agent_space(parts) is not None:
+def _said(tx: Tx, node: Node) -> str | None:
+    """With whom the node's document is shared, as it is stored."""
+    if node.document is None:
         return None
-    names = tx.db.execute("select shared from document where id = ?", (node.document,)).get
-    return tuple(names.split(",")) if names else None
+    found: str | None = tx.db.execute("select shared from document where id = ?", (node.document,)).get
+    return found
+
+
+def _shared_at(said: str | None, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
+    """The ``:shared`` set that a node has at ``parts``: none in a private space."""
+    return tuple(said.split(",")) if said and paths.agent_space(parts) is None else None
 
 
 def _ancestry(tx: Tx, node: int) -> set[int]:

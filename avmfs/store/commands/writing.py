@@ -25,17 +25,17 @@ def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime:
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
     version. An orphan's bytes change without a version: nobody will read it again by name.
     """
-    found = tx.node(node)
+    found, newest = lineage.to_write(tx, node)
     tx.visible.require(found.scope)
-    return write(tx, found, handle, [_edit(item) for item in edits], mtime)
+    return write(tx, found, newest, handle, [_edit(item) for item in edits], mtime)
 
 
 @relaxed
 def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]:
     """O_APPEND: the bytes go to the end of file as it is now, whatever the writer believed. Adds "offset"."""
-    found = tx.node(node)
+    found, newest = lineage.to_write(tx, node)
     tx.visible.require(found.scope)
-    return {**write(tx, found, handle, [("w", found.size, data)]), "offset": found.size}
+    return {**write(tx, found, newest, handle, [("w", found.size, data)]), "offset": found.size}
 
 
 @command
@@ -69,7 +69,7 @@ def write_path(
         found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
     tx.visible.require(found.scope, where)
     edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
-    return {"node": found.id, "new": new, **write(tx, found, handle, edits)}
+    return {"node": found.id, "new": new, **write(tx, *lineage.to_write(tx, found.id), handle, edits)}
 
 
 @command
@@ -113,20 +113,20 @@ def remember_many(tx: Tx, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [remember(tx, **item) for item in items]
 
 
-def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int | None = None) -> dict[str, Any]:
-    """Apply edits to a file the asker may change; keep the version that they supersede."""
+def write(
+    tx: Tx, node: Node, last: lineage.Newest, handle: int | None, edits: list[Edit], mtime: int | None = None
+) -> dict[str, Any]:
+    """Apply edits to a file the asker may change; keep the version ``last`` that they supersede."""
     if node.kind is not Kind.FILE:
         raise IsDirectory()
-    if node.document is None:
-        inline = _inline(tx, node, lineage.extents(tx, node.id))
+    inline, document = last.inline, node.document
+    if document is None:
         after = _lay(tx, node, inline, edits)
         _stamp(tx, node, after, mtime)
         if after.size > node.size:  # or it would be room that nobody is charged for
             tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
-    document, last = node.document, lineage.newest(tx, node)
-    inline = _inline(tx, node, last.extents)
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
     if lineage.amendable(tx, document, last, handle):
         amend, before = lineage.amend_for(tx, document, last, inline, edits)
@@ -137,9 +137,9 @@ def write(tx: Tx, node: Node, handle: int | None, edits: list[Edit], mtime: int 
     if before is not None:
         lineage.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
     number = last.number if amend else last.number + 1
-    seq = tx.log("write", node, paths.join(tx.parts(node.id)), version=number)
+    seq = tx.log("write", node, paths.join(tx.parts_of(node)), version=number)
     if amend:
-        tx.db.execute(
+        tx.do(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
             (tx.now, after.size, seq, document, number),
         )
@@ -169,13 +169,9 @@ def _lay(tx: Tx, node: Node, inline: bytes | None, edits: list[Edit]) -> content
     return content.apply(tx.db, node.id, node.size, inline, edits)
 
 
-def _inline(tx: Tx, node: Node, extents: bool) -> bytes | None:
-    return None if extents else content.read(tx.db, node.id, node.size, False, 0, node.size)
-
-
 def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> None:
     at = tx.now if mtime is None else min(mtime, tx.now)
-    tx.db.execute(
+    tx.do(
         "update node set size = ?, extents = ?, mtime = ?, ctime = ? where id = ?",
         (after.size, int(after.extents), at, at, node.id),
     )

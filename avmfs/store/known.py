@@ -1,0 +1,198 @@
+"""What a writing connection remembers, so as not to ask the database again.
+
+Owns the scopes in memory, which readers keep too, and ``Known``. Called by ``transaction`` and the applier. Each of
+these is right as long as no other connection writes, and is forgotten otherwise and after a rollback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from avmfs import paths
+from avmfs.access import Area, Policy, Principal, Scope, Visible
+from avmfs.node import Node
+
+_DIRECTORIES = 50_000  # remembered ones
+_PRINCIPALS = 4096
+_QUEUED = 50_000
+_LEFT = 10_000
+# Of all that changes nodes, whatever command does it: a directory that is not what it was. Its times are not kept.
+_WATCH = """
+create temp trigger directory_changes
+  after update of parent, name, kind, mode, uid, gid, scope, document, expires on main.node when old.kind = 2
+  begin select avm_directory(old.id); end;
+create temp trigger directory_goes after delete on main.node when old.kind = 2
+  begin select avm_directory(old.id); end;
+"""
+
+
+class Scopes:
+    """The scope table in memory, and what each principal sees of it. One per connection."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Scope] = {}
+        self._by_spec: dict[str, int] = {}
+        self._visible: dict[Principal, Visible] = {}
+        self._highest = 0
+        self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
+
+    def load(self, db: apsw.Connection) -> None:
+        """Read the scopes interned since the last look."""
+        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
+            self._add(number, spec, Scope.parse(spec))
+
+    def _add(self, number: int, spec: str, scope: Scope) -> None:
+        self._by_id[number], self._by_spec[spec] = scope, number
+        self._highest = max(self._highest, number)
+
+    def forget(self) -> None:
+        """After a rollback: a scope interned in it is no longer there."""
+        self._by_id.clear()
+        self._by_spec.clear()
+        self._visible.clear()
+        self._highest = 0
+
+    def intern(self, db: apsw.Connection, scope: Scope) -> int:
+        spec = scope.spec
+        if spec not in self._by_spec:
+            self.load(db)
+        if spec not in self._by_spec:
+            db.execute("insert into scope(spec) values(?)", (spec,))
+            self.interned += 1
+            self._add(db.last_insert_rowid(), spec, scope)
+        return self._by_spec[spec]
+
+    def visible(self, db: apsw.Connection, who: Principal) -> Visible:
+        """What ``who`` may see, including scopes that other processes interned."""
+        if (db.execute("select max(id) from scope").get or 0) != self._highest:
+            self.load(db)
+        return self.visible_as_loaded(who)
+
+    @property
+    def highest(self) -> int:
+        """The newest scope in memory."""
+        return self._highest
+
+    def visible_as_loaded(self, who: Principal) -> Visible:
+        """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
+        seen = self._visible.get(who)
+        if seen is None or seen.highest != self._highest:
+            if len(self._visible) > _PRINCIPALS:
+                self._visible.clear()
+            seen = self._visible[who] = Visible(who, self._by_id)
+        return seen
+
+
+class Known:
+    """Scopes, the areas of API keys, directories and where they stand, what waits to be indexed, which names files have
+    left. The applier calls ``renew`` where others may have written, and ``forget`` after a rollback."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes()
+        self.areas: tuple[Area, ...] = ()
+        self.moved = False  # did this request change areas, or where a directory stands?
+        self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
+        self._places: dict[int, tuple[bytes, ...]] = {}  # of directories: the names from the root to each
+        self._directories: dict[int, Node] = {}
+        self._watching = False
+        self._placed: dict[tuple[str | None, tuple[str, ...] | None], int] = {}
+        self._placed_by: Policy | None = None
+        self._left: set[tuple[int, bytes]] = set()
+        self._left_since: int | None = None
+
+    def renew(self, db: apsw.Connection) -> None:
+        """Others may have written: start from what the database says."""
+        self._places.clear()
+        self._directories.clear()
+        self.queued.clear()
+        self._left_since = None
+        self.scopes.load(db)
+        self.read_areas(db)
+
+    def read_areas(self, db: apsw.Connection) -> None:
+        rows: list[Any] = db.execute("select id, path from area").fetchall()
+        self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
+
+    def doubt(self) -> None:
+        """A command was rolled back, and with it perhaps what was read after it had changed it."""
+        self._directories.clear()
+        self.queued.clear()
+
+    def forget(self) -> None:
+        """Rolled back: what was learnt in the transaction may not be so."""
+        self.doubt()
+        self._places.clear()
+        self._placed.clear()
+        self.scopes.forget()
+
+    def scope(
+        self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
+    ) -> int:
+        """The interned scope of a place. Without rules and areas whose space it is decides alone."""
+        if policy.rules or self.areas:
+            return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
+        if policy is not self._placed_by or len(self._placed) > _PRINCIPALS:
+            self._placed.clear()
+            self._placed_by = policy
+        place = paths.agent_space(parts), shared
+        if place not in self._placed:
+            self._placed[place] = self.scopes.intern(db, policy.scope(parts, shared))
+        return self._placed[place]
+
+    def queue(self, document: int) -> bool:
+        """Does the document have to be put into the queues? From now on it is in both."""
+        if document in self.queued:
+            return False
+        if len(self.queued) > _QUEUED:
+            self.queued.clear()
+        self.queued.add(document)
+        return True
+
+    def left(self, parent: int, name: bytes) -> None:
+        """A file leaves this name for another one."""
+        if len(self._left) > _LEFT:
+            self._left.clear()
+            self._left_since = None
+        self._left.add((parent, name))
+
+    def may_have_left(self, parent: int, name: bytes, now: int, within: int) -> bool:
+        """Could a file have left this name in the last ``within`` ns? True while that cannot be known."""
+        if self._left_since is None:
+            self._left_since = now
+        return (parent, name) in self._left or now - self._left_since <= within
+
+    def place(self, directory: int) -> tuple[bytes, ...] | None:
+        """The names from the root to a directory, None when it has to be asked."""
+        return self._places.get(directory)
+
+    def keep(self, directory: int, parts: tuple[bytes, ...]) -> None:
+        if len(self._places) > _DIRECTORIES:
+            self._places.clear()
+        self._places[directory] = parts
+
+    def forget_directories(self) -> None:
+        """One moves or goes, and with it all below."""
+        self.moved = True
+        self._places.clear()
+
+    def watch(self, db: apsw.Connection) -> None:
+        """From now on nodes of directories may be kept: their changes are heard of. Outside a transaction."""
+        db.create_scalar_function("avm_directory", self._changed, 1)
+        for _ in db.execute(_WATCH):
+            pass
+        self._watching = True
+
+    def _changed(self, *told: Any) -> None:
+        self._directories.pop(told[0], None)
+
+    def directory(self, node: int) -> Node | None:
+        """A directory, right but for its times; None when it has to be asked."""
+        return self._directories.get(node)
+
+    def keep_directory(self, node: Node) -> None:
+        if self._watching:
+            if len(self._directories) > _DIRECTORIES:
+                self._directories.clear()
+            self._directories[node.id] = node

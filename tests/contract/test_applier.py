@@ -1,0 +1,292 @@
+"""Transactions of several commands, and what the writing connection remembers between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Denied, Exists, Invalid, NotFound
+from avmfs.store import chance, database
+from avmfs.store.applier import Applier
+from avmfs.store.commands import lineage
+from avmfs.store.schema import MEMORY, PRIVATE
+from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import IndexRules
+
+ALICE = Principal("alice")
+
+
+def opened(path: Path, clock: Any = time.time_ns) -> Applier:
+    applier = Applier(path, Policy(), IndexRules(), orphans=True, clock=clock)
+    applier.alone(OPERATOR, "settle", {})
+    return applier
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    database.prepare(tmp_path / "avm.db")
+    return tmp_path / "avm.db"
+
+
+@pytest.fixture
+def applier(path: Path) -> Iterator[Applier]:
+    made = opened(path)
+    made.alone(ALICE, "enroll", {})
+    yield made
+    made.close()
+
+
+def create(name: str) -> dict[str, Any]:
+    return {"parent": MEMORY, "name": name.encode(), "mode": 0o644, "exclusive": True}
+
+
+def write(applier: Applier, name: str, data: bytes = b"words") -> dict[str, Any]:
+    found: dict[str, Any] = applier.alone(ALICE, "write_path", {"path": [b"memory", name.encode()], "data": data})
+    return found
+
+
+def one(applier: Applier, statement: str, *values: Any) -> Any:
+    return applier.db.execute(statement, values).get
+
+
+def document(applier: Applier, name: str) -> int:
+    return int(one(applier, "select document from node where parent = ? and name = ?", MEMORY, name.encode()))
+
+
+def refuse(reply: Any) -> None:
+    raise Invalid("after all")
+
+
+# Commands that fail ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_command_that_fails_takes_no_other_of_its_transaction_along(applier: Applier, place: int) -> None:
+    applier.begin()
+    for number in range(3):
+        if number == place:
+            with pytest.raises(Invalid):
+                applier.apply(ALICE, "create", create("never"), refuse)
+        else:
+            applier.apply(ALICE, "create", create(f"f{number}"))
+    applier.commit()
+    names = {bytes(name) for (name,) in applier.db.execute("select name from node where parent = ?", (MEMORY,))}
+    assert {b"f0", b"f1", b"f2", b"never"} & names == {b"f%d" % number for number in range(3) if number != place}
+    assert one(applier, "select count(*) from document") == 2
+    assert one(applier, "select count(*) from log where op = 'create'") == 2
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_refusal_is_counted_wherever_in_a_transaction_it_comes(applier: Applier, before: bool) -> None:
+    applier.begin()
+    if before:
+        applier.apply(ALICE, "create", create("before"))
+    with pytest.raises(Denied):
+        applier.apply(ALICE, "mkdir", {"parent": PRIVATE, "name": b"mine", "mode": 0o755})
+    applier.apply(ALICE, "create", create("after"))
+    applier.commit()
+    assert one(applier, "select sum(count) from refusal") == 1
+    assert one(applier, "select count(*) from node where name = ?", b"after") == 1
+
+
+def test_nothing_remembers_a_refused_change_to_where_a_directory_stands(applier: Applier) -> None:
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    inside = {**create("f"), "parent": made}
+    applier.alone(ALICE, "create", inside)
+    move = {"parent": MEMORY, "name": b"d", "new_parent": MEMORY, "new_name": b"e"}
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "rename", move, refuse)
+    applier.apply(ALICE, "create", {**inside, "name": b"g"})
+    applier.commit()
+    applier.alone(ALICE, "rename", move)
+    applier.alone(ALICE, "create", {**inside, "name": b"h"})
+    paths = [bytes(path) for (path,) in applier.db.execute("select path from log where op = 'create' order by seq")]
+    assert paths == [b"/memory/d/f", b"/memory/d/g", b"/memory/e/h"]
+
+
+# What is remembered ---------------------------------------------------------------------------------------------
+
+
+def test_a_document_is_queued_again_after_its_words_were_made(applier: Applier) -> None:
+    write(applier, "f")
+    found = document(applier, "f")
+    for _ in range(2):
+        assert one(applier, "select count(*) from lexical_queue where document = ?", found) == 1
+        applier.alone(ALICE, "drain_lexical", {})
+        assert one(applier, "select count(*) from lexical_queue") == 0
+        write(applier, "f", b"other words")
+        write(applier, "f", b"and more")
+
+
+def test_a_document_that_only_a_refused_command_has_queued_is_not(applier: Applier) -> None:
+    write(applier, "f")
+    applier.alone(ALICE, "drain_lexical", {})
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "write_path", {"path": [b"memory", b"f"], "data": b"no"}, refuse)
+    applier.commit()
+    assert one(applier, "select count(*) from lexical_queue") == 0
+    write(applier, "f", b"yes")
+    assert one(applier, "select document from lexical_queue") == document(applier, "f")
+
+
+def test_a_failed_transaction_leaves_nothing_queued(applier: Applier) -> None:
+    write(applier, "f")
+    applier.alone(ALICE, "drain_lexical", {})
+    applier.begin()
+    applier.apply(ALICE, "write_path", {"path": [b"memory", b"f"], "data": b"no"})
+    applier.rollback()
+    write(applier, "f", b"yes")
+    assert one(applier, "select document from lexical_queue") == document(applier, "f")
+
+
+def test_a_name_left_for_a_backup_is_known_to_the_next_writer(path: Path) -> None:
+    """What an editor renamed away just before the writer was killed is found by the one that replaces it."""
+    now = time.time_ns()
+    first = opened(path, lambda: now)
+    write(first, "note")
+    was = document(first, "note")
+    first.alone(ALICE, "rename", {"parent": MEMORY, "name": b"note", "new_parent": MEMORY, "new_name": b"note~"})
+    first.close()
+    second = opened(path, lambda: now + 5 * 10**9)
+    second.alone(ALICE, "create", create("note"))
+    assert document(second, "note") == was
+    second.close()
+
+
+def test_a_name_left_long_ago_is_a_new_document(path: Path) -> None:
+    times = [time.time_ns()]
+    applier = opened(path, lambda: times[0])
+    for wait_s, continues in ((11, False), (9, True)):
+        write(applier, "note")
+        was = document(applier, "note")
+        applier.alone(ALICE, "rename", {"parent": MEMORY, "name": b"note", "new_parent": MEMORY, "new_name": b"note~"})
+        times[0] += wait_s * 10**9
+        applier.alone(ALICE, "create", create("note"))
+        assert (document(applier, "note") == was) is continues
+        for name in (b"note", b"note~"):
+            applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name})
+    applier.close()
+
+
+def test_a_taken_handle_is_not_given_again(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "_handle", lambda length: "a" * length)
+    for number in range(3):
+        applier.alone(ALICE, "create", create(f"f{number}"))
+    handles = [handle for (handle,) in applier.db.execute("select handle from document order by length(handle)")]
+    assert handles == ["aaaa", "aaaaa", "aaaaaa"]
+
+
+def test_handles_are_of_all_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {letter for _ in range(500) for letter in lineage._handle(4)} == set("abcdefghijklmnopqrstuvwxyz234567")
+    monkeypatch.setattr(chance, "number", lambda bits: (1 << bits) - 1)
+    assert lineage._handle(6) == "777777"
+
+
+# What is left of a file -----------------------------------------------------------------------------------------
+
+
+def mentions(applier: Applier, number: int) -> dict[str, list[str]]:
+    """Columns in which the number stands, by table; but for the log, which keeps everything, and its cursors."""
+    found: dict[str, list[str]] = {}
+    for (table,) in applier.db.execute("select name from sqlite_schema where type = 'table'").fetchall():
+        if table in ("log", "passage_log", "vector_log") or table.startswith(("terms", "posting", "sqlite_")):
+            continue
+        for _, column, *_ in applier.db.execute(f"pragma table_info({table})").fetchall():
+            if one(applier, f"select 1 from {table} where {column} = ?", number):
+                found.setdefault(table, []).append(column)
+    return found
+
+
+def test_nothing_is_said_any_more_of_a_document_that_ended(applier: Applier) -> None:
+    other = write(applier, "other")["node"]
+    node = write(applier, "f", b"# First\n\nAbout gliders.\n" * 6000)["node"]  # large: versions are maps of blocks
+    applier.alone(ALICE, "append", {"node": node, "handle": None, "data": b"more"})
+    write(applier, "f", b"# Second\n\nAbout kites.\n" * 6000)
+    write(applier, "f", b"# Third\n\nAbout #kites again.\n")
+    found = document(applier, "f")
+    applier.alone(ALICE, "drain_lexical", {})
+    applier.db.execute("insert into tag(document, tag) values(?, 't')", (found,))
+    for source, target in ((found, document(applier, "other")), (document(applier, "other"), found)):
+        applier.db.execute("insert into link values(?, ?, 'related', 'alice', 0)", (source, target))
+    applier.db.execute("insert into veil values(?, 2, 1)", (found,))
+    applier.db.execute("insert into unindexed values(?, 'binary')", (found,))
+    applier.db.execute("insert into vector values(1, ?, 1, 'm', x'00')", (found,))
+    write(applier, "f", b"# Fourth\n")  # and waits in the queues
+    said = mentions(applier, found)
+    assert {"node", "document", "version", "tag", "link", "veil", "unindexed", "mark", "passage", "topic"} <= set(said)
+    assert {"lexical_queue", "semantic_queue", "vector"} <= set(said)
+    applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    assert mentions(applier, found) == {}
+    assert one(applier, "select count(*) from link") == 0
+    assert one(applier, "select count(*) from block") == 0
+    assert one(applier, "select name from node where id = ?", other) == b"other"
+
+
+def test_an_exclusive_creation_finds_what_another_command_of_the_transaction_made(applier: Applier) -> None:
+    applier.begin()
+    applier.apply(ALICE, "create", create("f"))
+    with pytest.raises(Exists):
+        applier.apply(ALICE, "create", create("f"))
+    applier.commit()
+    assert one(applier, "select count(*) from node where name = ?", b"f") == 1
+
+
+def test_a_directory_is_remembered_as_it_is_now(applier: Applier) -> None:
+    """What it is decides about every name made in it: its mode, its scope, its ttl, whether it is there at all."""
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    inside = {**create("f"), "parent": made}
+    applier.alone(ALICE, "create", inside)
+    by_path = {"path": [b"memory", b"d", b"g"], "data": b"x"}
+    applier.alone(ALICE, "set_attributes", {"node": made, "mode": 0o555})
+    with pytest.raises(Denied):
+        applier.alone(ALICE, "write_path", by_path)
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "set_attributes", {"node": made, "mode": 0o755}, refuse)
+    with pytest.raises(Denied):
+        applier.apply(ALICE, "write_path", by_path)
+    applier.commit()
+    applier.alone(ALICE, "set_attributes", {"node": made, "mode": 0o755})
+    applier.alone(ALICE, "write_path", by_path)
+    move = {"parent": MEMORY, "name": b"d", "new_parent": PRIVATE, "new_name": b"d"}
+    space = one(applier, "select id from node where parent = ? and name = ?", PRIVATE, b"alice")
+    applier.alone(ALICE, "rename", {**move, "new_parent": space})
+    with pytest.raises(NotFound):
+        applier.alone(Principal("bob"), "create", {**inside, "name": b"h"})
+    applier.alone(ALICE, "create", {**inside, "name": b"h"})
+    for name in (b"f", b"g", b"h"):
+        applier.alone(ALICE, "unlink", {"parent": made, "name": name})
+    applier.alone(ALICE, "rmdir", {"parent": space, "name": b"d"})
+    with pytest.raises(NotFound):
+        applier.alone(ALICE, "create", inside)
+
+
+def test_a_directory_that_was_never_made_is_not_remembered(applier: Applier) -> None:
+    """A command made it, and made a name in it, before it failed."""
+    applier.begin()
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "write_path", {"path": [b"memory", b"d", b"f"], "data": b"x"}, refuse)
+    assert applier._known._directories == {}
+    applier.apply(ALICE, "write_path", {"path": [b"memory", b"d", b"g"], "data": b"x"})
+    applier.commit()
+    names = {bytes(name) for (name,) in applier.db.execute("select name from node")}
+    assert {b"d", b"g"} <= names and b"f" not in names
+
+
+def test_the_ttl_of_a_remembered_directory_passes(path: Path) -> None:
+    times = [time.time_ns()]
+    applier = opened(path, lambda: times[0])
+    made = applier.alone(ALICE, "mkdir", {"parent": MEMORY, "name": b"d", "mode": 0o755})["node"]
+    applier.db.execute("update node set expires = ? where id = ?", (times[0] + 10**9, made))
+    applier.alone(ALICE, "create", {**create("f"), "parent": made})
+    times[0] += 2 * 10**9
+    with pytest.raises(NotFound):
+        applier.alone(ALICE, "create", {**create("g"), "parent": made})
+    applier.close()
