@@ -32,6 +32,8 @@ DIGITS: Final = 6
 _BLOCK: Final = 4096  # rows in one array: a partition grows without copying what it has
 _FIRST: Final = 64
 _PAD: Final = 64
+_HALF: Final = 32  # bits
+_LOWER: Final = 2**_HALF - 1
 
 Ids = NDArray[np.int64]
 
@@ -118,11 +120,18 @@ class _Partition:
 
     def rows(self, places: Ids) -> NDArray[np.float32]:
         """Those rows, padded with zeros to a whole number of _PAD."""
-        taken = np.zeros((-(-len(places) // _PAD) * _PAD, self._dimension), np.float32)
-        block = places // _BLOCK
-        for number in np.unique(block):
-            mine = np.flatnonzero(block == number)
-            taken[mine] = self._blocks[number][places[mine] % _BLOCK]
+        taken = np.empty((-(-len(places) // _PAD) * _PAD, self._dimension), np.float32)
+        taken[len(places) :] = 0
+        blocks = places // _BLOCK
+        order = np.argsort(blocks, kind="stable") if (blocks[1:] < blocks[:-1]).any() else None
+        ordered, inside = (blocks, places % _BLOCK) if order is None else (blocks[order], places[order] % _BLOCK)
+        edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(places)]
+        for start, stop in itertools.pairwise(edges) if len(places) else ():
+            block = self._blocks[ordered[start]]
+            if order is None:  # "clip" takes no copy on the way; no place is outside
+                np.take(block, inside[start:stop], axis=0, out=taken[start:stop], mode="clip")
+            else:
+                taken[order[start:stop]] = block[inside[start:stop]]
         return taken
 
     def distances(self, query: NDArray[np.uint64]) -> NDArray[np.uint16]:
@@ -140,7 +149,7 @@ class VectorTable:
         self.dimension = dimension
         self._words = -(-dimension // 64)
         self._partitions: dict[int, _Partition] = {}
-        self._places: dict[int, tuple[int, int]] = {}  # passage: (scope, place in its partition)
+        self._places: dict[int, int] = {}  # passage: its scope and, in the lower half, its place in the partition
 
     def __len__(self) -> int:
         return len(self._places)
@@ -183,18 +192,18 @@ class VectorTable:
         if partition is None:
             partition = self._partitions[scope] = _Partition(self.dimension, self._words)
         for at, passage in enumerate(ids.tolist(), partition.size):
-            self._places[passage] = scope, at
+            self._places[passage] = scope << _HALF | at
         partition.append(ids, matrix, self._signs(matrix))
 
     def remove(self, passage: int) -> None:
         found = self._places.pop(passage, None)
         if found is None:
             return
-        scope, at = found
+        scope, at = found >> _HALF, found & _LOWER
         partition = self._partitions[scope]
         moved = partition.remove(at)
         if moved is not None:
-            self._places[moved] = scope, at
+            self._places[moved] = found
         if not partition.size:
             del self._partitions[scope]
 
@@ -253,10 +262,11 @@ class VectorTable:
 
     def _drawn(self, scopes: frozenset[int], query: NDArray[np.float32], toward: Toward) -> NDArray[np.float32]:
         """Rocchio (1971), without the passages that do not fit."""
+        known = [self._places.get(passage, 0) for passage in np.unique(toward.passages).tolist()]
         rows = [
-            self._partitions[scope].rows(np.array([at]))[0]
-            for scope, at in map(self._places.get, np.unique(toward.passages).tolist(), itertools.repeat((0, 0)))
-            if scope in scopes
+            self._partitions[place >> _HALF].rows(np.array([place & _LOWER]))[0]
+            for place in known
+            if place >> _HALF in scopes
         ]
         if not rows:
             return query
@@ -266,18 +276,15 @@ class VectorTable:
 
     def _of(self, scopes: frozenset[int], query: NDArray[np.float32], passages: Ids) -> Nearest:
         """Cosines of those of ``passages`` that are visible."""
-        places: dict[int, tuple[list[int], list[int]]] = {}
-        for passage in np.unique(passages).tolist():
-            scope, at = self._places.get(passage, (0, 0))
-            if scope in scopes:
-                mine, ats = places.setdefault(scope, ([], []))
-                mine.append(passage)
-                ats.append(at)
+        asked = np.unique(passages)
+        places = np.fromiter(map(self._places.get, asked.tolist(), itertools.repeat(0)), np.int64, len(asked))
+        within = places >> _HALF
         ids: list[Ids] = [np.zeros(0, np.int64)]
         cosines: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
-        for scope, (mine, ats) in places.items():
-            ids.append(np.array(mine, np.int64))
-            cosines.append((self._partitions[scope].rows(np.array(ats, np.int64)) @ query)[: len(mine)])
+        for scope in scopes.intersection(np.unique(within).tolist()):
+            mine = within == scope
+            ids.append(asked[mine])
+            cosines.append((self._partitions[scope].rows(places[mine] & _LOWER) @ query)[: len(ids[-1])])
         return _sorted(np.concatenate(ids), _rounded(np.concatenate(cosines)))
 
     def _signs(self, matrix: NDArray[np.float32]) -> NDArray[np.uint64]:

@@ -24,7 +24,7 @@ ALICE = Principal("alice")
 NOTES = (
     "Coffee with Ann on Monday",
     "The release freeze starts Monday",
-    "The machine for coffee needs descaling, says its long manual",
+    "The machine for coffee needs descaling, its manual says",
 )
 Run = Callable[..., Any]
 
