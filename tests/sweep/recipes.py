@@ -92,6 +92,7 @@ GIVEN: Mapping[str, Sequence[Any]] = {
     "when": (1, 2, "2000-01-01", "not a time"),
     "permissions": ({"users": {"bob": {"capabilities": ["search_all", "sudo"]}}}, {"users": {}}),
     "view_range": ([1, 5],),
+    "weights": ({}, {"words": 5.0, "cosine": 0.0}, {"x": 1}),
     "config": (),
     "db": (),
 }
