@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -43,6 +44,25 @@ def frame(value: Any) -> bytes:
     """Length and body, ready to be sent."""
     body = pack(value)
     return _LENGTH.pack(len(body)) + body
+
+
+class Framer:
+    """Frames of one connection, from one thread at a time: a packer for each costs more than small values do."""
+
+    def __init__(self) -> None:
+        self._pack = self._new()
+
+    @staticmethod
+    def _new() -> Callable[[Any], bytes]:
+        packer: Callable[[Any], bytes] = msgpack.Packer(unicode_errors="surrogateescape").pack
+        return packer
+
+    def frame(self, value: Any) -> bytes:
+        """Like frame()."""
+        body = self._pack(value)
+        if len(body) > PIECE:  # it would keep the room
+            self._pack = self._new()
+        return _LENGTH.pack(len(body)) + body
 
 
 def send(sock: socket.socket, value: Any) -> None:

@@ -28,7 +28,7 @@ from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
 from avmfs.store.peek import CommitHeader, Remembered
-from avmfs.store.protocol import Changes, VectorModel
+from avmfs.store.protocol import Attendant, Changes, VectorModel
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import LocalScanner, Scanner
 from avmfs.store.schema import ROOT
@@ -106,7 +106,10 @@ class SqliteStore:
                 raise Stale()
             found = node_of(row)
             kept.add(moment, found)
-        if found.scope not in self._visible(kept, who):
+        visible = kept.last_visible  # by hand what _visible() does: this is asked several times for each request
+        if visible is None or visible.who is not who:
+            visible = self._visible(kept, who)
+        if found.scope not in visible.ids:
             raise Stale()
         return found
 
@@ -175,25 +178,30 @@ class SqliteStore:
         return self._visible(self._remembered(), who).writable(scope)
 
     def _visible(self, kept: Remembered, who: Principal) -> Visible:
+        last = kept.last_visible
+        if last is not None and last.who is who:
+            return last
         moment, found = kept.moment, kept.visible.get(who)
         if found is None:
             with self.reading(who) as reader:
                 found = reader.visible
-            kept.add_visible(moment, who, found)
+        elif found.who is not who:
+            return found  # an equal one's
+        kept.add_visible(moment, who, found)
         return found
 
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
-        if self._header is None:
+        header, kept = self._header, self._kept
+        if header is None:
             with self.connection():  # the first connection makes the WAL index
-                self._header = CommitHeader(self.path)
-        kept = self._kept
-        if self._header.read() != kept.header:
+                header = self._header = CommitHeader(self.path)
+        if header.read() != kept.header:
             with kept.lock:
-                header = self._header.read()
-                if header != kept.header:
-                    with self.connection() as (db, _):
-                        kept.catch_up(header, db)
+                now = header.read()
+                if now != kept.header:
+                    with Lone(self._connections) as db:
+                        kept.catch_up(now, db)
         return kept
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
@@ -293,6 +301,10 @@ class SqliteStore:
     def settle(self, kind: int, still: set[int]) -> None:
         if isinstance(self._submitter, WriterClient):
             self._submitter.settle(kind, still)
+
+    def attended(self, by: Attendant) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.attended(by)
 
     def capacity(self) -> os.statvfs_result:
         return os.statvfs(self.path.parent)
