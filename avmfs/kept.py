@@ -14,7 +14,6 @@ either.)
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
@@ -36,6 +35,7 @@ _RECORD = struct.Struct("=IHB")  # length of all, length of the key, what
 _ADD, _DROP = 1, 2
 _FIRST_SIZE = 1 << 20
 _WASTE = 4 << 20  # garbage that is not worth compacting
+_SMALL = 16 * 1024
 MOST = 1 << 30
 CROWDED = 256 << 20
 
@@ -53,9 +53,9 @@ class Rows:
 
     def take(self) -> int:
         """A row that nobody uses. It is free again unless `write` follows. Raises OverQuota when there is none."""
-        with contextlib.suppress(IndexError):
-            return self._free.pop()
         with self._mutex:
+            if self._free:
+                return self._free.pop()
             row = self._words[self._used_at]
             if row >= self._most:
                 raise OverQuota("too much is open at once")
@@ -67,6 +67,13 @@ class Rows:
         at = self._start + row * WIDTH
         _VALUES.pack_into(self._words, 8 * (at + 1), one, two, three, four)
         self._words[at] = state
+
+    def rewrite(self, row: int, column: int, values: Sequence[int], state: int) -> None:
+        """Columns from ``column`` on, each whole, and then the state."""
+        words, at = self._words, self._start + row * WIDTH
+        for i, value in enumerate(values, at + column):
+            words[i] = value
+        words[at] = state
 
     def set(self, row: int, column: int, value: int) -> None:
         self._words[self._start + row * WIDTH + column] = value
@@ -147,7 +154,9 @@ class Log:
         if self._end + size > self._size or self._end - self._start - self._live > _WASTE:
             self._make_room(size)
         start = at = self._end
-        for piece in (_RECORD.pack(size, len(key), what) + key, *pieces):
+        head = _RECORD.pack(size, len(key), what) + key
+        # One copy of small pieces costs less than storing each.
+        for piece in (b"".join((head, *pieces)),) if size < _SMALL else (head, *pieces):
             stop = at + len(piece)
             self._map[at:stop] = piece
             at = stop

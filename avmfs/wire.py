@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -50,6 +51,25 @@ def frame(value: Any) -> bytes:
 def framed(packed: bytes) -> bytes:
     """The frame of a value that is packed already."""
     return _LENGTH.pack(len(packed)) + packed
+
+
+class Framer:
+    """Frames of one connection, from one thread at a time: a packer for each costs more than small values do."""
+
+    def __init__(self) -> None:
+        self._pack = self._new()
+
+    @staticmethod
+    def _new() -> Callable[[Any], bytes]:
+        packer: Callable[[Any], bytes] = msgpack.Packer(unicode_errors="surrogateescape").pack
+        return packer
+
+    def frame(self, value: Any) -> bytes:
+        """Like frame()."""
+        body = self._pack(value)
+        if len(body) > PIECE:  # it would keep the room
+            self._pack = self._new()
+        return _LENGTH.pack(len(body)) + body
 
 
 def send(sock: socket.socket, value: Any) -> None:

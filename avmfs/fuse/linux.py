@@ -63,6 +63,8 @@ class LinuxMount:
         self._replies = Replies(tree, self._numbers, SeenNames(self._names))
         self._session = Session(descriptor, self._numbers.forget, self._once, continuity.settle, admitted)
         self._session.answers({Op.FORGET: self._numbers.forget_real})
+        tree.memory.store.attended(self._session)
+        tree.opened.aside = self._session.aside
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
         self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, box, held)
         self.handles = Handles(continuity)

@@ -36,7 +36,7 @@ class Names:
         session.serves({
             Op.SETATTR: self._setattr, Op.SYMLINK: self._symlink, Op.MKNOD: self._mknod, Op.MKDIR: self._mkdir,
             Op.UNLINK: self._unlink, Op.RMDIR: self._rmdir, Op.RENAME: self._rename, Op.RENAME2: self._rename,
-        }, blocking=True)  # fmt: skip
+        }, committing=True)  # fmt: skip
 
     # Looking -------------------------------------------------------------------------------------------
 
@@ -44,7 +44,6 @@ class Names:
         return self._replies.found(request.node, request.body.rstrip(b"\0"))
 
     def _getattr(self, request: Request) -> bytes:
-        self._session.must_not_wait_for(request.node, self._tree)
         return self._replies.attributes(request.node)
 
     def _setattr(self, request: Request) -> bytes:

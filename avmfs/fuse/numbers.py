@@ -17,19 +17,18 @@ from avmfs.errors import NotFound, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.resume import Continuity
-from avmfs.fuse.session import Request
+from avmfs.fuse.session import VIRTUAL, Request
 from avmfs.store.schema import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Place, Real
 from avmfs.vfs.tree import Tree
 
 _MOST_SETTLED = 200_000
-_VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
 _PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
 _FIXED = {number: name for name, number in _PLACES.items()}
 
 
 def is_real(node: int) -> bool:
-    return not node & _VIRTUAL and node not in _FIXED
+    return not node & VIRTUAL and node not in _FIXED
 
 
 class Numbers:
@@ -43,8 +42,8 @@ class Numbers:
         self._settled: set[int] = set()
         self._table = threading.Lock()
         for row, number, count, found in continuity.nodes():
-            self._virtual[_VIRTUAL | number] = (found, count, row)
-            self._keys[found] = _VIRTUAL | number
+            self._virtual[VIRTUAL | number] = (found, count, row)
+            self._keys[found] = VIRTUAL | number
 
     def settled(self, node: int) -> bool:
         """Does the kernel surely have this real node, so that no notice about it can be lost?"""
@@ -64,7 +63,7 @@ class Numbers:
         """What a number stands for: a store's node as it is now, or a virtual one."""
         if is_real(node):
             return self._tree.node(node)
-        if node & _VIRTUAL:
+        if node & VIRTUAL:
             with self._table:
                 return self._virtual[node][0]
         return self._fixed(node)
@@ -91,7 +90,7 @@ class Numbers:
             number = self._keys.get(found)
             if number is None:
                 row, plain = self._continuity.node_known(found)
-                number = self._keys[found] = _VIRTUAL | plain
+                number = self._keys[found] = VIRTUAL | plain
                 self._virtual[number] = (found, 0, row)
             address, count, row = self._virtual[number]
             self._virtual[number] = (address, count + 1, row)
@@ -100,7 +99,7 @@ class Numbers:
 
     def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """A quick answer to FORGET of a real node, which is not counted."""
-        if node & _VIRTUAL:
+        if node & VIRTUAL:
             return None
         self._settled.discard(node)
         return b""
@@ -115,13 +114,13 @@ class Numbers:
         with self._table:
             for node, lookups in gone:
                 self._settled.discard(node)
-                if node & _VIRTUAL and node in self._virtual:
+                if node & VIRTUAL and node in self._virtual:
                     found, count, row = self._virtual[node]
                     if count <= lookups:
                         del self._virtual[node]
                         if self._keys.get(found) == node:
                             del self._keys[found]
-                        self._continuity.node_forgotten(row, node & ~_VIRTUAL)
+                        self._continuity.node_forgotten(row, node & ~VIRTUAL)
                     else:
                         self._virtual[node] = (found, count - lookups, row)
                         self._continuity.node_counted(row, count - lookups)

@@ -1,7 +1,8 @@
 """Operations on open files: opening, reading, writing, closing.
 
-Owns what these requests mean, as calls of handles. What has to commit, to render or to wait for another's commit may
-block; all else is answered at once, in the thread that leads.
+Owns what these requests mean, as calls of handles. What is asked of a real file with nothing unusual about it is
+answered from the request where it lies, in the thread that leads (``Session.answer_from`` tells what happens while it
+commits); all else comes as a ``Request``, and runs where it may block if it has to.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.pages import Pages
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
-from avmfs.fuse.session import Later, Request, Session
+from avmfs.fuse.session import VIRTUAL, Later, Request, Session
+from avmfs.store.lanes import REQUEST
 from avmfs.vfs.address import Real
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import LockTable
@@ -24,6 +26,8 @@ from avmfs.vfs.nodes import VirtualHandle
 from avmfs.vfs.tree import Handle, Tree
 
 _BODY = p.IN_HEADER.size
+_DATA = _BODY + p.WRITE_IN.size
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
 _WRITES = os.O_ACCMODE | os.O_TRUNC
 
 
@@ -36,24 +40,26 @@ class OpenFiles:
     ) -> None:  # fmt: skip
         self._session, self._tree, self._numbers = session, tree, numbers
         self._replies, self._handles, self._pages, self._locks = replies, handles, pages, locks
+        self._once = tree.memory.store.once
         session.answers({
-            Op.OPEN: self._open_again, Op.READ: self._read_again, Op.FLUSH: self._flush_unwritten,
+            Op.OPEN: self._open_again, Op.READ: self._read_again, Op.WRITE: self._write_now, Op.FLUSH: self._flush_now,
             Op.RELEASE: self._release_unwritten,
         })  # fmt: skip
         session.serves({
             Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
             Op.RELEASE: self._release,
         })  # fmt: skip
-        session.serves({
-            Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate, Op.LSEEK: self._lseek,
-        }, blocking=True)  # fmt: skip
+        session.serves({Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate}, committing=True)
+        session.serves({Op.LSEEK: self._lseek}, blocking=True)
 
-    # From memory: a file that is only read ------------------------------------------------------------
+    # At once: a real file -----------------------------------------------------------------------------
 
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
-        (flags, _) = p.OPEN_IN.unpack_from(view, _BODY)
-        if flags & _WRITES or not self._numbers.settled(node):
+        flags, open_flags = p.OPEN_IN.unpack_from(view, _BODY)
+        if not self._numbers.settled(node):
             return None
+        if flags & _WRITES:
+            return None if node & VIRTUAL else self._open_to_write(unique, node, flags, open_flags)
         version = self._replies.known(node)
         if version is None:
             return None
@@ -72,13 +78,52 @@ class OpenFiles:
         data = handle.read(offset, length)
         return p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), 0, unique) + data
 
-    def _flush_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+    def _open_to_write(self, unique: int, node: int, flags: int, open_flags: int) -> bytes | None:
+        found = self._tree.node(node).node
+        if open_flags & p.OPEN_KILL_SUIDGID and found.mode & _SET_IDS:
+            return None
+        handle = self._tree.open_file(found, flags)
+        number = self._handles.keep(handle, unique)
+        return p.OPEN_REPLY.pack(
+            p.OPEN_REPLY.size, 0, unique, number, p.FOPEN_DIRECT_IO if handle.direct else 0, 0
+        )  # fmt: skip
+
+    def _write_now(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        fh, offset, length, write_flags, _, flags, _ = p.WRITE_IN.unpack_from(view, _BODY)
+        handle = self._handles.find(fh)
+        if (
+            type(handle) is not FileHandle or not handle.writable or flags & os.O_DSYNC
+            or write_flags & p.WRITE_KILL_SUIDGID or handle.near_spill(length)
+        ):  # fmt: skip
+            return None
+        data = bytes(view[_DATA : _DATA + length])
+        self._pages.wrote(node)
+        if flags & os.O_APPEND and not write_flags & p.WRITE_CACHE:
+            try:
+                with self._once(REQUEST, unique):
+                    handle.file.append(data, handle.id)
+            except AvmError as e:
+                return p.OUT_HEADER.pack(p.OUT_HEADER.size, -e.code, unique)
+        else:
+            handle.write_at(offset, data)
+        return p.WRITE_REPLY.pack(p.WRITE_REPLY.size, 0, unique, length, 0)
+
+    def _flush_now(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         fh, _, _, owner = p.FLUSH_IN.unpack_from(view, _BODY)
         handle = self._handles.find(fh)
-        if type(handle) is not FileHandle or handle.pending:
+        if type(handle) is not FileHandle:
             return None
         self._pages.heard(node, fh)
-        self._locks.forget(handle.file.node, owner, "range")
+        if handle.pending:
+            try:
+                if handle.file.edits:  # whose commit is work of its own
+                    handle.flush()
+                else:
+                    with self._once(REQUEST, unique):
+                        handle.flush()
+            except AvmError as e:
+                return p.OUT_HEADER.pack(p.OUT_HEADER.size, -e.code, unique)
+        self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _release_unwritten(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -99,7 +144,6 @@ class OpenFiles:
             return _opened(given, self._handles[given])
         found = self._numbers.address(request.node)
         if isinstance(found, Real):
-            self._session.must_not_wait_for(request.node, self._tree)
             if self._tree.injection is not None and not self._session.may_block():
                 raise Later  # it reads the whole file
             if self._replies.settle(request.node) and self._replies.caching:
@@ -133,7 +177,7 @@ class OpenFiles:
         return self._replies.made(found) + self._kept(handle, request)
 
     def _drop_set_ids(self, request: Request, mode: int) -> None:
-        if mode & (stat.S_ISUID | stat.S_ISGID):
+        if mode & _SET_IDS:
             if not self._session.may_block():
                 raise Later
             self._tree.drop_set_ids(request.node, request.caller)
@@ -146,7 +190,6 @@ class OpenFiles:
         handle = self._handles[fh]
         if isinstance(handle, VirtualHandle) and not self._session.may_block():
             raise Later  # reaching the end of a view may commit a mark
-        self._session.must_not_wait_for(request.node, self._tree)
         if not isinstance(handle, VirtualHandle) or handle.ended:
             return handle.read(offset, size)
         piece = handle.read(offset, size)
@@ -163,7 +206,6 @@ class OpenFiles:
             append or sync or isinstance(handle, VirtualHandle) or handle.near_spill(size)
         ):
             raise Later
-        self._session.must_not_wait_for(request.node, self._tree)
         self._pages.wrote(request.node)
         if write_flags & p.WRITE_KILL_SUIDGID and isinstance(handle, FileHandle):
             self._drop_set_ids(request, handle.file.now().mode)
@@ -186,7 +228,7 @@ class OpenFiles:
             raise Later
         handle.flush()
         if isinstance(handle, FileHandle):
-            self._locks.forget(handle.file.node, owner, "range")  # close(2) drops the process' fcntl locks
+            self._locks.forget(handle.file.node, owner, "range")
         elif handle.writable:
             self._handles.went_on(fh, handle)
         return b""

@@ -139,6 +139,7 @@ SETXATTR_IN = struct.Struct("=II")  # size flags; then the name, then the value
 ENTRY_REPLY = struct.Struct("=IiQ128s")
 ATTR_REPLY = struct.Struct("=IiQQII88s")
 OPEN_REPLY = struct.Struct("=IiQQIi")
+WRITE_REPLY = struct.Struct("=IiQII")
 
 NOTIFY_INVAL_INODE = 2
 NOTIFY_RESEND = 7  # every request that was read and not answered is sent again, before all others

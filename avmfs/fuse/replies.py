@@ -13,12 +13,14 @@ thread; what is remembered may come from any.
 
 from __future__ import annotations
 
+import itertools
 import threading
 
+from avmfs import paths
 from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
-from avmfs.fuse.numbers import Numbers
-from avmfs.node import Node
+from avmfs.fuse.numbers import Numbers, is_real
+from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
 from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Address, Real
@@ -30,6 +32,7 @@ UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) 
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
+_OLDEST = 8  # so much of them, an eighth, goes when there are more
 _NAME = p.IN_HEADER.size  # where the name of a LOOKUP begins
 _ATTR = p.ENTRY_OUT.size  # where the attributes of an entry begin
 
@@ -39,8 +42,12 @@ class Replies:
 
     def __init__(self, tree: Tree, numbers: Numbers, seen: SeenNames) -> None:
         self._tree = tree
+        self._store = tree.memory.store
+        self._edited = tree.opened.edited
         self._numbers = numbers
-        self._seen = seen
+        # The kernel is about to have a name, or its absence: whoever changes it has to tell. Before it is looked up or
+        # made; also while nothing may be cached, which may change before the reply leaves.
+        self.will_be_cached = seen.note
         self._valid = 0  # seconds that the kernel may keep names and attributes
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
@@ -50,11 +57,6 @@ class Replies:
     @property
     def caching(self) -> bool:
         return self._valid > 0
-
-    def will_be_cached(self, parent: int, name: bytes) -> None:
-        """The kernel is about to have this name, or its absence: whoever changes it has to tell. Before it is looked up
-        or made; also while nothing may be cached, which may change before the reply leaves."""
-        self._seen.note(parent, name)
 
     def switch(self, caching: bool) -> None:
         """From now on replies may be cached, or must not be."""
@@ -69,7 +71,7 @@ class Replies:
         # In this order: edits that are no longer there have been committed, which the state then tells.
         if self._edited(node):
             return None
-        if self._tree.memory.store.peek_state() != self._moment:
+        if self._store.peek_state() != self._moment:
             self._catch_up()
         return self._entries.get(node)
 
@@ -78,25 +80,56 @@ class Replies:
         key = (node, bytes(view[_NAME:size]))
         number = self._names.get(key)
         if number is None:
-            return None
+            return self._look(unique, node, key[1][:-1])
         self.will_be_cached(node, key[1][:-1])
-        entry = self.known(number) if number else None
-        if self._tree.memory.store.peek_state() != self._moment or self._names.get(key) != number:
-            return None  # it has changed, or may have
-        if not number:
-            return self._absence(unique)
+        # In this order: edits that are no longer there have been committed, which the state then tells.
+        edited = number and self._edited(number)
+        if self._store.peek_state() != self._moment:
+            self._catch_up()
+        entry = self._entries.get(number)
+        if edited or self._names.get(key) != number or (number and entry is None):  # it has changed, or may have
+            return self._look(unique, node, key[1][:-1])
         if entry is None:
-            return None
+            return self._absence(unique)
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a GETATTR."""
-        entry = self.known(node) if self._numbers.settled(node) else None
-        if entry is None:
+        if not self._numbers.settled(node):
             return None
+        entry = self.known(node)
+        if entry is None:
+            if not is_real(node) or self._edited(node):
+                return None
+            # What changes most is a directory, by a name that came or went. What goes wrong here does so once more.
+            moment, found = self._moment, self._tree.node(node)
+            if found.node.expires is not None:
+                return None
+            directory = found.node.kind is Kind.DIRECTORY  # which nobody edits
+            of = self._tree.attributer.of_node(found.node) if directory else self._tree.attributes_of(node)
+            entry = self._entry(moment, node, found, of)
         return p.ATTR_REPLY.pack(p.ATTR_REPLY.size, 0, unique, self._valid, 0, 0, entry[_ATTR:])
 
     # From the tree -------------------------------------------------------------------------------------
+
+    def _look(self, unique: int, directory: int, name: bytes) -> bytes | None:
+        """The whole reply to a LOOKUP of what is, if anything, a node of the store and nothing else."""
+        if directory == ROOT or not is_real(directory) or b":" in name or len(name) > paths.NAME_MAX:
+            return None
+        self.will_be_cached(directory, name)
+        moment = self._catch_up()
+        if self._tree.node(directory).node.kind is not Kind.DIRECTORY:
+            return None
+        child = self._tree.child(directory, name)
+        if child is None:
+            self._remember_name(moment, directory, name, 0)
+            return self._absence(unique)
+        found, attributes = child
+        number = found.node.id
+        if found.node.expires is None:
+            self._remember_name(moment, directory, name, number)
+        entry = self._entry(moment, number, found, attributes)
+        return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def found(self, parent: int, name: bytes) -> bytes:
         """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
@@ -149,12 +182,9 @@ class Replies:
                 self._entries.pop(number, None)  # it says that they may not
         return first
 
-    def _edited(self, node: int) -> bool:
-        return self._tree.opened.edited(node)
-
     def _catch_up(self) -> int:
         """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""
-        store = self._tree.memory.store
+        store = self._store
         moment = store.peek_state()
         if moment == self._moment:
             return moment
@@ -196,10 +226,12 @@ class Replies:
     def _takes(self, moment: int) -> bool:
         """May what was asked for since a moment be remembered? Only what the store's own memory took as well: it can
         tell when that changes. Nothing where urgent mail, of which it does not hear, changes a file's size."""
-        if self._tree.injection is not None or moment != self._moment or moment != self._tree.memory.store.peek_state():
+        if self._tree.injection is not None or moment != self._moment or moment != self._store.peek_state():
             return False
         if len(self._entries) + len(self._names) > _MOST:
-            self._forget(moment)
+            for kept in (self._entries, self._names):
+                for oldest in list(itertools.islice(kept, len(kept) // _OLDEST)):
+                    kept.pop(oldest)  # type: ignore[call-overload]
         return True
 
     def _absence(self, unique: int) -> bytes:

@@ -3,8 +3,14 @@
 Owns the device descriptor, the threads and the state of requests under way. One thread at a time *leads*: it reads
 requests and answers what cannot wait. When it comes to one that may block it lets another thread lead and goes on with
 that request itself, so no request is handed from thread to thread (leader and followers: Schmidt et al., POSA 2). A
-hundred parked readers of ``:inbox?wait=`` keep nobody waiting. Knows the protocol's envelope, not what requests mean:
-handlers are given by opcode.
+hundred parked readers of ``:inbox?wait=`` keep nobody waiting.
+
+A request that waits for the writer and nothing else is run by the leader, which goes on leading: it waits for the
+writer's answer and the next request at once (``answer_from``). Only when a request comes first does another thread
+lead, so that a lone client, who waits for the answer too, costs no change of threads. What takes longer than an answer
+(a writer that has gone, another thread's commit) is waited for where another leads (``aside``).
+
+Knows the protocol's envelope, not what requests mean: handlers are given by opcode.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -24,7 +31,6 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.fence import FENCED
 from avmfs.fuse.protocol import Op
 from avmfs.vfs.attributes import Caller
-from avmfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +38,7 @@ MAX_WRITE = 1 << 20
 _BUFFER = MAX_WRITE + 64 * 1024
 _MOST = 512  # threads; what may block beyond that waits for one of them
 _SPARE = 4  # threads that wait for their turn to lead
+_ANSWER_MS = 1000  # a writer that takes longer is waited for where another leads
 _WANTED = (
     p.Init.ASYNC_READ
     | p.Init.POSIX_LOCKS
@@ -47,11 +54,13 @@ _WANTED = (
     | p.Init.DIRECT_IO_ALLOW_MMAP
     | p.Init.HAS_RESEND
 )
+VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
 class Request(waiting.Call):
-    """One request of the kernel. ``answered`` guards against a second reply after an interrupt, which gives it up."""
+    """One request of the kernel. ``answered`` guards an ``abandonable`` one against a second reply after an interrupt,
+    which gives it up."""
 
     __slots__ = ("abandonable", "answered", "body", "gid", "node", "op", "uid", "unique")
 
@@ -76,7 +85,9 @@ class Later(Exception):
 
 Handler = Callable[[Request], bytes]
 Quick = Callable[[int, int, memoryview, int], bytes | None]
-"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler."""
+"""(unique, node, request with its header, its length) -> the whole reply; empty: none is due; None: ask the handler.
+One that submits something has to copy before what it needs of the request, whose place the next one takes, and to
+answer what goes wrong by itself."""
 
 _GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
@@ -99,8 +110,12 @@ class Session:
         self._handlers: dict[int, Handler] = {}
         self._quick: dict[int, Quick] = {}
         self._blocking: set[int] = set()
+        self._committing: set[int] = set()
         self._forget = forget
         self._turn = threading.Lock()  # to lead
+        self._leader = 0  # its thread
+        self._attends = False  # does the leader run what may wait for the writer?
+        self._polls: dict[int, select.poll] = {}  # by the descriptor of an answer: that and the device
         self._threads = self._followers = 0  # of these, and those of them that wait for their turn
         self._overflow: deque[Request] = deque()
         self._over = threading.Event()
@@ -114,12 +129,14 @@ class Session:
         self.minor = 0  # of the kernel's protocol, once it has greeted
         self.agreed = 0  # the Init flags that both sides have
 
-    def serves(self, handlers: Mapping[int, Handler], *, blocking: bool = False) -> None:
+    def serves(self, handlers: Mapping[int, Handler], *, blocking: bool = False, committing: bool = False) -> None:
         """Add handlers by opcode. ``blocking``: they always may block; another handler that finds it would have to
-        wait raises Later."""
+        wait raises Later. ``committing``: for a node of the store they wait for the writer at most."""
         self._handlers.update(handlers)
-        if blocking:
+        if blocking or committing:
             self._blocking.update(handlers)
+        if committing:
+            self._committing.update(handlers)
 
     def answers(self, quick: Mapping[int, Quick]) -> None:
         """Add by opcode what answers from memory, in the leading thread, before the handlers are asked."""
@@ -149,47 +166,49 @@ class Session:
         threading.Thread(target=self._work, name="request", daemon=True).start()
 
     def _work(self) -> None:
-        """Lead until a request may block, let another thread lead, run it; again."""
+        """Lead, until another thread does; see to what else waits; again."""
+        me = threading.get_ident()
         while True:
             self._turn.acquire()
             with self._mutex:
                 self._followers -= 1
-            request = None
+            self._leader = me
+            goes_on = False
             try:
-                if not self._over.is_set():
-                    request = self._lead()
+                goes_on = not self._over.is_set() and self._lead(me)
             except BaseException as e:
+                if self._leader != me:
+                    raise
                 self._failure = e
-            if request is None:
+            if not goes_on:
                 self._over.set()
+                self._leader = 0
                 self._turn.release()
                 return
-            self._turn.release()
-            while request is not None:
-                self._run(request)
+            while True:
                 with self._mutex:
-                    if self._overflow:
-                        request = self._overflow.popleft()
-                        continue
-                    request = None
-                    if self._followers >= _SPARE:
-                        self._threads -= 1
-                        return
-                    self._followers += 1
+                    if not self._overflow:
+                        if self._followers >= _SPARE:
+                            self._threads -= 1
+                            return
+                        self._followers += 1
+                        break
+                    request = self._overflow.popleft()
+                self._run(request)
 
-    def _can_stop_leading(self, request: Request) -> bool:
-        """Is there another thread to lead, so that this one may run the request? If not, whoever is done with one that
-        blocks takes this one next."""
+    def _step_down(self) -> bool:
+        """Let another thread lead, so that this one may wait for anything. False when there is none."""
         with self._mutex:
-            if self._followers == 0 and self._threads < _MOST:
-                self._add_thread()
             if self._followers == 0:
-                self._overflow.append(request)
-            return self._followers > 0
+                if self._threads >= _MOST:
+                    return False
+                self._add_thread()
+        self._leader, self._attends = 0, False
+        self._turn.release()
+        return True
 
-    def _lead(self) -> Request | None:
-        """Read and answer. Returns a request that may block, once another thread can lead; None when the mount is
-        gone."""
+    def _lead(self, me: int) -> bool:
+        """Read and answer. False when the mount is gone, True once another thread leads."""
         buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
         brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
         while True:
@@ -199,7 +218,7 @@ class Session:
                 if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                     continue  # ENOENT: the request was interrupted before it could be read
                 if e.errno == errno.ENODEV:
-                    return None
+                    return False
                 raise
             op, unique, node, uid = brief(buffer)
             if self._resent is not None and op not in _WITHOUT_REPLY:
@@ -216,12 +235,46 @@ class Session:
                     # It goes wrong once more below, where errors are answered.
                     if not isinstance(e, AvmError):
                         log.exception("quick answer to request %d on node %d failed", op, node)
+                    if self._leader != me:  # another request has come in its place
+                        code = e.code if isinstance(e, AvmError) else errno.EIO
+                        reply = p.OUT_HEADER.pack(p.OUT_HEADER.size, -code, unique)
             if reply:
                 self._send(reply)
             elif reply is None and (request := self._one(op, view, size)) is not None:
                 self._pending[request.unique] = request
-                if self._can_stop_leading(request):
-                    return request
+                if op in self._committing and not node & VIRTUAL:
+                    self._attends = True
+                    self._run(request)
+                elif self._step_down():
+                    self._run(request)
+                else:
+                    with self._mutex:
+                        self._overflow.append(request)  # whoever is done with one that blocks takes this one next
+            if self._leader != me:
+                return True
+            self._attends = False
+
+    # Waiting, in whichever thread --------------------------------------------------------------------------
+
+    def answer_from(self, descriptor: int) -> None:
+        """This thread is about to wait for what can be read there, which will not take long. If it leads, it goes on
+        leading until a request comes before the answer."""
+        if self._leader != threading.get_ident():
+            return
+        poll = self._polls.get(descriptor)
+        if poll is None:
+            poll = self._polls[descriptor] = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.register(self._fd, select.POLLIN)
+        for ready, _ in poll.poll(_ANSWER_MS):
+            if ready == descriptor:
+                return
+        self._step_down()
+
+    def aside(self) -> None:
+        """This thread is about to wait, for who knows how long. If it leads, another thread does from now on."""
+        if self._leader == threading.get_ident():
+            self._step_down()
 
     def _count_resent(self, unique: int, resent: set[int]) -> None:
         """Requests sent again come before all others."""
@@ -279,19 +332,15 @@ class Session:
             self._pending.pop(request.unique, None)
 
     def may_block(self) -> bool:
-        """Does another thread lead, so that this one may wait?"""
-        return getattr(waiting.working, "call", None) is not None
-
-    def must_not_wait_for(self, node: int, tree: Tree) -> None:
-        """A commit of this file may be under way: whoever must wait for it does not lead. Raises Later."""
-        if not self.may_block() and tree.contended(node):
-            raise Later
+        """May this thread wait, because another one leads, or for the writer alone?"""
+        return self._attends or self._leader != threading.get_ident()
 
     def _reply(self, request: Request, error: int, body: bytes = b"") -> None:
-        with self._mutex:
-            if request.answered:
-                return
-            request.answered = True
+        if request.abandonable:
+            with self._mutex:
+                if request.answered:
+                    return
+                request.answered = True
         self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
 
     def _send(self, reply: bytes) -> None:

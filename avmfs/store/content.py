@@ -32,9 +32,14 @@ def size_after(size: int, edits: Iterable[Edit]) -> int:
     """The size that a file of ``size`` bytes has after the edits. Raises TooBig past SIZE_LIMIT."""
     for edit in edits:
         size = edit[1] if edit[0] == "t" else max(size, edit[1] + len(edit[2]))
-        if size > SIZE_LIMIT:
-            raise TooBig(f"a file may have {SIZE_LIMIT} bytes")
+        check_size(size)
     return size
+
+
+def check_size(size: int) -> None:
+    """Raises TooBig past SIZE_LIMIT."""
+    if size > SIZE_LIMIT:
+        raise TooBig(f"a file may have {SIZE_LIMIT} bytes")
 
 
 def only_appends(size: int, edits: Iterable[Edit]) -> bool:

@@ -8,18 +8,18 @@ work it belongs to is done. Called by ``submit`` alone.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final, Protocol
 
 from avmfs.kept import Rows
 
 REQUEST, COMMIT = 1, 2  # kinds of work: a request of the kernel, by its number; a file's uncommitted edits, by its node
 _IDLE, _BUSY = 1, 2  # a row's state; then: client (2 words), number, kind of work, its key, which submission of it
-_NUMBER, _KIND, _KEY, _COUNT = 3, 4, 5, 6
+_NUMBER = 3
 _REPEATABLE: Final = frozenset(("enroll", "drain_lexical", "hold", "sync"))
 """Commands that may be applied again, and that work may leave out when it runs anew."""
 
@@ -39,11 +39,31 @@ class _Kept:
 
 
 class _Work:
-    __slots__ = ("count", "key", "kind", "lanes")
+    """A block, in one thread, that submissions belong to."""
 
-    def __init__(self, kind: int, key: int) -> None:
+    __slots__ = ("_lanes", "_outer", "count", "key", "kind", "used")
+
+    def __init__(self, lanes: Lanes, kind: int, key: int) -> None:
+        self._lanes = lanes
         self.kind, self.key, self.count = kind, key, 0
-        self.lanes: list[_Kept] = []
+        self.used: list[_Kept] = []
+
+    def __enter__(self) -> None:
+        current = self._lanes.current
+        self._outer: _Work | None = current.work
+        current.work = self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lanes.current.work = self._outer
+        self._lanes.done(self)
+
+
+class _Current(threading.local):
+    """What this thread works at."""
+
+    work: _Work | None = None
 
 
 class Lanes:
@@ -54,7 +74,7 @@ class Lanes:
         self._make = make
         self._idle: deque[_Kept] = deque()
         self._left: dict[tuple[int, int], list[_Kept]] = {}  # of work that was under way, in order of its submissions
-        self._current = threading.local()
+        self.current = _Current()
         counted: list[tuple[int, int, int, _Kept]] = []
         for row, (state, high, low, number, kind, key, count, _) in rows.used():
             kept = _Kept(make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number), row, number)
@@ -67,18 +87,18 @@ class Lanes:
 
     def counts(self, command: str) -> bool:
         """Is this thread inside `once`, and has the command to be applied once?"""
-        return getattr(self._current, "work", None) is not None and command not in _REPEATABLE
+        return self.current.work is not None and command not in _REPEATABLE
 
-    @contextlib.contextmanager
-    def once(self, kind: int, key: int) -> Iterator[None]:
+    def once(self, kind: int, key: int) -> _Work:
         """The block is the work that its submissions belong to."""
-        outer = getattr(self._current, "work", None)
-        work = self._current.work = _Work(kind, key)
-        try:
-            yield
-        finally:
-            self._current.work = outer
-            for kept in [*work.lanes, *self._left.pop((kind, key), ())]:
+        return _Work(self, kind, key)
+
+    def done(self, work: _Work) -> None:
+        """Its block has ended."""
+        for kept in work.used:
+            self._rest(kept)
+        if self._left:
+            for kept in self._left.pop((work.kind, work.key), ()):
                 self._rest(kept)
 
     def left(self, kind: int, key: int) -> bool:
@@ -92,18 +112,20 @@ class Lanes:
                 self._rest(kept)
 
     def call(self, request: list[Any]) -> Any:
-        work: _Work = self._current.work
-        left = self._left.get((work.kind, work.key))
+        work = self.current.work
+        assert work is not None, "inside `once`"
+        left = self._left.get((work.kind, work.key)) if self._left else None
         if left:
             kept = left.pop(0)  # sent before, perhaps
         else:
-            kept = self._idle.pop() if self._idle else self._new()
+            try:
+                kept = self._idle.pop()
+            except IndexError:
+                kept = self._new()
             kept.number += 1
-            self._rows.set(kept.row, _NUMBER, kept.number)
-            for column, value in ((_KIND, work.kind), (_KEY, work.key), (_COUNT, work.count), (0, _BUSY)):
-                self._rows.set(kept.row, column, value)
+            self._rows.rewrite(kept.row, _NUMBER, (kept.number, work.kind, work.key, work.count), _BUSY)
         work.count += 1
-        work.lanes.append(kept)
+        work.used.append(kept)
         return kept.lane.call(request, kept.number)
 
     def close(self) -> None:

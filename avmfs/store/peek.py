@@ -3,8 +3,8 @@
 Owns a memory that is right by construction: it is bound to the header of the WAL index, 48 bytes that SQLite itself
 changes with every commit of any process (wal.c, WalIndexHdr) and that every connection has mapped. As long as they
 are the same, nothing in the database has changed. When they differ, the log tells what has: the nodes it names are
-read anew, and so are the directories where a name came or went. Where that may not be all (a directory that moved takes
-what is below it along, rules change scopes, too much happened), everything is forgotten.
+read anew, with the same statement, and the directories where a name came or went are forgotten. Where that may not be
+all (a directory that moved takes what is below it along, rules change scopes, too much happened), everything is.
 
 What the log does not tell must not be remembered: unlinked files, whose bytes change without a row.
 
@@ -20,11 +20,13 @@ Threads: catching up and adding happen under one lock, and what was read before 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import mmap
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,26 +41,24 @@ from avmfs.store.transaction import NODE, node_of
 HEADER: Final = 48
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
+_OLDEST: Final = 8  # so much of it, an eighth, goes when there are more
 _ROWS: Final = 256  # of the log: more than that since the last look, and everything is forgotten
 _MOMENTS: Final = 64  # that ``changes`` can still tell of
-_STAMPS: Final = (
-    "select (select max(seq) from log), (select max(id) from scope), (select value from setting where key = 'policy')"
+_FIRST: Final = "select (select max(seq) from log), (select max(id) from scope)"
+_NODE: Final = ", ".join(f"node.{column}" for column in NODE.split(", "))
+# One statement is a snapshot by itself. Reading pages anew after each commit is what costs: no table without need.
+_NEWS: Final = (
+    f"select log.seq, log.scope, log.op, log.node, {_NODE} from log left join node on node.id = log.node"
+    f" where log.seq > ? order by log.seq limit {_ROWS + 1}"
 )
-_LOG: Final = f"select op, node from log where seq > ? and scope <> {NOBODYS} order by seq limit {_ROWS + 1}"
-_NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
+_RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
 
 _ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
 _DIRECTORY_NAMES: Final = frozenset(("mkdir", "rmdir"))
-_NAMES: Final = _DIRECTORY_NAMES | {"create", "remove", "rename"}
+_MOVES: Final = frozenset(("create", "remove", "rename"))
+_NAMES: Final = _DIRECTORY_NAMES | _MOVES
+_TOLD: Final = _ONE_NODE | _NAMES
 _NOTHING: Final = frozenset(("tell",))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stamps:
-    """Of one snapshot: the newest log row; the newest scope and the digest of the rules, which say who sees what."""
-
-    seq: int
-    sees: tuple[Any, Any]
 
 
 class Remembered:
@@ -71,11 +71,13 @@ class Remembered:
         self.children: dict[tuple[int, bytes], int] = {}  # 0: no such name
         self.subdirectories: dict[tuple[Principal, int], int] = {}
         self.visible: dict[Principal, Visible] = {}
+        self.last_visible: Visible | None = None  # of them: mostly one principal asks
         self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
         self._body_bytes = 0
         self._directories: set[int] = set()
-        self._stamps: _Stamps | None = None
-        self._changes: deque[tuple[int, Changes | None]] = deque(maxlen=_MOMENTS)
+        self._seq = -1  # the newest log row of the snapshot
+        self._scope = 0  # the newest scope that ``visible`` surely knows
+        self._changes: deque[Changes | None] = deque(maxlen=_MOMENTS)  # of the newest moments, this one's last
         self.lock = threading.RLock()
 
     # Asking --------------------------------------------------------------------------------------------
@@ -91,13 +93,16 @@ class Remembered:
     def changes(self, since: int) -> Changes | None:
         """What has changed since a moment; None: anything may have."""
         with self.lock:
-            if since == self.moment:
+            steps = self.moment - since  # each has left an entry
+            if steps == 1 and self._changes:
+                return self._changes[-1]
+            if not steps:
                 return Changes(frozenset(), frozenset())
-            newer = [changes for moment, changes in self._changes if moment > since]
-            if len(newer) != self.moment - since:
+            if steps > len(self._changes):
                 return None
+            newer = list(itertools.islice(self._changes, len(self._changes) - steps, None))
         known = [changes for changes in newer if changes is not None]
-        if len(known) < len(newer):
+        if len(known) < steps:
             return None
         return Changes(
             frozenset().union(*(each.nodes for each in known)), frozenset().union(*(each.names for each in known))
@@ -125,7 +130,7 @@ class Remembered:
     def add_visible(self, moment: int, who: Principal, visible: Visible) -> None:
         with self.lock:
             if moment == self.moment:
-                self.visible[who] = visible
+                self.visible[who] = self.last_visible = visible
 
     def add_body(self, moment: int, node: int, data: bytes) -> None:
         """A small file's bytes; the oldest go when there are too many. Only of a node that is remembered."""
@@ -140,55 +145,78 @@ class Remembered:
     # Catching up ---------------------------------------------------------------------------------------
 
     def catch_up(self, header: bytes, db: apsw.Connection) -> None:
-        """Let what is remembered be as it is under this header, which was read before the snapshot of ``db`` began."""
+        """Let what is remembered be as it is under this header, which was read before ``db`` is asked."""
         with self.lock:
-            row: Any = db.execute(_STAMPS).fetchone()
-            stamps, before = _Stamps(row[0] or 0, (row[1], row[2])), self._stamps
-            if before is None or before.sees != stamps.sees:
+            rows: list[Any] = [] if self._seq < 0 else db.execute(_NEWS, (self._seq,)).fetchall()
+            if self._seq < 0 or len(rows) > _ROWS:
+                newest: Any = db.execute(_FIRST).fetchone()
+                self._seq, self._scope = newest[0] or 0, newest[1] or 0
                 self._forget()
-            elif before.seq != stamps.seq:
-                rows: list[Any] = db.execute(_LOG, (before.seq,)).fetchall()
-                changes = self._reread(db, rows) if len(rows) <= _ROWS else None
+            elif rows:
+                self._seq = rows[-1][0]
+                changes = self._reread(rows)
                 if changes is None:
                     self._forget()
-                elif rows:  # none: there are new ones for the audit alone
+                elif changes.nodes:  # else there are new ones for the audit or an inbox alone
                     self._moved_on(changes)
-            self.header, self._stamps = header, stamps
+            self.header = header
 
-    def _reread(self, db: apsw.Connection, rows: list[Any]) -> Changes | None:
+    def _reread(self, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
         ops: dict[int, list[str]] = {}
-        for op, node in rows:
-            if op not in _NOTHING:
-                ops.setdefault(node, []).append(op)
         found: dict[int, Node | None] = {}
-        for number, done in ops.items():
-            if not set(done) <= _ONE_NODE | _NAMES:
+        for row in rows:
+            op, number = row[2], row[3]
+            if row[1] == NOBODYS:
+                if op == _RULES:
+                    return None
+                continue
+            if op in _NOTHING:
+                continue
+            if op not in _TOLD:
                 return None
-            row = db.execute(_NODE_BY_ID, (number,)).fetchone()
-            node = found[number] = None if row is None else node_of(row)
-            moved = not {"create", "remove", "rename"}.isdisjoint(done)
-            if moved and (node is None or node.kind is Kind.DIRECTORY):
+            if number in ops:
+                ops[number].append(op)
+                node = found[number]
+            else:
+                ops[number] = [op]
+                node = found[number] = None if row[4] is None else node_of(row[4:])
+                if node is not None and node.scope > self._scope:
+                    self._scope = node.scope
+                    return None  # who may see it is not known
+            if op in _MOVES and (node is None or node.kind is Kind.DIRECTORY):
                 return None  # with all that is below it
         nodes, names = set(ops), set()
+        others: set[int] = set()
         for number, done in ops.items():
-            nodes |= self._touched(number, done, found[number])
+            node, before = found[number], self.nodes.get(number)
+            if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
+                self._drop_body(number)
+                self.nodes[number] = node
+                continue
+            others |= self._touched(number, done, node)
             if not _DIRECTORY_NAMES.isdisjoint(done):
                 self.subdirectories.clear()
-        for number in nodes:
-            gone = self._drop(number)
-            if gone is not None and number in found and gone.parent is not None:
-                names.add((gone.parent, gone.name))
-        for number, node in found.items():
-            if node is None or node.parent is None:
-                continue
+            names |= self._taken_up(number, node, nodes)
+        for number in others - ops.keys():
+            self._drop(number)
+        return Changes(frozenset(nodes | others), frozenset(names))
+
+    def _taken_up(self, number: int, node: Node | None, nodes: set[int]) -> set[tuple[int, bytes]]:
+        """A node whose name, or who may see it, has changed: the names that stand for something else now. ``nodes``
+        gets another one whose name it has taken."""
+        names = set()
+        gone = self._drop(number)
+        if gone is not None and gone.parent is not None:
+            names.add((gone.parent, gone.name))
+        if node is not None and node.parent is not None:
             names.add((node.parent, node.name))
             before = self.children.get((node.parent, node.name))
             if before and before != number:  # replaced: the log does not name it
                 self._drop(before)
                 nodes.add(before)
             self._keep(node)
-        return Changes(frozenset(nodes), frozenset(names))
+        return names
 
     def _touched(self, number: int, done: list[str], node: Node | None) -> set[int]:
         """The directories in which this node's name came or went: their times have changed. All, where that is not
@@ -206,12 +234,13 @@ class Remembered:
     def _forget(self) -> None:
         for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies, self._directories):
             kept.clear()
+        self.last_visible = None
         self._body_bytes = 0
         self._moved_on(None)
 
     def _moved_on(self, changes: Changes | None) -> None:
         self.moment += 1
-        self._changes.append((self.moment, changes))
+        self._changes.append(changes)
 
     def _keep(self, node: Node) -> None:
         self.nodes[node.id] = node
@@ -229,11 +258,29 @@ class Remembered:
         self._body_bytes -= len(self.bodies.pop(number, b""))
 
     def _takes(self, moment: int) -> bool:
-        """May something that was read since this moment be added? Of too much, all is forgotten: others could not be
-        told what has changed of something that is not known here any more."""
-        if moment == self.moment and len(self.nodes) + len(self.children) > _MOST:
-            self._forget()
-        return moment == self.moment
+        """May something that was read since this moment be added? Of too much, the oldest is forgotten; others are told
+        that it has changed, since they could not be told any more when it does."""
+        if moment != self.moment:
+            return False
+        if len(self.nodes) + len(self.children) > _MOST:
+            nodes = list(itertools.islice(self.nodes, len(self.nodes) // _OLDEST))
+            names = list(itertools.islice(self.children, len(self.children) // _OLDEST))
+            for number in nodes:
+                self._drop(number)
+            for name in names:
+                del self.children[name]
+            for known in [known for known in self.subdirectories if known[1] not in self._directories]:
+                del self.subdirectories[known]
+            self._moved_on(Changes(frozenset(nodes), frozenset(names)))
+        return True
+
+
+def _same_place(one: Node, other: Node) -> bool:
+    """May the same see both, for as long, and by the same name?"""
+    return (
+        one.parent == other.parent and one.name == other.name and one.scope == other.scope
+        and one.expires == other.expires
+    )  # fmt: skip
 
 
 class CommitHeader:
@@ -242,7 +289,7 @@ class CommitHeader:
     def __init__(self, database: Path) -> None:
         # Never closed: see the module.
         descriptor = os.open(f"{os.fspath(database)}-shm", os.O_RDONLY | os.O_CLOEXEC)
-        self._map = mmap.mmap(descriptor, 2 * HEADER, prot=mmap.PROT_READ)
-
-    def read(self) -> bytes:
-        return self._map[:HEADER]
+        mapped = mmap.mmap(descriptor, 2 * HEADER, prot=mmap.PROT_READ)
+        whole: Callable[[slice], bytes] = mapped.__getitem__
+        # Called several times for each request: a function in C takes a third of the time.
+        self.read = functools.partial(whole, slice(0, HEADER))

@@ -137,6 +137,19 @@ class Reader(Protocol):
     def agents(self) -> list[str]: ...
 
 
+class Attendant(Protocol):
+    """Somebody whose threads submit, and have others waiting for them."""
+
+    def answer_from(self, descriptor: int) -> None:
+        """This thread is about to wait for what can be read there, which will not take long. Returns when something
+        can be read, or when this thread may wait."""
+        ...
+
+    def aside(self) -> None:
+        """This thread is about to wait, for who knows how long."""
+        ...
+
+
 class Store(Protocol):
     """One store, from one process."""
 
@@ -238,6 +251,10 @@ class Store(Protocol):
 
     def settle(self, kind: int, still: set[int]) -> None:
         """Of the predecessor's work of this kind only ``still`` will be run again."""
+        ...
+
+    def attended(self, by: Attendant) -> None:
+        """From now on tell of waiting, in the thread that submits, before it waits."""
         ...
 
     def capacity(self) -> os.statvfs_result:

@@ -28,7 +28,7 @@ from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
 from avmfs.store.peek import CommitHeader, Remembered
-from avmfs.store.protocol import Changes, Counts, VectorModel
+from avmfs.store.protocol import Attendant, Changes, Counts, VectorModel
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import LocalScanner, Scanner
 from avmfs.store.schema import ROOT
@@ -108,7 +108,10 @@ class SqliteStore:
                 raise Stale()
             found = node_of(row)
             kept.add(moment, found)
-        if found.scope not in self._visible(kept, who):
+        visible = kept.last_visible  # by hand what _visible() does: this is asked several times for each request
+        if visible is None or visible.who is not who:
+            visible = self._visible(kept, who)
+        if found.scope not in visible.ids:
             raise Stale()
         return found
 
@@ -191,21 +194,26 @@ class SqliteStore:
         return self._visible(self._remembered(), who).writable(scope)
 
     def _visible(self, kept: Remembered, who: Principal) -> Visible:
+        last = kept.last_visible
+        if last is not None and last.who is who:
+            return last
         moment, found = kept.moment, kept.visible.get(who)
         if found is None:
             with self.reading(who) as reader:
                 found = reader.visible
-            kept.add_visible(moment, who, found)
+        elif found.who is not who:
+            return found  # an equal one's
+        kept.add_visible(moment, who, found)
         return found
 
     def _remembered(self) -> Remembered:
         """What is known under the header as it is now."""
-        commits, kept = self._commit_header(), self._kept
+        commits, kept = self._header or self._commit_header(), self._kept
         if commits.read() != kept.header:
             with kept.lock:
                 header = commits.read()
                 if header != kept.header:
-                    with self.connection() as (db, _):
+                    with Lone(self._connections) as db:
                         kept.catch_up(header, db)
         return kept
 
@@ -312,6 +320,10 @@ class SqliteStore:
     def settle(self, kind: int, still: set[int]) -> None:
         if isinstance(self._submitter, WriterClient):
             self._submitter.settle(kind, still)
+
+    def attended(self, by: Attendant) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.attended(by)
 
     def capacity(self) -> os.statvfs_result:
         return os.statvfs(self.path.parent)

@@ -26,9 +26,12 @@ from avmfs.store.applier import Applier
 from avmfs.store.lanes import Lanes
 from avmfs.store.lock import StoreLock
 from avmfs.store.peers import REQUEST_LIMIT
+from avmfs.store.protocol import Attendant
 from avmfs.store.transaction import IndexRules
 
 OPERATOR = Principal("avmfs", operator=True, route="daemon")
+_SLACK_S = 0.5  # of a limit, not worth setting it anew
+_AT_ONCE = 64 * 1024  # bytes of a request that the writer's socket surely takes without waiting
 
 
 class Submitter(Protocol):
@@ -36,18 +39,40 @@ class Submitter(Protocol):
     def close(self) -> None: ...
 
 
+class _NoHurry:
+    """Nobody waits for the threads that submit."""
+
+    def answer_from(self, descriptor: int) -> None:
+        return
+
+    def aside(self) -> None:
+        return
+
+
+class Waiting:
+    """Whom the lanes of a client tell that they are about to wait."""
+
+    __slots__ = ("by",)
+
+    def __init__(self) -> None:
+        self.by: Attendant = _NoHurry()
+
+
 class Lane:
     """One connection to the writer, one request at a time. Reconnects and resends; the writer applies once."""
 
     def __init__(
-        self, address: Path, agent: str, proof: bytes, patience_s: float, origin: bytes, client: bytes, number: int = 0
-    ) -> None:
+        self, address: Path, agent: str, proof: bytes, patience_s: float, origin: bytes, client: bytes, number: int = 0,
+        waiting: Waiting | None = None,
+    ) -> None:  # fmt: skip
+        self._waiting = Waiting() if waiting is None else waiting
         self._address = address
         self._greeting = {
             "v": wire.PROTOCOL, "client": client, "agent": agent, "proof": proof, "origin": origin,
         }  # fmt: skip
         self._patience = patience_s
         self._number = number
+        self._framer = wire.Framer()
         self._sock: socket.socket | None = None
         self._waits = 0.0  # seconds that the kernel lets us wait on it
 
@@ -55,21 +80,28 @@ class Lane:
         """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``. ``number``
         is this request's among the client's: that of a request which a process before may have sent."""
         self._number = self._number + 1 if number is None else number
-        message = wire.frame([self._number, *request])
+        message = self._framer.frame([self._number, *request])
         if len(message) > REQUEST_LIMIT:  # the writer would hang up, and again at each try
             raise TooBig(f"{len(message)} bytes at once; {REQUEST_LIMIT} are allowed")
         deadline = time.monotonic() + self._patience
         pause = 0.005
+        attendant = self._waiting.by
+        if len(message) > _AT_ONCE:
+            attendant.aside()
         while True:
             try:
-                sock = self._connected(deadline)
+                sock = self._sock
+                if sock is None or self._waits < self._patience - _SLACK_S:
+                    sock = self._connected(deadline)
                 sock.sendall(message)
+                attendant.answer_from(sock.fileno())
                 number, error, result = wire.receive_answer(sock)
                 if number != self._number:
                     raise wire.FrameError("an answer to another request")
                 break
             except (OSError, EOFError, wire.FrameError) as e:
                 self.close()
+                attendant.aside()
                 if time.monotonic() + pause > deadline:
                     raise Busy(f"the store's writer does not answer ({e or type(e).__name__})") from e
                 time.sleep(pause)
@@ -81,12 +113,13 @@ class Lane:
     def _connected(self, deadline: float) -> socket.socket:
         left = max(0.1, deadline - time.monotonic())
         if self._sock is None:
+            self._waiting.by.aside()
             self._sock = socket.socket(socket.AF_UNIX)
             wire.limit_waiting(self._sock, left)
             self._waits = left
             self._sock.connect(os.fspath(self._address))
             wire.send(self._sock, self._greeting)
-        elif self._waits < left - 0.5:  # it was made when there was less time
+        elif self._waits < left - _SLACK_S:  # it was made when there was less time
             wire.limit_waiting(self._sock, left)
             self._waits = left
         return self._sock
@@ -108,8 +141,13 @@ class WriterClient:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._lanes: deque[Lane] = deque()
         self._kept_lanes: Lanes | None = None
+        self._waiting = Waiting()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
         self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
+
+    def attended(self, by: Attendant) -> None:
+        """See protocol.Store."""
+        self._waiting.by = by
 
     def keep(self, kept: Kept, origin: bytes | None) -> bytes:
         """From now on what `once` spans is noted there, and goes on where a process before was killed; ``origin`` is
@@ -145,7 +183,9 @@ class WriterClient:
             self._lanes.append(lane)
 
     def _lane(self, client: bytes, number: int) -> Lane:
-        return Lane(self._address, self._agent, self._proof, self._patience, self._origin, client, number)
+        return Lane(
+            self._address, self._agent, self._proof, self._patience, self._origin, client, number, self._waiting
+        )
 
     @contextlib.contextmanager
     def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:

@@ -28,6 +28,11 @@ class Real:
 
 
 @dataclass(frozen=True, slots=True)
+class Made(Real):
+    """A file just as it was made here, by who could."""
+
+
+@dataclass(frozen=True, slots=True)
 class ViewOf:
     """A view of a node; ``name`` still holds its query."""
 

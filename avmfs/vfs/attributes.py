@@ -78,6 +78,23 @@ class Attributer:
             node.size if self._size is None else self._size(node), node.atime, node.mtime, node.ctime,
         )  # fmt: skip
 
+    def of_new(self, node: Node) -> Attributes:
+        """Of a file that has just been made here."""
+        return Attributes(
+            node.id, stat.S_IFREG | node.mode, 1,
+            self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
+            node.size, node.atime, node.mtime, node.ctime,
+        )  # fmt: skip
+
+    def recorded(self, caller: Caller, where: Address) -> dict[str, int | None]:
+        """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the
+        set-group-id bit a new name gets the directory's group."""
+        if isinstance(where, Real) and where.node.mode & stat.S_ISGID:
+            gid = where.node.gid
+        else:
+            gid = caller.gid if caller.gid != self._owner.gid else None
+        return {"uid": caller.uid if caller.uid != self._owner.uid else None, "gid": gid}
+
     def of_virtual(self, found: Address) -> Attributes:
         if isinstance(found, Alias):
             mode, size, at = stat.S_IFLNK | 0o777, len(found.target), self._born

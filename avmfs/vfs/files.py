@@ -5,15 +5,15 @@ one mount see each other's writes at once; other mounts see them when flush, fsy
 itself has committed. An error of a commit reaches the caller of write, flush or fsync.
 
 Locks: an OpenFile's lock is held over its commits, so edits are neither lost nor applied twice. No other lock
-is taken inside it.
+is taken inside it. Who has to wait for it says so first (``aside``): it may be the thread on which all others wait.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
 
 from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
@@ -44,6 +44,33 @@ class Keep(Protocol):
     def committed(self, node: int) -> None: ...
 
 
+class Files(Protocol):
+    """Who has given a handle out."""
+
+    def number(self) -> int: ...
+    def close(self, file: OpenFile) -> None: ...
+
+
+class _Lock:
+    """One thread's at a time, which may take it again. ``aside`` is called by a thread that has to wait."""
+
+    __slots__ = ("_aside", "_lock")
+
+    def __init__(self, aside: Callable[[], None]) -> None:
+        self._aside = aside
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._aside()
+            self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
 class OpenFile:
     """One node that this mount has open, whatever its name is by now. ``unfinished``: these edits are a predecessor's,
     who was killed while it committed them; nothing may be added to them before that is done."""
@@ -53,14 +80,17 @@ class OpenFile:
         "written",
     )  # fmt: skip
 
-    def __init__(self, memory: Memory, node: int, committed: Callable[[], None], keep: Keep | None = None) -> None:
+    def __init__(
+        self, memory: Memory, node: int, committed: Callable[[], None], keep: Keep | None = None,
+        aside: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """``committed`` is called when edits are in the store, before they are dropped here."""
         self.memory = memory
         self.node = node
         self._committed = committed
         self.keep = keep
         self.unfinished = False
-        self.lock = threading.RLock()
+        self.lock = _Lock(aside)
         self.edits: list[Edit] = []
         self.pending = 0
         self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
@@ -97,23 +127,28 @@ class OpenFile:
             return None if offset >= size else size if hole else offset
 
     def edit(self, edit: Edit, handle: int) -> None:
-        """Note a write or truncation; commits when much has gathered."""
+        """Note a write or truncation; commits when much has gathered. Raises TooBig before anything is kept."""
+        content.check_size(edit[1] if edit[0] == "t" else edit[1] + len(edit[2]))
         with self.lock:
-            # Refuses an absurd size before anything is kept.
-            content.size_after(0, [edit])
             if self.unfinished:
                 self.commit(handle)
-            at = self.memory.now()
-            if self.keep is not None:
-                self.keep.edited(self.node, edit, at)
+            at, keep = self.memory.now(), self.keep
+            if keep is not None:
+                keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            if self.near_spill(0) or (self.keep is not None and self.keep.crowded):
+            if self.pending >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS or (keep is not None and keep.crowded):
                 self.commit(handle)
 
     def restore(self, edit: Edit, at: int) -> None:
         """Take up an edit that is noted already."""
-        self._gather(edit)
-        self.pending += len(edit[2]) if edit[0] == "w" else 0
+        if edit[0] == "w":
+            self.pending += len(edit[2])
+            if self.edits:
+                self._gather(edit)
+            else:
+                self.edits.append(edit)
+        else:
+            self.edits.append(edit)
         self.written = at
 
     def near_spill(self, size: int) -> bool:
@@ -122,8 +157,8 @@ class OpenFile:
 
     def _gather(self, edit: Edit) -> None:
         """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
-        last = self.edits[-1] if self.edits else None
-        if edit[0] == "t" or last is None or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
+        last = self.edits[-1]
+        if edit[0] == "t" or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
             self.edits.append(edit)
         elif isinstance(last[2], bytearray) and len(last[2]) < _PIECE:
             last[2].extend(edit[2])
@@ -184,19 +219,15 @@ class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end."""
 
-    __slots__ = ("_released", "appends", "dirty", "file", "id", "readable", "syncs", "writable")
+    __slots__ = ("_files", "appends", "dirty", "file", "id", "readable", "syncs", "writable")
 
-    def __init__(
-        self, file: OpenFile, *, readable: bool, writable: bool, append: bool, released: Callable[[OpenFile], None],
-        number: int = -1,
-    ) -> None:  # fmt: skip
+    def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
         self.file = file
-        # Who only reads commits nothing.
-        self.id = number if number >= 0 else secrets.randbits(63) if writable else 0
+        self.id = number
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
         self.syncs = writable  # does its close wait until what was committed is durable?
-        self._released = released
+        self._files = files
         file.handles += 1
 
     @property
@@ -237,7 +268,7 @@ class FileHandle:
 
     def empty(self) -> None:
         """O_TRUNC at open, which may be open for reading."""
-        self.id = self.id or secrets.randbits(63)
+        self.id = self.id or self._files.number()
         self._cut(0)
 
     def _cut(self, size: int) -> None:
@@ -291,7 +322,7 @@ class FileHandle:
         except AvmError as e:
             log.error("bytes written to node %d after its last flush are lost: %s", self.file.node, e)
         finally:
-            self._released(self.file)
+            self._files.close(self.file)
 
 
 def _with(node: Node, *, size: int, mtime: int, ctime: int) -> Node:

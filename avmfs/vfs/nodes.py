@@ -7,9 +7,8 @@ What is written is applied as early as an error can still reach the writer: shel
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from types import TracebackType
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -25,16 +24,24 @@ QUESTIONS_KEPT = 64
 _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
 
 
-@contextlib.contextmanager
-def remembering(memory: Memory) -> Iterator[None]:
-    """Keep the reason of an EINVAL for /:error, and a refusal for the audit."""
-    try:
-        yield
-    except AvmError as e:
-        if isinstance(e, Invalid):
-            memory.error = str(e)
-        memory.refused(e.reason[:100], e)
-        raise
+class Remembering:
+    """A block of which the reason of an EINVAL is kept for /:error, and a refusal for the audit. Reusable."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AvmError):
+            if isinstance(error, Invalid):
+                self._memory.error = str(error)
+            self._memory.refused(error.reason[:100], error)
 
 
 class VirtualHandle:
@@ -71,7 +78,7 @@ class VirtualHandle:
         """Bytes count in order of arrival; where and how they are to be written means nothing to a view."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        with self.lock, remembering(self.memory):
+        with self.lock, Remembering(self.memory):
             if len(self.written) + len(data) > WRITE_LIMIT:
                 raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
             self.written += data
@@ -126,7 +133,7 @@ class ViewHandle(VirtualHandle):
             self._apply()
 
     def flush(self) -> None:
-        with self.lock, remembering(self.memory):
+        with self.lock, Remembering(self.memory):
             if not self.writable or self.applied == len(self.written):
                 return
             if self.written or self.view.empty_write:
@@ -182,7 +189,7 @@ class MailHandle(VirtualHandle):
             raise
 
     def flush(self) -> None:
-        with self.lock, remembering(self.memory):
+        with self.lock, Remembering(self.memory):
             body = bytes(self.written[self.sent :])
             if body and not self.refused:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")

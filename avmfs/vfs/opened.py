@@ -6,6 +6,7 @@ with the uncommitted edits of this mount laid over it. Called by the tree from m
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import threading
@@ -19,6 +20,7 @@ from avmfs.vfs.files import FileHandle, Keep, OpenFile
 
 log = logging.getLogger(__name__)
 
+_NUMBERS = (1 << 63) - 1
 _Found = TypeVar("_Found", Node, Node | None)
 
 
@@ -30,14 +32,20 @@ class OpenFiles:
         self._files: dict[int, OpenFile] = {}
         self._mutex = threading.Lock()
         self._commits = object()  # another object after each commit of edits
+        self._numbers = itertools.count(secrets.randbits(63))  # of writing handles, not to be met with in another mount
         self.keep: Keep | None = None
+        self.aside: Callable[[], None] = lambda: None
+        """Called in a thread that has to wait for another one's commit, before it does."""
 
     def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
+        if number < 0:  # who only reads commits nothing
+            number = self.number() if writable else 0
         with self._mutex:
-            file = self.reopened(node)
-            return FileHandle(
-                file, readable=readable, writable=writable, append=append, released=self.close, number=number
-            )
+            return FileHandle(self.reopened(node), number, readable, writable, append, self)
+
+    def number(self) -> int:
+        """What the store knows a writing handle by."""
+        return next(self._numbers) & _NUMBERS
 
     def reopen(self, node: int, readable: bool, writable: bool, append: bool, number: int) -> FileHandle:
         """A handle that a predecessor of this process had given out. Asks nothing of the store."""
@@ -49,7 +57,7 @@ class OpenFiles:
         """A file, whether somebody has it open or (`finish_abandoned`) a predecessor left edits of it."""
         file = self._files.get(node)
         if file is None:
-            file = self._files[node] = OpenFile(self._memory, node, self._committed, self.keep)
+            file = self._files[node] = OpenFile(self._memory, node, self._committed, self.keep, self.aside)
         return file
 
     def finish_abandoned(self) -> None:
@@ -60,7 +68,7 @@ class OpenFiles:
                 file.handles += 1  # ours, for as long as this takes
         for file in abandoned:
             try:
-                file.commit(secrets.randbits(63))
+                file.commit(self.number())
             except AvmError as e:
                 log.error("edits of node %d are lost: %s", file.node, e)
             self.close(file)
@@ -94,25 +102,15 @@ class OpenFiles:
         file = self._files.get(node)
         return file is not None and file.written != 0
 
-    def contended(self, node: int) -> bool:
-        """Is a commit of this open file under way, for which its next caller would have to wait?"""
-        file = self._files.get(node)
-        if file is None:
-            return False
-        if file.lock.acquire(blocking=False):
-            file.lock.release()
-            return False
-        return True
-
     def commit(self, node: int) -> None:
         """Make this mount's edits of a node durable, whichever handles they came through."""
         if (file := self._files.get(node)) is not None:
-            file.commit(secrets.randbits(63))
+            file.commit(self.number())
 
     def commit_all(self) -> None:
         """The mount ends: whatever was written and not yet flushed becomes durable."""
         for file in list(self._files.values()):
-            file.commit(secrets.randbits(63))
+            file.commit(self.number())
 
     def _committed(self) -> None:
         self._commits = object()

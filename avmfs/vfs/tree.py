@@ -11,7 +11,6 @@ import os
 import secrets
 import stat
 import threading
-from contextlib import AbstractContextManager
 
 from avmfs import paths, views
 from avmfs.agents import mail
@@ -30,8 +29,9 @@ from avmfs.errors import (
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.store.schema import ROOT
+from avmfs.store.transaction import node_of
 from avmfs.vfs import address, listings, nodes
-from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
+from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.inject import Injection
@@ -41,6 +41,7 @@ from avmfs.vfs.room import room
 Handle = FileHandle | nodes.VirtualHandle
 
 REMOVED_KEPT = 1024
+_WRITES = os.O_ACCMODE | os.O_TRUNC
 
 
 class Tree:
@@ -53,12 +54,13 @@ class Tree:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
+        self._errors = nodes.Remembering(memory)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
         self._removed: dict[int, Node] = {}  # directories that a process may still be in
         self.injection = Injection(memory) if inject else None
-        self._attributer = Attributer(
+        self.attributer = Attributer(
             memory, self.owner, read_only, None if self.injection is None else self.injection.size, closed
         )
         memory.marked_by = mail.BY_READING if read_only else mail.BY_WRITING
@@ -80,16 +82,20 @@ class Tree:
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
-            store, who, directory = self.memory.store, self.memory.who, where.node.id
-            node, seen = self.opened.overlaid(lambda: store.peek_child(who, directory, name))
-            if node is None or seen is None:
-                if where.node.kind is not Kind.DIRECTORY:
-                    raise NotDirectory(path=paths.printable(name))
-                raise address.absent(name)
-            return Real(node), self._attributer.of_node(seen)
+            if (child := self.child(where.node.id, name)) is not None:
+                return child
+            if where.node.kind is not Kind.DIRECTORY:
+                raise NotDirectory(path=paths.printable(name))
+            raise address.absent(name)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self.attributes(found)
+
+    def child(self, directory: int, name: bytes) -> tuple[Real, Attributes] | None:
+        """A node of the store by its name, which says nothing else. The caller knows that the directory is visible."""
+        store, who = self.memory.store, self.memory.who
+        node, seen = self.opened.overlaid(lambda: store.peek_child(who, directory, name))
+        return None if node is None or seen is None else (Real(node), self.attributer.of_node(seen))
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
@@ -99,20 +105,22 @@ class Tree:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
         if isinstance(found, Real):
             return self.attributes_of(found.node.id)
-        return self._attributer.of_virtual(found)
+        return self.attributer.of_virtual(found)
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self._attributer.of_node(self.opened.overlaid(lambda: self._peek(number))[1])
+        return self.attributer.of_node(self.opened.overlaid(lambda: self._peek(number))[1])
 
     def attributes_of_made(self, found: Address) -> Attributes:
         """Of what was just made: also when another mount has removed it meanwhile."""
+        if isinstance(found, Made):
+            return self.attributer.of_new(found.node)
         try:
             return self.attributes(found)
         except (Stale, NotFound):
             if not isinstance(found, Real):
                 raise
-            return self._attributer.of_node(found.node._replace(parent=None))
+            return self.attributer.of_node(found.node._replace(parent=None))
 
     def names(self, found: Address) -> list[listings.Entry]:
         """All entries but . and .., in order of name; views are never among them."""
@@ -129,17 +137,21 @@ class Tree:
     # Names -----------------------------------------------------------------------------------------------
 
     def mkdir(self, where: Address, name: bytes, mode: int, caller: Caller) -> Real:
-        with self._errors():
+        with self._errors:
             parent = self._directory(where, name)
             if isinstance(where, Real):
                 mode |= where.node.mode & stat.S_ISGID
-            made = self.memory.submit("mkdir", parent=parent, name=name, mode=mode, **self._owned(caller, where))
+            made = self.memory.submit(
+                "mkdir", parent=parent, name=name, mode=mode, **self.attributer.recorded(caller, where)
+            )
             return self._made(made["node"], Kind.DIRECTORY, mode)
 
     def symlink(self, where: Address, name: bytes, target: bytes, caller: Caller) -> Real:
-        with self._errors():
+        with self._errors:
             parent = self._directory(where, name)
-            made = self.memory.submit("symlink", parent=parent, name=name, target=target, **self._owned(caller, where))
+            made = self.memory.submit(
+                "symlink", parent=parent, name=name, target=target, **self.attributer.recorded(caller, where)
+            )
             return self._made(made["node"], Kind.SYMLINK, 0o777)
 
     def _made(self, number: int, kind: Kind, mode: int) -> Real:
@@ -153,7 +165,7 @@ class Tree:
             return Real(gone)
 
     def unlink(self, where: Address, name: bytes) -> None:
-        with self._errors():
+        with self._errors:
             if isinstance(where, Place) and where.name == ASK:
                 with self.memory.mutex:
                     if self.memory.questions.pop(paths.text(name), None) is None:
@@ -162,7 +174,7 @@ class Tree:
             self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
 
     def rmdir(self, where: Address, name: bytes) -> None:
-        with self._errors():
+        with self._errors:
             parent = self._directory(where, name, removing=True)
             gone = self.memory.store.peek_child(self.memory.who, parent, name)
             self.memory.submit("rmdir", parent=parent, name=name)
@@ -171,10 +183,10 @@ class Tree:
     def rename(self, old: Address, name: bytes, new: Address, new_name: bytes, flags: int = 0) -> None:
         """rename(2). What this mount still holds uncommitted of the file is committed first: a save by rename is
         complete on every mount when it returns."""
-        with self._errors():
+        with self._errors:
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
-            with self.memory.reading() as reader:
-                moved, replaced = reader.child(here, name), reader.child(there, new_name)
+            store, who = self.memory.store, self.memory.who
+            moved, replaced = store.peek_child(who, here, name), store.peek_child(who, there, new_name)
             if moved is not None:
                 self.opened.commit(moved.id)
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
@@ -187,14 +199,14 @@ class Tree:
     ) -> None:  # fmt: skip
         """chmod, chown, utimens; None leaves a value. Uncommitted edits are committed first, so that a time set
         after a write stays. A touch of a view is a write of nothing."""
-        with self._errors():
+        with self._errors:
             if isinstance(found, ViewOf):
                 if found.view.empty_write:
                     (handle if isinstance(handle, nodes.ViewHandle) else self._open_view(found, False, True)).touch()
                 return
             if not isinstance(found, Real):
                 return
-            self._writable()
+            self.require_writable()
             self.opened.commit(found.node.id)
             self.memory.submit(
                 "set_attributes", node=found.node.id, mode=mode, uid=uid, gid=gid, atime=atime, mtime=mtime
@@ -205,21 +217,44 @@ class Tree:
     def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
-        with self._errors():
+        with self._errors:
             if isinstance(found, Real):
                 reads = not writable and not flags & os.O_TRUNC
                 injected = self.injection.open(found.node) if self.injection is not None and reads else None
-                return injected or self._open_file(found.node, flags)
+                return injected or self.open_file(found.node, flags)
             if isinstance(found, ViewOf):
                 return self._open_view(found, readable, writable)
             if isinstance(found, Mailbox):
                 if readable:
                     raise Denied("a mailbox can only be written: read /:inbox")
-                self._writable()
+                self.require_writable()
                 return nodes.MailHandle(self.memory, found.name)
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
+
+    def open_file(self, node: Node, flags: int) -> FileHandle:
+        """open(2) of a node of the store, as it is now. Raises what open() does, and tells nobody of a refusal."""
+        if node.kind is Kind.DIRECTORY:
+            raise IsDirectory()
+        if flags & _WRITES:
+            self.require_writable()
+            if not self.memory.store.peek_writable(self.memory.who, node.scope):
+                raise Denied("read-only for you", paths.printable(node.name))
+        handle = self._opened(node.id, flags)
+        try:
+            if flags & os.O_TRUNC:
+                handle.empty()
+        except BaseException:
+            self.opened.close(handle.file)
+            raise
+        return handle
+
+    def _opened(self, node: int, flags: int) -> FileHandle:
+        readable, writable = _modes(flags)
+        return self.opened.handle(
+            node, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable
+        )
 
     def open_known(self, node: int) -> FileHandle:
         """open(2) for reading of a regular file that the caller knows to be there and visible."""
@@ -227,27 +262,31 @@ class Tree:
 
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
-        with self._errors():
-            self._writable()
+        with self._errors:
+            self.require_writable()
             if isinstance(where, Place) and where.name == ASK:
                 nodes.ask(self.memory, paths.text(paths.check_name(name)), "")
                 return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
                 "create", parent=self._directory(where, name), name=name, mode=mode,
-                exclusive=bool(flags & os.O_EXCL), **self._owned(caller, where),
+                exclusive=bool(flags & os.O_EXCL), **self.attributer.recorded(caller, where),
             )  # fmt: skip
-            found = self.node(made["node"])
-            if found.node.kind is Kind.SYMLINK:
-                raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
-            handle = self._open_file(found.node, flags & ~os.O_TRUNC if made["new"] else flags)
+            if "row" in made:
+                found: Real = Made(node_of(tuple(made["row"])))
+                handle = self._opened(found.node.id, flags)
+            else:
+                found = self.node(made["node"])
+                if found.node.kind is Kind.SYMLINK:
+                    raise Stale("a symlink has come meanwhile")  # the kernel looks again, and follows it
+                handle = self.open_file(found.node, flags)
             handle.file.unsynced = handle.syncs = True
             return found, handle
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
         if isinstance(found, Real):
-            with self._errors():
-                handle = self._open_file(found.node, os.O_WRONLY)
+            with self._errors:
+                handle = self.open_file(found.node, os.O_WRONLY)
                 try:
                     handle.truncate(size)
                     handle.flush()
@@ -282,15 +321,11 @@ class Tree:
 
     def require_writable(self) -> None:
         """Raises ReadOnly on a mount that only reads."""
-        self._writable()
+        if self._read_only:
+            raise ReadOnly("this mount is read-only")
 
     def statfs(self) -> os.statvfs_result:
-        """See the module room."""
         return room(self.memory)
-
-    def contended(self, node: int) -> bool:
-        """Is a commit of this open file under way, for which its next caller would have to wait?"""
-        return self.opened.contended(node)
 
     def hold_orphans(self) -> None:
         """Renew this mount's leases on files that were unlinked while it has them open. Called every half minute."""
@@ -307,7 +342,7 @@ class Tree:
 
     def _directory(self, where: Address, name: bytes, removing: bool = False) -> int:
         """The directory node in which ``name`` may be made or removed. Raises what doing so would."""
-        self._writable()
+        self.require_writable()
         if isinstance(where, Place):
             if where.name == paths.TELL and not removing:
                 raise NotFound("no agent of that name", paths.printable(name))
@@ -320,25 +355,6 @@ class Tree:
             raise Denied("nothing can be created or removed here", paths.printable(name))
         return where.node.id
 
-    def _open_file(self, node: Node, flags: int) -> FileHandle:
-        readable, writable = _modes(flags)
-        if node.kind is Kind.DIRECTORY:
-            raise IsDirectory()
-        if writable or flags & os.O_TRUNC:
-            self._writable()
-            if not self.memory.store.peek_writable(self.memory.who, node.scope):
-                raise Denied("read-only for you", paths.printable(node.name))
-        handle = self.opened.handle(
-            node.id, readable=readable, writable=writable, append=bool(flags & os.O_APPEND) and writable
-        )
-        try:
-            if flags & os.O_TRUNC:
-                handle.empty()
-        except BaseException:
-            self.opened.close(handle.file)
-            raise
-        return handle
-
     def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
         with self.memory.reading() as reader:
             path = reader.path(found.node.id)
@@ -349,7 +365,7 @@ class Tree:
                 if not found.view.empty_write and "root" not in found.view.on:
                     reader.visible.require(found.node.scope, paths.printable(path))
         if writable:
-            self._writable()
+            self.require_writable()
         return nodes.ViewHandle(self.memory, found.view, found.node, path, found.name, readable, writable)
 
     def _open_question(self, name: bytes, readable: bool, writable: bool) -> nodes.QuestionHandle:
@@ -376,22 +392,6 @@ class Tree:
                 self._removed[node.id] = node._replace(parent=None)
                 while len(self._removed) > REMOVED_KEPT:
                     self._removed.pop(next(iter(self._removed)))
-
-    def _owned(self, caller: Caller, where: Address) -> dict[str, int | None]:
-        """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the
-        set-group-id bit a new name gets the directory's group."""
-        if isinstance(where, Real) and where.node.mode & stat.S_ISGID:
-            gid = where.node.gid
-        else:
-            gid = caller.gid if caller.gid != self.owner.gid else None
-        return {"uid": caller.uid if caller.uid != self.owner.uid else None, "gid": gid}
-
-    def _writable(self) -> None:
-        if self._read_only:
-            raise ReadOnly("this mount is read-only")
-
-    def _errors(self) -> AbstractContextManager[None]:
-        return nodes.remembering(self.memory)
 
 
 def _modes(flags: int) -> tuple[bool, bool]:

@@ -35,6 +35,7 @@ from avmfs.node import Kind
 from avmfs.store.commands import names as command_names
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
 from avmfs.store.submit import OPERATOR
+from avmfs.store.transaction import node_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -1009,3 +1010,11 @@ def test_every_command_is_covered_by_this_suite() -> None:
     suite = "".join(path.read_text() for path in [*here.glob("*.py"), *here.parent.glob("unit/test_*gossip.py"),
                                                   *here.parent.glob("unit/test_discovery.py")])  # fmt: skip
     assert [name for name in command_names() if f'"{name}"' not in suite] == []
+
+
+def test_who_makes_a_file_is_told_the_row_that_anybody_would_read(world: World) -> None:
+    made = world.do(ALICE, "create", parent=MEMORY, name=b"new", mode=0o640, exclusive=True, uid=7, gid=None)
+    with world.store.reading(BOB) as reader:
+        assert node_of(tuple(made["row"])) == reader.node(made["node"])
+    again = world.do(BOB, "create", parent=MEMORY, name=b"new", mode=0o600, exclusive=False, uid=None, gid=None)
+    assert again == {"node": made["node"], "new": False}

@@ -245,6 +245,38 @@ def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(kept.children) + len(kept.nodes) <= 52
 
 
+def test_of_too_much_the_oldest_is_forgotten_and_told_to_have_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is derived from it would otherwise not hear when it does change."""
+    monkeypatch.setattr(peek, "_MOST", 50)
+    names = [b"%d" % number for number in range(60)]
+    world.write(ALICE, "/memory/f", b"text")
+    node = world.store.peek_child(ALICE, MEMORY, b"f")
+    assert node is not None
+    before = world.store.peek_state()
+    for name in names:
+        assert world.store.peek_child(ALICE, MEMORY, name) is None
+    kept = world.store._kept  # type: ignore[attr-defined]
+    assert kept.child(MEMORY, names[-1]) == 0 and kept.child(MEMORY, names[-20]) == 0
+    assert kept.child(MEMORY, names[0]) is None
+    changes = world.store.peek_changes(before)
+    assert changes is not None and (MEMORY, names[0]) in changes.names and (MEMORY, names[-1]) not in changes.names
+    assert (MEMORY, b"f") in changes.names
+    assert world.store.peek_child(ALICE, MEMORY, b"f") == node
+
+
+def test_new_bytes_of_a_file_change_what_no_name_stands_for(world: World) -> None:
+    world.write(ALICE, "/memory/f", b"text")
+    node = world.store.peek_child(ALICE, MEMORY, b"f")
+    assert node is not None
+    before = world.store.peek_state()
+    world.edit(ALICE, "/memory/f", ["w", 4, b" and more"])
+    changes = world.store.peek_changes(before)
+    assert changes is not None and changes.nodes == {node.id} and not changes.names
+    assert world.store.peek_node(ALICE, node.id).size == 13
+
+
 def test_threads_that_ask_while_others_commit_never_remember_what_was(world: World) -> None:
     world.write(ALICE, "/memory/f", b"0")
     node = world.node(ALICE, "/memory/f").id

@@ -18,7 +18,8 @@ from avmfs.store.transaction import Tx, new_id
 def create(
     tx: Tx, parent: int, name: bytes, mode: int, exclusive: bool, uid: int | None = None, gid: int | None = None
 ) -> dict[str, Any]:
-    """Make an empty file, or find the one that another mount made first. {"node", "new"}.
+    """Make an empty file, or find the one that another mount made first. {"node", "new"}; of a new one also "row", its
+    columns, which spare whoever made it a look.
 
     Raises Exists when ``exclusive`` finds a name: the store decides, whatever a mount has cached.
     """
@@ -30,7 +31,7 @@ def create(
             raise IsDirectory(path=paths.printable(name))
         return {"node": found.id, "new": False}
     node = make(tx, directory, name, Kind.FILE, mode, uid, gid)
-    return {"node": node.id, "new": True}
+    return {"node": node.id, "new": True, "row": [*node[:3], int(node.kind), *node[4:]]}
 
 
 @command

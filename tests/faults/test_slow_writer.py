@@ -1,0 +1,70 @@
+"""A writer that does not answer keeps those waiting who wait for it, and nobody else on the same mount."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from daemons import Daemon
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+
+
+def begun(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(thread: threading.Thread, limit_s: float) -> bool:
+    thread.join(limit_s)
+    return not thread.is_alive()
+
+
+def test_commits_under_way_keep_no_other_request_waiting(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    memory = daemon.at("alice") / "memory"
+    for name in ("same", "old", "gone"):
+        (memory / name).write_text(name)
+    beside = memory / "beside"  # the kernel itself makes who looks wait in a directory that is being changed
+    beside.mkdir()
+    (beside / "read").write_text("read")
+    writer = daemon.family()["writer"]
+    with open(memory / "log", "ab", buffering=0) as log:
+        os.kill(writer, signal.SIGSTOP)
+        try:
+            changes = [
+                begun(lambda: (memory / "same").write_text("first")),
+                begun(lambda: (memory / "new").write_text("new")),
+                begun(lambda: (memory / "old").rename(memory / "moved")),
+                begun(lambda: (memory / "gone").unlink()),
+                begun(lambda: log.write(b"line\n")),
+            ]
+            assert not any(ended(change, 0.1) for change in changes)
+            # Whoever wants the same file waits for its commit, and lets others pass all the same.
+            changes.append(begun(lambda: (memory / "same").write_text("second, longer")))
+            assert not ended(changes[-1], 0.2)
+
+            def look() -> None:
+                assert (beside / "read").read_text() == "read"
+                assert (beside / "read").stat().st_size == 4
+                assert not (beside / "nowhere").exists()
+
+            for _ in range(3):
+                looks = begun(look)
+                assert ended(looks, 5), "a read waits for the writer"
+        finally:
+            os.kill(writer, signal.SIGCONT)
+        assert all(ended(change, 30) for change in changes)
+    assert _texts(memory) == {
+        "same": "second, longer", "new": "new", "moved": "old", "log": "line\n",
+    }  # fmt: skip
+
+
+def _texts(memory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in memory.iterdir() if path.is_file()}

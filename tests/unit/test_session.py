@@ -1,0 +1,148 @@
+"""The request loop: who leads while somebody waits for the writer. The device is a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from avmfs.errors import Busy, Denied
+from avmfs.fuse import protocol as p
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.session import VIRTUAL, Request, Session
+
+pytestmark = [pytest.mark.timeout(30), pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="Linux")]
+
+END = 4000  # a request that ends the loop
+
+
+class Over(BaseException):
+    pass
+
+
+class Kernel:
+    """The other end of the device, and an answer that can be waited for."""
+
+    def __init__(self) -> None:
+        self.sock, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(10)
+        self.answer, self._answerer = os.pipe()
+        self.threads: dict[int, int] = {}  # unique -> who ran it
+        self.led: list[bool] = []  # did who ran a commit lead when it began?
+        self._unique = 0
+        self.session = Session(
+            device.detach(), lambda request: None, lambda request: contextlib.nullcontext(), lambda resent: None
+        )
+        self.session.serves({Op.UNLINK: self._commit, Op.RMDIR: self._give_up}, committing=True)
+        self.session.serves({Op.READLINK: lambda request: b"at once"})
+        self.session.answers({END: self._end, Op.WRITE: self._write})
+        self.waiting = threading.Event()
+
+    def _commit(self, request: Request) -> bytes:
+        assert self.session.may_block()
+        self.threads[request.unique] = threading.get_ident()
+        self.led.append(self.session._leader == threading.get_ident())
+        self.waiting.set()
+        self.session.answer_from(self.answer)
+        os.read(self.answer, 1)
+        return b"done"
+
+    def _give_up(self, request: Request) -> bytes:
+        self.threads[request.unique] = threading.get_ident()
+        self.session.aside()
+        raise Busy("nobody answers")
+
+    def _write(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        self.threads[unique] = threading.get_ident()
+        if node == 1:
+            self.session.aside()
+            raise Denied("another request lies there by now")
+        return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
+
+    @staticmethod
+    def _end(unique: int, node: int, view: memoryview, size: int) -> bytes:
+        raise Over
+
+    def ask(self, op: int, node: int = 2) -> int:
+        self._unique += 1
+        self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size, op, self._unique, node, 0, 0, 0, 0, 0))
+        return self._unique
+
+    def reply(self) -> tuple[int, int, bytes]:
+        """(unique, error, body)"""
+        data = self.sock.recv(4096)
+        _, error, unique = p.OUT_HEADER.unpack_from(data)
+        return unique, -error, data[p.OUT_HEADER.size :]
+
+    def close(self) -> None:
+        self.sock.close()
+        os.close(self.answer)
+        os.close(self._answerer)
+
+    def let_go(self) -> None:
+        os.write(self._answerer, b"x")
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+
+    def serve() -> None:
+        with contextlib.suppress(Over):
+            kernel.session.serve(lambda: None)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield kernel
+    kernel.ask(END)
+    thread.join(10)
+    kernel.close()
+    assert not thread.is_alive()
+
+
+def test_who_waits_for_the_writer_alone_leads_on(kernel: Kernel) -> None:
+    for _ in range(3):
+        kernel.let_go()
+        unique = kernel.ask(Op.UNLINK)
+        assert kernel.reply() == (unique, 0, b"done")
+    assert len(set(kernel.threads.values())) == 1
+
+
+def test_a_request_that_comes_meanwhile_is_answered_at_once(kernel: Kernel) -> None:
+    first = kernel.ask(Op.UNLINK)
+    assert kernel.waiting.wait(5)
+    second = kernel.ask(Op.READLINK)
+    assert kernel.reply() == (second, 0, b"at once")
+    kernel.let_go()
+    assert kernel.reply() == (first, 0, b"done")
+
+
+def test_several_may_wait_and_none_keeps_the_next_one(kernel: Kernel) -> None:
+    waiting = {kernel.ask(Op.UNLINK) for _ in range(8)}
+    last = kernel.ask(Op.READLINK)
+    assert kernel.reply() == (last, 0, b"at once")
+    for _ in waiting:
+        kernel.let_go()
+    assert {kernel.reply()[0] for _ in waiting} == waiting
+
+
+def test_an_error_after_stepping_down_is_answered_and_the_loop_goes_on(kernel: Kernel) -> None:
+    unique = kernel.ask(Op.RMDIR)
+    assert kernel.reply() == (unique, Busy.code, b"")
+    unique = kernel.ask(Op.WRITE, node=1)
+    assert kernel.reply() == (unique, Denied.code, b"")
+    unique = kernel.ask(Op.READLINK)
+    assert kernel.reply() == (unique, 0, b"at once")
+
+
+def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:
+    """What stands behind one may take its time without asking the writer."""
+    for node in (5, VIRTUAL | 5):
+        kernel.let_go()
+        unique = kernel.ask(Op.UNLINK, node=node)
+        assert kernel.reply() == (unique, 0, b"done")
+    assert kernel.led == [True, False]
