@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 from store_world import ALICE, BOB, CAROL, World
 
@@ -1009,3 +1010,25 @@ def test_every_command_is_covered_by_this_suite() -> None:
     suite = "".join(path.read_text() for path in [*here.glob("*.py"), *here.parent.glob("unit/test_*gossip.py"),
                                                   *here.parent.glob("unit/test_discovery.py")])  # fmt: skip
     assert [name for name in command_names() if f'"{name}"' not in suite] == []
+
+
+@pytest.mark.parametrize("flags", [0, EXCHANGE])
+def test_moving_a_directory_takes_as_many_statements_however_much_is_in_it(tmp_path: Path, flags: int) -> None:
+    world = World(tmp_path, "direct", [("/memory/*", "rw", None), ("/memory/z/*", "ro", None)])
+    try:
+        taken = []
+        for size in (1, 40):
+            world.mkdir(ALICE, f"/memory/d{size}")
+            world.mkdir(ALICE, f"/memory/e{size}")
+            for n in range(size):
+                world.write(ALICE, f"/memory/d{size}/{n}", b"x")
+            ran: list[str] = []
+            applier = world.store._submitter._applier  # type: ignore[attr-defined]
+            world.rename(ALICE, f"/memory/d{size}", f"/memory/e{size}", flags)
+            applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event, ran=ran: ran.append(event["sql"]))
+            world.rename(ALICE, f"/memory/e{size}", f"/memory/d{size}", flags & EXCHANGE)
+            applier.db.trace_v2(0)
+            taken.append(len(ran))
+        assert taken[0] == taken[1] > 3
+    finally:
+        world.close()

@@ -10,10 +10,15 @@ from avmfs.node import Kind, Node
 from avmfs.store import veils
 from avmfs.store.commands import command, lineage, namespace
 from avmfs.store.sinks import ORPHANED
-from avmfs.store.transaction import Tx
+from avmfs.store.transaction import NODE, Tx, node_of
 
 NOREPLACE = 1  # renameat2(2)
 EXCHANGE = 2
+
+_ENTRIES = (
+    f"select {', '.join(f'node.{column}' for column in NODE.split(', '))}, document.shared"
+    " from node left join document on document.id = node.document where node.parent = ?"
+)
 
 
 @command
@@ -122,7 +127,7 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
         rescope(tx, moved, parts, continues=replaced is not None)
         tx.log("create", tx.node(source.id), paths.join(parts))
     else:
-        rescope(tx, moved, parts)
+        _refold(tx, moved, before, parts)
         tx.log("rename", moved, paths.join(parts), other=old_path)
     tx.events.append(("rename", source.id, source.parent, source.name))
     tx.touch(here.id)
@@ -154,7 +159,7 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     tx.known.forget_directory(node.id)
     moved = tx.node(node.id)
-    rescope(tx, moved, parts)
+    _refold(tx, moved, before, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
     tx.events.append(("rename", node.id, node.parent, node.name))
 
@@ -170,6 +175,15 @@ def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts:
         )
 
 
+def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
+    """After a move: what is below a directory is looked at only if its scope can be another now. A directory of 100,000
+    files would otherwise keep every agent waiting for seconds."""
+    if node.kind is not Kind.DIRECTORY or not tx.policy.alike(before, parts, tx.known.areas):
+        rescope(tx, node, parts)
+    else:
+        _rescope_one(tx, node, parts, None, continues=False)
+
+
 def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = False) -> None:
     """Fold the scope of a node and of all below it anew for the place where it now stands. ``continues``: the node has
     taken over a document that was there before.
@@ -177,21 +191,21 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = F
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
     """
-    waiting = [(node, parts)]  # no recursion: trees are deeper than Python's stack
+    waiting = [(node, parts, _limited_to(tx, node))]  # no recursion: trees are deeper than Python's stack
     while waiting:
-        above, where = waiting.pop()
-        _rescope_one(tx, above, where, continues and above.id == node.id)
+        above, where, limited = waiting.pop()
+        _rescope_one(tx, above, where, limited, continues and above.id == node.id)
         if above.kind is Kind.DIRECTORY:
-            children: list[Any] = tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall()
-            for (child,) in children:
-                below = tx.node(child)
-                waiting.append((below, (*where, below.name)))
+            # All that is needed of an entry at once: nobody else's change is committed until the last one is done.
+            rows: list[Any] = tx.db.execute(_ENTRIES, (above.id,)).fetchall()
+            waiting += [((below := node_of(row[:-1])), (*where, below.name), row[-1]) for row in rows]
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], continues: bool) -> None:
-    shared = _shared_at(tx, node, parts)
-    if node.document is not None and shared is None:
-        tx.db.execute("update document set shared = null where id = ? and shared is not null", (node.document,))
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], limited: str | None, continues: bool) -> None:
+    """``limited``: the ``:shared`` set of its document, as it is stored."""
+    shared = tuple(limited.split(",")) if limited and paths.agent_space(parts) is None else None
+    if limited is not None and shared is None:
+        tx.db.execute("update document set shared = null where id = ?", (node.document,))
     scope = tx.scope_at(parts, shared)
     if scope != node.scope:
         if not tx.visible.writable(node.scope):
@@ -220,10 +234,16 @@ def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) 
 
 def _shared_at(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:
     """The ``:shared`` set that the node has at ``parts``: none in a private space."""
-    if node.document is None or paths.agent_space(parts) is not None:
-        return None
-    names = tx.db.execute("select shared from document where id = ?", (node.document,)).get
+    names = None if paths.agent_space(parts) is not None else _limited_to(tx, node)
     return tuple(names.split(",")) if names else None
+
+
+def _limited_to(tx: Tx, node: Node) -> str | None:
+    """The ``:shared`` set of a node's document, as it is stored."""
+    if node.document is None:
+        return None
+    found: str | None = tx.db.execute("select shared from document where id = ?", (node.document,)).get
+    return found
 
 
 def _ancestry(tx: Tx, node: int) -> set[int]:
