@@ -35,6 +35,7 @@ class Applier:
         self.index = index
         self._orphans = orphans
         self._clock = clock
+        self.admit: Callable[[str, dict[str, Any]], None] | None = None  # says which commands there is room for
         self._shared = shared
         self._known = Known()
         self._stale = True  # what is known has to be read anew before the next request
@@ -70,6 +71,8 @@ class Applier:
         try:
             with database.translated(self.path):
                 require_valid(self.db, who, tx.now)
+                if self.admit is not None:
+                    self.admit(command, arguments)
                 reply = commands.run(tx, command, arguments)
                 self._charges.settle(tx)
                 audit.told(tx, command, self.db.total_changes() != changes)
