@@ -186,6 +186,21 @@ def _glob(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{whole}|{fnmatch.translate(pattern[:-2])}" if pattern.endswith("/*") else whole)
 
 
+def _covers(rule: Rule, directory: tuple[bytes, ...]) -> bool | None:
+    """Does a rule match whatever is below a directory? None: it depends on the name. See Policy._matching."""
+    top = paths.text(paths.join(directory)) + "/"
+    head = re.split(r"[*?[]", rule.pattern, maxsplit=1)[0]
+    prefix = rule.pattern == f"{head}*"
+    if prefix and top.startswith(head):
+        return True
+    if rule.access is Access.NONE:
+        above = (paths.text(paths.join(directory[:length])) for length in range(len(directory), -1, -1))
+        if any(_glob(rule.pattern).match(each) for each in above):
+            return True
+    wild = not prefix and rule.pattern != head
+    return None if head.startswith(top) or (wild and top.startswith(head)) else False
+
+
 class Policy:
     """The rules in force. The first rule whose pattern and agents match decides; else the default. ``people`` are the
     agents that the configuration knows something of; ``*`` among them stands for all others."""
@@ -294,6 +309,18 @@ class Policy:
             frozenset(number for number, top in areas if parts[: len(top)] == top),
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
         )  # fmt: skip
+
+    def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
+        """Does whatever is below a directory have the same scope below another? False where that depends on its name,
+        so that a directory of any size can be moved at once in all other cases."""
+        if paths.agent_space(one) != paths.agent_space(other):
+            return False
+        for rule in self.rules:
+            if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
+                return False
+        tops = [top for _, top in areas]
+        leads = any(top[: len(place)] == place for top in tops for place in (one, other))
+        return not leads and all((one[: len(top)] == top) == (other[: len(top)] == top) for top in tops)
 
     def _matching(self, parts: tuple[bytes, ...]) -> list[Rule]:
         """In order. What cannot be reached because a directory above is hidden is hidden from searches too."""

@@ -252,8 +252,11 @@ class OpenFiles:
 
     def _fallocate(self, request: Request) -> bytes:
         fh, offset, length, mode, _ = p.FALLOCATE_IN.unpack_from(request.body)
+        handle = self._handles[fh]
         self._pages.wrote(request.node)
-        self._tree.allocate(self._handles[fh], mode, offset, length)
+        self._tree.allocate(handle, mode, offset, length)
+        if request.caller.uid and isinstance(handle, FileHandle):  # the kernel sends no flag for it, unlike for a write
+            self._drop_set_ids(request, handle.file.now().mode)
         return b""
 
     def _lseek(self, request: Request) -> bytes:

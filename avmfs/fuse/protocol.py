@@ -166,12 +166,14 @@ def inval_attributes(node: int) -> bytes:
 
 
 def time_of(valid: int, given: int, at_once: int, now: int, seconds: int, nanoseconds: int) -> int | None:
-    """A time of SETATTR in ns, None when it is to stay. Before 1970 ``seconds`` is a two's complement."""
+    """A time of SETATTR in ns, None when it is to stay. Before 1970 ``seconds`` is a two's complement. One that no
+    node can have, before 1677 or after 2262, becomes the nearest that it can: so do other filesystems."""
     if valid & at_once:
         return now
     if not valid & given:
         return None
-    return (seconds - (1 << 64) if seconds >= 1 << 63 else seconds) * 1_000_000_000 + nanoseconds
+    exact = (seconds - (1 << 64) if seconds >= 1 << 63 else seconds) * 1_000_000_000 + nanoseconds
+    return max(-(1 << 63), min((1 << 63) - 1, exact))
 
 
 def dirent(ino: int, offset: int, kind: int, name: bytes) -> bytes:

@@ -37,6 +37,7 @@ class Applier:
         self.index = index
         self._orphans = orphans
         self._clock = clock
+        self.admit: Callable[[str, dict[str, Any]], None] | None = None  # says which commands there is room for
         self._shared = shared
         self._known = Known()
         if not shared:
@@ -80,6 +81,8 @@ class Applier:
         try:
             with self._translated:
                 require_valid(self.db, who, tx.now)
+                if self.admit is not None:
+                    self.admit(command, arguments)
                 reply = commands.run(tx, command, arguments)
                 self._charges.settle(tx)
                 audit.told(tx, command, self.db.total_changes() != changes)

@@ -30,11 +30,12 @@ from typing import Any
 
 from avmfs import wire
 from avmfs.access import ROUTES, Principal
-from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
+from avmfs.errors import AvmError, Busy, Denied, Invalid, NoSpace, StoreFailed
 from avmfs.store import commands, database, keys
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
+from avmfs.store.headroom import Headroom
 from avmfs.store.peers import Peer, Peers
 from avmfs.store.sinks import NATIVE
 
@@ -71,7 +72,8 @@ class Writer:
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
-        self._checkpointer = Checkpointer(applier.path)
+        self._headroom = Headroom(applier.path, applier.db)
+        self._checkpointer = Checkpointer(applier.path, self._headroom)
 
     def stop(self) -> None:
         self._stopping = True
@@ -85,6 +87,7 @@ class Writer:
     def run(self) -> None:
         """Serve until stopped."""
         database.run(self._applier.db, "pragma synchronous = normal")  # and LogSync does the rest
+        self._applier.admit = self._headroom.admit
         self._applier.db.set_wal_hook(self._checkpointer.hook)
         self._checkpointer.start()
         self._log: LogSync[_Replies] = LogSync(self._applier.path, self._peers.wake)
@@ -256,7 +259,8 @@ class Writer:
             if done["done"] and not self._backlog:
                 self._peers.tell_watchers(self._applier.seq, again=True)  # what works behind us has waited for this
         except AvmError as e:
-            log.error("writer: indexing failed: %s", e)
+            if not isinstance(e, NoSpace):  # Headroom has said so, once
+                log.error("writer: indexing failed: %s", e)
             self._backlog, self._may_drain = 0, False
         except Exception:  # nor may one document
             log.exception("writer: indexing failed")

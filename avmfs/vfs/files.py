@@ -294,8 +294,7 @@ class FileHandle:
                 raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
             else:
                 self.write_at(offset, bytes(length))
-        if not mode & KEEP_SIZE:
-            self._cut(max(offset + length, size))
+        self._cut(size if mode & KEEP_SIZE else max(offset + length, size))  # a change, even where nothing is another
 
     def write_at(self, offset: int, data: bytes) -> None:
         """At this offset, whatever O_APPEND says."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 from store_world import ALICE, BOB, CAROL, World
 
@@ -1018,3 +1019,25 @@ def test_who_makes_a_file_is_told_the_row_that_anybody_would_read(world: World) 
         assert node_of(tuple(made["row"])) == reader.node(made["node"])
     again = world.do(BOB, "create", parent=MEMORY, name=b"new", mode=0o600, exclusive=False, uid=None, gid=None)
     assert again == {"node": made["node"], "new": False}
+
+
+@pytest.mark.parametrize("flags", [0, EXCHANGE])
+def test_moving_a_directory_takes_as_many_statements_however_much_is_in_it(tmp_path: Path, flags: int) -> None:
+    world = World(tmp_path, "direct", [("/memory/*", "rw", None), ("/memory/z/*", "ro", None)])
+    try:
+        taken = []
+        for size in (1, 40):
+            world.mkdir(ALICE, f"/memory/d{size}")
+            world.mkdir(ALICE, f"/memory/e{size}")
+            for n in range(size):
+                world.write(ALICE, f"/memory/d{size}/{n}", b"x")
+            ran: list[str] = []
+            applier = world.store._submitter._applier  # type: ignore[attr-defined]
+            world.rename(ALICE, f"/memory/d{size}", f"/memory/e{size}", flags)
+            applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event, ran=ran: ran.append(event["sql"]))
+            world.rename(ALICE, f"/memory/e{size}", f"/memory/d{size}", flags & EXCHANGE)
+            applier.db.trace_v2(0)
+            taken.append(len(ran))
+        assert taken[0] == taken[1] > 3
+    finally:
+        world.close()

@@ -900,6 +900,63 @@ def setting_times_needs_the_right(t: Trace) -> None:
 
 
 @case
+def times_of_all_ages(t: Trace) -> None:
+    put("f")
+    for second in (1 - (1 << 31), -1, 0, 1 << 31, (1 << 32) - 1, 1 << 32):
+        t(utimensat, "f", [(second, 5), (second, 999_999_999)])
+        t(times, "f")
+    for second in (1 << 34, 1 << 40, -(1 << 40)):  # the nearest that there is, which differs
+        t(utimensat, "f", [(second, 0), (second, 0)])
+
+
+@case
+def room_set_aside_is_a_change(t: Trace) -> None:
+    put("f", b"x" * 10_000)
+    for mode in (0, 1, 3, 16 | 1):
+        t.changed(("f",), fallocate, "f", mode, 0, 4096)
+        t.changed(("f",), fallocate, "f", mode, 8000, 100)
+    t(show, "f")
+
+
+@users
+def room_set_aside_ends_set_ids(t: Trace) -> None:
+    put("f", b"x" * 10_000)
+    for mode in (0, 1, 3, 16 | 1):
+        os.chmod("f", 0o6777)
+        t.as_user(A, A, (fallocate, "f", mode, 100, 200))
+        t(show, "f")
+
+
+def fallocate(name: str, mode: int, offset: int, length: int) -> None:
+    """Python knows posix_fallocate(3) only."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(name, os.O_RDWR)
+    try:
+        if libc.fallocate(descriptor, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+            raise OSError(ctypes.get_errno(), "fallocate")
+    finally:
+        os.close(descriptor)
+
+
+@case
+def a_removed_directory_is_empty(t: Trace) -> None:
+    os.mkdir("d")
+    put("d/f")
+    here = os.getcwd()
+    os.chdir("d")
+    os.unlink("f")
+    os.rmdir("../d")
+    try:
+        t(os.listdir, ".")
+        t(os.stat, "f")
+        t(os.mkdir, "e")
+    finally:
+        os.chdir(here)
+
+
+@case
 def writing_changes_times(t: Trace) -> None:
     put("f", b"0123456789")
     for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND):

@@ -135,3 +135,34 @@ def test_a_rule_that_hides_a_directory_hides_what_is_below_it(path: str, seen: b
     policy = Policy.from_words([("/memory/secret/open/*", "rw", None), ("/memory/secret", "none", None)], "rw")
     scope = policy.scope(paths.split(path.encode()))
     assert (scope.access(Principal("bob")) is not Access.NONE) is seen
+
+
+BELOW = st.lists(st.sampled_from([b"x", b"y", b"f.md", b"bob", b"a"]), min_size=1, max_size=3).map(tuple)
+DIRECTORIES = st.sampled_from(
+    [(b"memory", b"x"), (b"memory", b"y"), (b"memory", b"xy"), (b"memory", b"x", b"y"), (b"memory", b"shared", b"x"),
+     (b"memory", b"private", b"bob", b"x"), (b"memory", b"private", b"carol", b"x")]
+)  # fmt: skip
+MORE_PATTERNS = st.one_of(
+    PATTERNS, st.sampled_from(["/memory/x*", "/memory/x/f.md", "/memory/x/y/*", "/memory/?/f*", "/memory/xy", "/*/x"])
+)
+MORE_RULES = st.lists(st.builds(Rule, MORE_PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=3)
+AREAS = st.lists(st.one_of(DIRECTORIES, st.just((b"memory",)), st.just((b"memory", b"x", b"f.md"))), max_size=2)
+
+
+@given(MORE_RULES, DIRECTORIES, DIRECTORIES, BELOW, SHARED, AREAS)
+@settings(max_examples=800)
+def test_what_is_below_two_directories_that_are_alike_has_the_same_scope(
+    rules: list[Rule], one: tuple[bytes, ...], other: tuple[bytes, ...], below: tuple[bytes, ...],
+    shared: tuple[str, ...] | None, tops: list[tuple[bytes, ...]],
+) -> None:  # fmt: skip
+    policy, areas = Policy(rules), list(enumerate(tops))
+    if policy.alike(one, other, areas):
+        assert policy.scope((*one, *below), shared, areas) == policy.scope((*other, *below), shared, areas)
+
+
+@pytest.mark.parametrize("rules", [[], [Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]])
+def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
+    policy = Policy(rules)
+    assert policy.alike((b"memory", b"x"), (b"memory", b"shared", b"y"), [(1, (b"memory", b"z"))])
+    assert not policy.alike((b"memory", b"x"), (b"memory", b"y"), [(1, (b"memory", b"y", b"z"))])
+    assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))

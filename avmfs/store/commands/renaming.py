@@ -10,10 +10,15 @@ from avmfs.node import Kind, Node
 from avmfs.store import veils
 from avmfs.store.commands import command, lineage, namespace
 from avmfs.store.sinks import ORPHANED
-from avmfs.store.transaction import Tx
+from avmfs.store.transaction import NODE, Tx, node_of
 
 NOREPLACE = 1  # renameat2(2)
 EXCHANGE = 2
+
+_ENTRIES = (
+    f"select {', '.join(f'node.{column}' for column in NODE.split(', '))}, document.shared"
+    " from node left join document on document.id = node.document where node.parent = ?"
+)
 
 
 @command
@@ -119,10 +124,12 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
         tx.log("remove", source, old_path)
-    if source.kind is Kind.DIRECTORY:
+    if source.kind is not Kind.DIRECTORY:
+        _rescope_one(tx, moved, parts, said, replaced is not None)
+    elif scope != source.scope:
         rescope(tx, moved, parts, continues=replaced is not None)
     else:
-        _rescope_one(tx, moved, parts, said, replaced is not None)
+        _refold(tx, moved, before, parts)
     if scope != source.scope:
         tx.log("create", tx.node(source.id), paths.join(parts))
     else:
@@ -157,7 +164,7 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     tx.known.forget_directories()
     moved = tx.node(node.id)
-    rescope(tx, moved, parts)
+    _refold(tx, moved, before, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
     tx.events.append(("rename", node.id, node.parent, node.name))
 
@@ -173,6 +180,15 @@ def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts:
         )
 
 
+def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
+    """After a move: what is below a directory is looked at only if its scope can be another now. A directory of 100,000
+    files would otherwise keep every agent waiting for seconds."""
+    if node.kind is not Kind.DIRECTORY or not tx.policy.alike(before, parts, tx.known.areas):
+        rescope(tx, node, parts)
+    else:
+        _rescope_one(tx, node, parts, None, continues=False)
+
+
 def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = False) -> None:
     """Fold the scope of a node and of all below it anew for the place where it now stands. ``continues``: the node has
     taken over a document that was there before.
@@ -180,15 +196,14 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = F
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
     """
-    waiting = [(node, parts)]  # no recursion: trees are deeper than Python's stack
+    waiting = [(node, parts, _said(tx, node))]  # no recursion: trees are deeper than Python's stack
     while waiting:
-        above, where = waiting.pop()
-        _rescope_one(tx, above, where, _said(tx, above), continues and above.id == node.id)
+        above, where, said = waiting.pop()
+        _rescope_one(tx, above, where, said, continues and above.id == node.id)
         if above.kind is Kind.DIRECTORY:
-            children: list[Any] = tx.db.execute("select id from node where parent = ?", (above.id,)).fetchall()
-            for (child,) in children:
-                below = tx.node(child)
-                waiting.append((below, (*where, below.name)))
+            # All that is needed of an entry at once: nobody else's change is committed until the last one is done.
+            rows: list[Any] = tx.db.execute(_ENTRIES, (above.id,)).fetchall()
+            waiting += [((below := node_of(row[:-1])), (*where, below.name), row[-1]) for row in rows]
 
 
 def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, continues: bool) -> None:

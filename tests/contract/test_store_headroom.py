@@ -1,0 +1,115 @@
+"""The reserve that a nearly full disk keeps free for removing files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import apsw
+import pytest
+
+from avmfs.errors import NoSpace
+from avmfs.store import headroom
+from avmfs.store.headroom import PAGE, Headroom
+
+pytestmark = pytest.mark.timeout(60)
+
+MB = 1 << 20
+
+
+class Disk:
+    """Small, of which the test says how many bytes are free."""
+
+    def __init__(self) -> None:
+        self.free = 1024 * MB
+
+    def statvfs(self, path: object) -> SimpleNamespace:
+        return SimpleNamespace(f_frsize=PAGE, f_blocks=64 * MB // PAGE, f_bavail=self.free // PAGE)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(os, "statvfs", disk.statvfs)
+    monkeypatch.setattr(headroom, "_AGAIN_S", 0.0)
+    return disk
+
+
+@pytest.fixture
+def room(disk: Disk, tmp_path: Path) -> Iterator[Headroom]:
+    db = apsw.Connection(os.fspath(tmp_path / "db"))
+    db.execute("create table t(data)")
+    yield Headroom(tmp_path / "db", db)
+    db.close()
+
+
+def admitted(room: Headroom, command: str, size: int) -> bool:
+    try:
+        room.admit(command, {"edits": bytes(size)})
+    except NoSpace:
+        return False
+    return True
+
+
+def test_with_room_everything_is_admitted_that_fits_twice(disk: Disk, room: Headroom) -> None:
+    assert room.reserve == MB
+    assert admitted(room, "commit", 9 * MB)
+    disk.free = 10 * MB
+    assert admitted(room, "commit", 4 * MB)
+    assert not admitted(room, "commit", 5 * MB)
+    assert not room.low
+
+
+def test_of_the_reserve_only_what_makes_the_store_smaller_may_take(disk: Disk, room: Headroom) -> None:
+    disk.free = 2 * MB - PAGE
+    assert admitted(room, "commit", 300_000)
+    assert room.low
+    assert not admitted(room, "commit", 500_000), "it is wanted twice: in the log and in the database"
+    disk.free = MB
+    assert not admitted(room, "create", 1)
+    assert admitted(room, "drain_lexical", 1), "what was written can be found"
+    disk.free = MB // 2
+    assert not admitted(room, "drain_lexical", 1)
+    assert admitted(room, "unlink", 1)
+    disk.free = 3 * MB
+    assert admitted(room, "create", 1), "others have made room"
+
+
+def test_what_is_in_the_log_is_wanted_in_the_database(disk: Disk, room: Headroom) -> None:
+    disk.free = 3 * MB
+    room.committed(2 * MB // PAGE)
+    assert room.low
+    assert not admitted(room, "create", 1)
+    room.committed(0)
+    assert admitted(room, "create", 1)
+
+
+def test_the_requests_of_one_transaction_share_what_there_is(
+    disk: Disk, room: Headroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.free = 2 * MB - PAGE
+    room.look()
+    monkeypatch.setattr(headroom, "_AGAIN_S", 60.0)
+    assert [admitted(room, "commit", 200_000) for _ in range(4)] == [True, True, False, False]
+
+
+def test_free_pages_are_room(disk: Disk, room: Headroom, tmp_path: Path) -> None:
+    db = room._db
+    db.execute("insert into t values(zeroblob(2000000))")
+    disk.free = MB
+    assert not admitted(room, "commit", 200_000)
+    db.execute("delete from t")
+    assert admitted(room, "commit", 200_000)
+    assert not admitted(room, "commit", 900_000), "no more than the log has room for"
+
+
+def test_it_is_told_once(disk: Disk, room: Headroom, caplog: pytest.LogCaptureFixture) -> None:
+    disk.free = MB
+    for _ in range(3):
+        admitted(room, "create", 1)
+    disk.free = 900 * MB
+    for _ in range(3):
+        admitted(room, "create", 1)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
