@@ -28,6 +28,7 @@ from avmfs.store.lock import StoreLock
 from avmfs.store.peers import REQUEST_LIMIT
 from avmfs.store.protocol import Attendant
 from avmfs.store.transaction import IndexRules
+from avmfs.store.watching import SharedWatch
 
 OPERATOR = Principal("avmfs", operator=True, route="daemon")
 _SLACK_S = 0.5  # of a limit, not worth setting it anew
@@ -140,6 +141,9 @@ class WriterClient:
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._lanes: deque[Lane] = deque()
+        self._mail = SharedWatch(
+            lambda tell: _Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
+        )
         self._kept_lanes: Lanes | None = None
         self._waiting = Waiting()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
@@ -190,7 +194,11 @@ class WriterClient:
     @contextlib.contextmanager
     def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:
         """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends.
-        ``mail``: only after those that send messages."""
+        ``mail``: only after those that send messages; all who wait for these share one connection."""
+        if mail and not every_s:
+            with self._mail.joined(notify):
+                yield
+            return
         watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s, "mail": mail}, notify)
         watching.start()
         try:

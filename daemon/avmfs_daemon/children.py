@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +26,17 @@ log = logging.getLogger(__name__)
 INDEXING_TIMEOUT_S: Final = 120.0
 LAST_COMMIT_S: Final = 1.0
 CACHES_DROPPED_S: Final = 0.1
+DESCRIPTORS: Final = 65_536
 
 Entry = Callable[[ChildSpec], None]
+
+
+def have_descriptors() -> None:
+    """As many as the system lets this process have: clients and waiting readers take some each, and 1,024 is usual."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def run_writer(spec: ChildSpec) -> None:
@@ -35,6 +45,7 @@ def run_writer(spec: ChildSpec) -> None:
     from avmfs.store.submit import OPERATOR
     from avmfs.store.writer import Writer
 
+    have_descriptors()
     with living(spec) as life:
         assert spec.listener is not None
         policy, index = rules_from(rules_message(spec.settings))
@@ -141,6 +152,7 @@ def run_door(spec: ChildSpec) -> None:
     from avmfs.rpc.server import serve_door
     from avmfs_daemon.compose import open_memory
 
+    have_descriptors()
     with living(spec) as life:
         assert spec.embedding is not None and spec.listener is not None
         embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
@@ -169,6 +181,7 @@ def run_mount(spec: ChildSpec) -> None:
     from avmfs_daemon.box import Box, identity
     from avmfs_daemon.compose import open_memory
 
+    have_descriptors()
     with living(spec) as life:
         assert spec.embedding is not None and spec.mount is not None
         mount, path, device = spec.mount, spec.mount.mountpoint, ""

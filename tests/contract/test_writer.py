@@ -6,6 +6,7 @@ supervisor.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -536,6 +537,31 @@ def test_who_watches_for_mail_is_told_of_nothing_else(writer: WriterProcess) -> 
         assert until(lambda: len(told) > count)  # it may have missed one
         store.submit(ALICE, "tell", recipient="bob", body="x", **limits)
         assert until(lambda: len(told) > count + 1)
+    store.close()
+
+
+def test_all_who_wait_for_mail_in_one_process_share_a_connection(writer: WriterProcess) -> None:
+    """Else some hundred readers of one mount's :inbox?wait= would leave none for the other agents' commits."""
+    store = writer.attach("*")
+    for who in (ALICE, BOB):
+        store.submit(who, "enroll")
+
+    def descriptors() -> int:
+        assert writer.process is not None
+        return len(os.listdir(f"/proc/{writer.process.pid}/fd"))
+
+    before = descriptors()
+    told: list[list[int]] = [[] for _ in range(50)]
+    with contextlib.ExitStack() as stack:
+        for each in told:
+            stack.enter_context(store.watch(each.append, mail=True))
+        assert until(lambda: all(told)), "each is told when its watch begins"
+        assert descriptors() == before + 1
+        counts = [len(each) for each in told]
+        limits = {"priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9}
+        store.submit(ALICE, "tell", recipient="bob", body="x", **limits)
+        assert until(lambda: all(len(each) > count for each, count in zip(told, counts, strict=True)))
+    assert until(lambda: descriptors() == before)
     store.close()
 
 
