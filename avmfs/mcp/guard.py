@@ -77,6 +77,9 @@ class Guarded:
         self._wanted = secret.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":  # nothing here speaks it, and it would need the token too
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] == "http" and not self._knows(scope["headers"]):
             body = b'{"error": "a bearer token is needed"}'
             headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer"),

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from anyio.from_thread import BlockingPortal
@@ -21,7 +22,7 @@ from peers import LIMIT_S, TOKEN, Lines, Peer, http, http_server, stdio
 
 from avmfs.errors import Invalid
 from avmfs.mcp import resources
-from avmfs.mcp.guard import listen, token
+from avmfs.mcp.guard import Guarded, listen, token
 from avmfs.rpc.client import RemoteDoor
 
 pytestmark = [
@@ -404,6 +405,30 @@ def test_http_is_not_served_beyond_this_machine_unasked(world: World) -> None:
     assert code == 2 and "--allow-remote" in said
     code, said = started({**world.environ, "AVM_MCP_TOKEN": "short"}, "--user", "alice", "--http")
     assert code == 2 and "at least 16" in said
+
+
+def test_nothing_but_http_with_the_token_gets_to_the_server() -> None:
+    reached: list[str] = []
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["type"])
+
+    async def ask(kind: str, headers: list[tuple[bytes, bytes]]) -> None:
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await Guarded(app, TOKEN)({"type": kind, "headers": headers}, None, send)
+
+    for kind in ("websocket", "http"):
+        anyio.run(ask, kind, [])
+    anyio.run(ask, "websocket", [(b"authorization", f"Bearer {TOKEN}".encode())])
+    assert reached == [] and [each["type"] for each in sent] == [
+        "websocket.close", "http.response.start", "http.response.body", "websocket.close",
+    ]  # fmt: skip
+    anyio.run(ask, "http", [(b"authorization", f"Bearer {TOKEN}".encode())])
+    anyio.run(ask, "lifespan", [])
+    assert reached == ["http", "lifespan"]
 
 
 def test_the_token_is_made_once_and_kept_from_others(world: World) -> None:
