@@ -17,7 +17,7 @@ from typing import Any
 
 from avmfs.agent_memory import AgentMemory
 from avmfs.among_agents import AmongAgents
-from avmfs.errors import Invalid
+from avmfs.errors import NO_TEXT, Invalid
 from avmfs.opening import located, open_door, read_all, who_am_i, who_asks
 from avmfs.rpc.client import Door
 from avmfs.rpc.standing import Standing
@@ -201,7 +201,10 @@ class AVM(AmongAgents):
 
     def _write(self, path: str, content: str | bytes, mode: str) -> int | None:
         if isinstance(content, str):
-            data = content.encode("utf-8", "surrogateescape")
+            try:
+                data = content.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                raise Invalid(NO_TEXT, path) from None
         elif isinstance(content, (bytes, bytearray, memoryview)):
             data = bytes(content)
         else:  # bytes(5) would be five zero bytes

@@ -12,6 +12,8 @@ import errno as _errno
 import os
 from typing import ClassVar
 
+NO_TEXT = "half of a surrogate pair (\\ud800 to \\udfff) is no text"  # those that stand for odd bytes can be stored
+
 
 class AvmError(OSError):
     """Base of all domain errors. ``reason`` is one line for a person, without the path."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from avmfs import wire
-from avmfs.errors import Busy, TooBig, from_wire
+from avmfs.errors import NO_TEXT, Busy, Invalid, TooBig, from_wire
 
 WAIT_S = 30.0  # that one call of ``inbox`` waits: nobody's thread is held for long by a client that is gone
 REQUEST_LIMIT = 16 * 1024 * 1024  # bytes; the door hangs up on more
@@ -65,7 +65,10 @@ class RemoteDoor:
         takes at once."""
         with self._mutex:
             self._number += 1
-            request = wire.frame({"id": self._number, "method": method, "arguments": arguments})
+            try:
+                request = wire.frame({"id": self._number, "method": method, "arguments": arguments})
+            except UnicodeEncodeError:
+                raise Invalid(f"{method}: {NO_TEXT}") from None
             if len(request) > REQUEST_LIMIT:
                 raise TooBig(
                     f"{len(request)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it through a mount, or in"

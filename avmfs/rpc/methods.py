@@ -15,7 +15,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from avmfs.errors import AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
@@ -52,6 +52,8 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     _check(name, function, arguments)
     try:
         return function(memory, **arguments)
+    except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
+        raise Invalid(f"{name}: {NO_TEXT}") from None
     except AvmError as e:
         path = arguments.get("path")
         memory.refused(name, e, path if isinstance(path, str) else None)

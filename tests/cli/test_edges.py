@@ -125,7 +125,9 @@ def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
         lambda: avm.write("/private/n", 5), lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
         lambda: memory.remember("x", tags="market"), lambda: memory.batch_remember("one text"),
         lambda: memory.batch_remember([{"content": "x", "tags": "market"}]),
-        lambda: avm.create_api_key(paths="/memory/*"), lambda: avm.create_api_key(actions="read"),
+        lambda: avm.write("/private/n", "\ud800"), lambda: memory.remember("\ud800"), lambda: avm.search("\ud800"),
+        lambda: avm.read("/private/\ud800"), lambda: avm.create_api_key(paths="/memory/*"),
+        lambda: avm.create_api_key(actions="read"),
     ):  # fmt: skip
         with pytest.raises(Invalid):
             call()
