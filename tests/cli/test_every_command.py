@@ -162,7 +162,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good(f"diff {A}", "+alpha", "diff newer older path"),
         Good(f"diff {A} v1 v2", "-first"),
         Bad(f"diff {A} x", 2, "version"),
-        Bad(f"diff {A} 7 9", 2, "no version v7"),
+        Bad(f"diff {A} 7 9", 1, "no version v7"),
     ],
     "links": [Good(f"links {B}", "<- /memory/shared/e/a.md (follows)", "links path"), Bad("links /none", 1, "No such")],
     "link": [
