@@ -16,6 +16,7 @@ from avmfs_config import SearchWeights
 from numpy.typing import NDArray
 
 from avmfs.store.table import Table
+from avmfs.text import speech
 
 POOL: Final = 2000
 """Candidates that are looked at closely: those with the best sum of words, context, cosine and the like."""
@@ -92,8 +93,10 @@ def fuse(
     scores, chosen = base[best], at[best]
     parts["session"] = weights.session * _session(scores, table.sessions[chosen])
     scores = scores + parts["session"]
-    parts["next"] = weights.next * _following(scores, table, chosen)
-    return Ranked(chosen, scores + parts["next"], parts)
+    parts["next"] = weights.next * _of_neighbour(scores, table.next[chosen], chosen)
+    asked = (table.flags[table.previous[chosen]] & speech.ASKS) != 0  # of those that have one
+    parts["answer"] = weights.answer * asked * _of_neighbour(scores, table.previous[chosen], chosen)
+    return Ranked(chosen, scores + parts["next"] + parts["answer"], parts)
 
 
 def _guessed(cosine: Floats, blind: NDArray[np.bool_], words: Floats) -> Floats:
@@ -134,9 +137,8 @@ def _session(scores: Floats, sessions: NDArray[np.int32]) -> Floats:
     return means
 
 
-def _following(scores: Floats, table: Table, chosen: NDArray[np.int64]) -> Floats:
-    """For each candidate the score of the passage after it, 0 where that is no candidate."""
-    following = table.next[chosen]
-    at = np.minimum(np.searchsorted(chosen, following), max(len(chosen) - 1, 0))
-    there = (following >= 0) & (chosen[at] == following) if len(chosen) else np.zeros(0, np.bool_)
+def _of_neighbour(scores: Floats, neighbours: NDArray[np.int32], chosen: NDArray[np.int64]) -> Floats:
+    """For each candidate the score of its neighbour, 0 where that is no candidate."""
+    at = np.minimum(np.searchsorted(chosen, neighbours), max(len(chosen) - 1, 0))
+    there = (neighbours >= 0) & (chosen[at] == neighbours) if len(chosen) else np.zeros(0, np.bool_)
     return np.where(there, scores[at], 0.0)

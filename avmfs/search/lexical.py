@@ -5,15 +5,15 @@ long they are) come from visible rows alone; SQLite's own bm25() counts invisibl
 Source: Robertson & Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the idf of
 Lucene, which stays positive.
 
-A short note leans on what was said before it: "Yes, on Tuesday" is about whatever was asked. So its words are also
-matched together with those of the passage before it in its session; a page stands for itself.
+A short note leans on what was said around it: "Yes, on Tuesday" is about whatever was asked. So its words are also
+matched together with those of the passages next to it in its session; a page stands for itself.
 
 Only passages that some word reaches are ever touched: of a hundred thousand that is a few thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +37,11 @@ PRIOR: Final = 1000
 mostly chance."""
 
 LEANS: Final = 60.0
-"""Terms of a passage at which the one before it counts for half."""
+"""Terms of a passage at which those around it count for half as much."""
+
+BEFORE: Final = (1.0, 0.5)
+"""How much the passage before counts for one that leans on it, and the one before that."""
+AFTER: Final = (0.5,)
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -80,17 +84,12 @@ def search(table: Table, postings: Sequence[Postings]) -> Lexical:
     words, context, coverage, near = (np.zeros(len(positions)) for _ in range(4))
     if not len(positions):
         return Lexical(positions, words, context, coverage, near)
-    index = np.empty(count, np.int32)  # of each reached passage in the columns; the others are never looked up
+    index = np.full(count, NONE, np.int32)  # of each reached passage in the columns
     index[positions] = np.arange(len(positions), dtype=np.int32)
     lengths = table.lengths[positions].astype(np.float64)
-    before = table.previous[positions]
-    lean = np.where(before != NONE, _leans(lengths), 0.0)
-    together = lengths + np.where(lean > 0, lean * table.lengths[before], 0.0)
-    # The passage before, where it is reached itself; elsewhere it has no occurrence to lend.
-    lent = np.flatnonzero((lean > 0) & np.isin(before, positions))
-    lender = index[before[lent]]
+    lean = _leans(lengths)
     mean, wide_mean = _means(table)
-    norm, wide_norm = _norm(lengths, mean), _norm(together, wide_mean)
+    norm, wide_norm = _norm(lengths, mean), _norm(_together(table, positions, lengths, lean), wide_mean)
     mass = _idf(df, max(count, PRIOR))
     for (at, times), weight in zip(found, mass, strict=True):
         if not len(at):
@@ -98,7 +97,10 @@ def search(table: Table, postings: Sequence[Postings]) -> Lexical:
         own = np.zeros(len(positions))
         own[index[at]] = times
         wide = own.copy()
-        wide[lent] += lean[lent] * own[lender]
+        for holders, leaning, share in _leaning(table, at):
+            to = index[leaning]
+            to, lent = to[to != NONE], times[holders[to != NONE]]
+            wide[to] += share * lean[to] * lent
         for frequency, into, shares, against in ((own, words, coverage, norm), (wide, context, near, wide_norm)):
             there = np.flatnonzero(frequency)
             times_there = frequency[there]
@@ -120,8 +122,16 @@ def shortness(lengths: NDArray[np.float32]) -> Floats:
     return np.asarray(1 / (1 + (lengths.astype(np.float64) / LEANS) ** 4))
 
 
+def leans_on(table: Table, at: int) -> Places:
+    """Positions of what the words of the passage ``at`` are matched together with."""
+    one = np.array([at])
+    if not _leans(table.lengths[one].astype(np.float64)).any():
+        return one[:0]
+    return np.concatenate([there for _, there, _ in _steps(one, *_around(table))])
+
+
 def _leans(lengths: Floats) -> Floats:
-    """How much of the passage before it counts."""
+    """How much of the passages around it counts."""
     share = np.asarray(1 / (1 + (lengths / LEANS) ** 4))
     return np.where(share > 0.02, share, 0.0)
 
@@ -137,18 +147,46 @@ def _reached(table: Table, holders: Sequence[Places]) -> Places:
     reached = np.zeros(len(table.passages), np.bool_)
     for at in holders:
         reached[at] = True
-        after = table.next[at]
-        after = after[after != NONE]
-        reached[after[_leans(table.lengths[after].astype(np.float64)) > 0]] = True
+        for _, leaning, _ in _leaning(table, at):
+            reached[leaning[_leans(table.lengths[leaning].astype(np.float64)) > 0]] = True
     return np.flatnonzero(reached)
+
+
+def _leaning(table: Table, at: Places) -> Iterator[tuple[Places, Places, float]]:
+    """What may lean on the passages ``at``."""
+    return _steps(at, (table.next, BEFORE), (table.previous, AFTER))
+
+
+def _steps(at: Places, *ways: tuple[NDArray[np.int32], Sequence[float]]) -> Iterator[tuple[Places, Places, float]]:
+    """From the passages ``at`` (n,) along columns of neighbours, step by step: indexes (k,) in ``at``, the positions
+    (k,) that they have led to, each but once, and the share of this step."""
+    for column, shares in ways:
+        which, there = np.arange(len(at)), at
+        for share in shares:
+            step = column[there]
+            here = step != NONE
+            which, there = which[here], step[here]
+            yield which, there, share
+
+
+def _around(table: Table) -> tuple[tuple[NDArray[np.int32], tuple[float, ...]], ...]:
+    return (table.previous, BEFORE), (table.next, AFTER)
+
+
+def _together(table: Table, at: Places, lengths: Floats, lean: Floats) -> Floats:
+    """Lengths of the passages ``at`` with what they lean on."""
+    together = lengths.copy()
+    for which, there, share in _steps(at, *_around(table)):
+        together[which] += share * lean[which] * table.lengths[there]
+    return together
 
 
 def _means(table: Table) -> tuple[float, float]:
     """Mean length of a passage, and of one with what it leans on."""
     if "length" not in table.means:
         lengths = table.lengths.astype(np.float64)
-        lean = np.where(table.previous != NONE, _leans(lengths), 0.0)
-        table.means["together"] = float((lengths + lean * lengths[table.previous]).mean())
+        every = np.arange(len(lengths))
+        table.means["together"] = float(_together(table, every, lengths, _leans(lengths)).mean())
         table.means["length"] = float(lengths.mean())
     return table.means["length"], table.means["together"]
 

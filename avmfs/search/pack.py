@@ -38,6 +38,11 @@ FIRST: Final = 10
 
 ALSO: Final = 3  # handles of the others that are named
 
+USUAL: Final = 60
+"""Tokens of an item with its share of a header: so many groups are looked at for what their places have in common."""
+FEW: Final = 3
+"""Groups below which each says its whole place: to name what they have in common saves nothing."""
+
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
@@ -59,6 +64,7 @@ _SPACE: Final = re.compile(r"\s+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
 _NUMBER: Final = re.compile(r"\d+")
+_PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 _MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
 
 
@@ -85,6 +91,7 @@ class Frame:
     cite: bool = False
     nonce: str = ""
     route: str = ""  # by which most of it came: said once, so that only the others' groups say it
+    base: bytes = b""  # the directory from which groups say their places; b"" for none
 
     def notice(self) -> str:
         return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
@@ -106,7 +113,8 @@ class _Item:
 
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
     """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author; an answer of more
-    than SKIMMED tokens has its FIRST best ones in groups of their own, before all others.
+    than SKIMMED tokens has its FIRST best ones in groups of their own, before all others. A directory that many places
+    have in common is named once, in the heading.
 
     What says the same in nearly the same words is given once, with the handles of the others. The first passage that
     does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
@@ -116,6 +124,7 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
+    frame = replace(frame, base=_base(items, frame, counter))
     chosen, tokens = _choose(items, frame, counter)
     while chosen:
         # Parts were counted alone; joined, they may cost a token more or less.
@@ -183,7 +192,7 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tupl
     spent = counter.count(_render(chosen, frame, frame.budget))
     refused = 0
     for item in items:
-        header = 0 if item.group in groups else counter.count(_header(item.group).lstrip("\n"))
+        header = 0 if item.group in groups else counter.count(_header(item.group, frame).lstrip("\n"))
         cost = header + counter.count(_block(item, frame))
         if spent + cost > frame.budget:
             left = frame.budget - spent - header
@@ -225,13 +234,14 @@ def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
         groups.setdefault(item.group, []).append(item)
     fence = frame.nonce and f" {frame.nonce}"
     via = frame.route and f" {frame.route}"
+    within = f" in {paths.printable(frame.base)}" if frame.base else ""
     noun = "item" if len(items) == 1 else "items"
     return "".join(
         [
             frame.notice(),
-            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{fence}\n",
+            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{within}{fence}\n",
             *(
-                _header(group) + "".join(_block(item, frame) for item in groups[group])
+                _header(group, frame) + "".join(_block(item, frame) for item in groups[group])
                 for group in sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
             ),
             f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq}{fence})\n",
@@ -252,8 +262,22 @@ def _group(scored: Scored, part: int, frame: Frame) -> _Group:
     return part, hit.path.rpartition(b"/")[0] or b"/", day, signed(hit.author, route)
 
 
-def _header(group: _Group) -> str:
+def _base(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> bytes:
+    """The directory whose name costs most when the groups of the best items repeat it, or b""."""
+    places = [group[1] for group in dict.fromkeys(item.group for item in items[: frame.budget // USUAL])]
+    if len(places) < FEW:
+        return b""
+    below = Counter(place[: end.start()] for place in places for end in _PART_END.finditer(place))
+    saved = {
+        base: (count - 1) * counter.count(f" {paths.printable(base)}") for base, count in below.items() if count >= FEW
+    }
+    return max(saved, key=lambda base: (saved[base], base), default=b"")
+
+
+def _header(group: _Group, frame: Frame) -> str:
     _, place, day, author = group
+    if frame.base and (place + b"/").startswith(frame.base + b"/"):
+        place = place[len(frame.base) + 1 :] or b"."
     return f"\n### {paths.printable(place)} {day} {_one_line(author)}\n"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from avmfs.search import lexical
 from avmfs.search.engine import Ranking, Scored
 from avmfs.search.index import SearchIndex
 from avmfs.text import segment
@@ -17,7 +18,7 @@ from avmfs.text import segment
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Index terms of the question: those that a passage has, those that stand only before it, and the rest."""
+    """Index terms of the question: those that a passage has, those that stand only around it, and the rest."""
 
     own: tuple[str, ...]
     near: tuple[str, ...]
@@ -59,9 +60,8 @@ def matched(index: SearchIndex, ranking: Ranking, q: str, passages: Sequence[int
     found = {}
     for passage in passages:
         at = int(np.searchsorted(table.passages, passage))
-        before = int(table.previous[at])
-        earlier = int(table.passages[before]) if before >= 0 else -1
+        around = frozenset(table.passages[lexical.leans_on(table, at)].tolist())
         own = tuple(term for term, ids in zip(terms, holders, strict=True) if passage in ids)
-        near = tuple(term for term, ids in zip(terms, holders, strict=True) if earlier in ids and term not in own)
+        near = tuple(term for term, ids in zip(terms, holders, strict=True) if around & ids and term not in own)
         found[passage] = Words(own, near, tuple(term for term in terms if term not in own and term not in near))
     return found

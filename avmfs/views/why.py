@@ -79,7 +79,7 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
     evidence = scored.evidence
     said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else "no vector yet"]
     said += [f"{label} {', '.join(terms)}" for label, terms in (
-        ("has", words.own), ("said just before:", words.near), ("lacks", words.missing),
+        ("has", words.own), ("said around it:", words.near), ("lacks", words.missing),
     ) if terms]  # fmt: skip
     return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
 

@@ -118,10 +118,11 @@ class SearchWeights:
     """What each signal adds to the score that orders hits; 0 switches it off (benchmarks/README.md has what each is
     worth).
 
-    `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written before it there) are shares
+    `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written around it there) are shares
     of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
-    `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes.
+    `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
+    `answer` for the passage before it, where that one asks.
     """
 
     cosine: float = 1.0
@@ -136,6 +137,7 @@ class SearchWeights:
     next: float = 0.1
     feedback: float = 1.0
     phrase: float = 0.5
+    answer: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)

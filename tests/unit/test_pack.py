@@ -54,6 +54,30 @@ def test_the_golden_form() -> None:
     )
 
 
+def test_what_places_have_in_common_is_named_once() -> None:
+    made = MemoryCorpus()
+    for n, place in enumerate(
+        ("/memory/log/may", "/memory/log/june", "/memory/log", "/memory/logbook", "/memory/log/x")
+    ):
+        made.add(f"{place}/{n}", f"Zebra number {n} crossed.", updated=NOW - n * DAY)
+    answer = ask(made, "zebra", strategy="relevance")
+    heading, *lines = answer.text.splitlines()
+    assert heading == f"## Relevant Memory (5 items, {answer.tokens} tokens) in /memory/log"
+    assert sorted(line for line in lines if line.startswith("#")) == [
+        "### . 2026-03-05 alice", "### /memory/logbook 2026-03-04 alice", "### june 2026-03-06 alice",
+        "### may 2026-03-07 alice", "### x 2026-03-03 alice",
+    ]  # fmt: skip
+    assert COUNTER.count(answer.text) == answer.tokens
+
+
+def test_few_places_are_each_named_whole() -> None:
+    made = MemoryCorpus()
+    for n, place in enumerate(("/memory/log/may", "/memory/log/june")):
+        made.add(f"{place}/{n}", f"Zebra number {n} crossed.", updated=NOW - n * DAY)
+    text = ask(made, "zebra").text
+    assert "### /memory/log/may " in text and "### /memory/log/june " in text and " in /" not in text
+
+
 def test_an_empty_answer_says_so() -> None:
     assert ask(market(), "xylophone").text == NOTHING
     assert ask(MemoryCorpus()).text == NOTHING
@@ -219,7 +243,9 @@ def test_no_recall_exceeds_its_budget_and_every_figure_is_exact(
     count = COUNTER.count(answer.text)
     assert count == answer.tokens <= max(budget - reserve, 0)
     assert ask(made, "zebra 局势 NVDA", budget, **options) == answer
-    figures = re.findall(r"^## Relevant Memory \(\d+ items?, (\d+) tokens\)$|^\((\d+) tokens of ", answer.text, re.M)
+    figures = re.findall(
+        r"^## Relevant Memory \(\d+ items?, (\d+) tokens\)(?: in .*)?$|^\((\d+) tokens of ", answer.text, re.M
+    )
     assert [a or b for a, b in figures] == [str(count)] * (2 if answer.hits else 0)
 
 

@@ -85,11 +85,41 @@ def test_a_short_note_is_found_by_what_was_written_just_before_it_in_the_same_pl
     made.add("/a/1", "Did you book the hotel in Lisbon?", updated=1)
     made.add("/a/2", "Yes, the one at the harbour", updated=2)
     made.add("/b/3", "No, not yet", updated=3)
-    made.add("/a/4", "Tomorrow, then " + "with many words of another matter " * 20, updated=4)
+    made.add("/a/4", "Tomorrow, then " + "it is as we do it " * 50, updated=4)
     result = words_of(made, "lisbon")
     assert which(result.words) == [1]
     assert which(result.context) == [1, 2]
     assert which(result.near) == [1, 2]
+
+
+def test_what_leans_on_its_neighbours_leans_most_on_the_one_before() -> None:
+    made = MemoryCorpus(embed=False)
+    for n, text in enumerate(
+        ("Good to see you", "Guess where we are", "In Lisbon, at last", "How nice", "Is it", "Yes")
+    ):
+        made.add(f"/a/{n}", text, updated=n)
+    result = words_of(made, "lisbon")
+    assert which(result.words) == [3]
+    assert which(result.context) == [2, 3, 4, 5], "the one before it, and two after it"
+    assert result.context[3] > result.context[4] > 0
+    assert result.context[3] > result.context[1] > 0
+    assert result.near[[1, 3, 4]].tolist() == pytest.approx([0.5, 1.0, 0.5], abs=0.001)
+    index = made.index(ALICE)
+    assert [(lexical.leans_on(index.table(), at) + 1).tolist() for at in (0, 2, 5)] == [[2], [2, 1, 4], [5, 4]]
+
+
+def test_what_follows_a_question_gets_some_of_its_score() -> None:
+    made = MemoryCorpus(embed=False)
+    for n, text in enumerate(("Where did you stay?", "By the harbour", "Nice", "Where to next?")):
+        made.add(f"/a/{n}", text, updated=n)
+    table = made.index(ALICE).table()
+    names = ("words", "context", "speaker", "date", "when", "question", "length")
+    columns = {name: np.zeros(4) for name in names} | {"cosine": np.array([0.8, 0.4, 0.2, 0.6])}
+    fused = fuse(table, np.arange(4), columns, SearchWeights(session=0, next=0, answer=0.5))
+    assert fused.parts["answer"].tolist() == pytest.approx([0, 0.4, 0, 0])
+    assert fused.scores.tolist() == pytest.approx([0.8, 0.8, 0.2, 0.6])
+    alone = fuse(table, np.array([1, 2]), {name: column[1:3] for name, column in columns.items()}, SearchWeights())
+    assert alone.parts["answer"].tolist() == [0, 0], "the question is no candidate"
 
 
 def test_what_was_written_long_before_is_no_context() -> None:
@@ -277,12 +307,13 @@ def test_without_vectors_the_answer_is_from_words_and_says_why() -> None:
     made = corpus()
     for mode in ("hybrid", "semantic"):
         answer = Engine(made.index, Down(), COUNTER).search(ALICE, "flight to Lisbon", mode=mode)
-        assert found(answer) == ["/memory/life/flight.md"]
+        assert found(answer)[0] == "/memory/life/flight.md"
+        assert all(scored.evidence["near"] for scored in answer.hits), "the others stand beside it"
         assert answer.degraded == "the model is loading"
     assert engine(made, words_only=True).search(ALICE, "flight").degraded == NO_EMBEDDER
     lexical_only = Engine(made.index, Down(), COUNTER).search(ALICE, "flight", mode="lexical")
     assert lexical_only.degraded is None
-    assert found(lexical_only) == ["/memory/life/flight.md"]
+    assert found(lexical_only)[0] == "/memory/life/flight.md"
 
 
 def test_a_note_without_a_vector_is_found_by_its_words() -> None:

@@ -45,15 +45,15 @@ def test_why_adds_up_and_names_the_words(world: World) -> None:
     assert "has rsi, exposur · lacks tulip" in text and "/memory/shared/market/nvda.md" in text
 
 
-def test_why_says_what_stood_just_before(world: World) -> None:
+def test_why_says_what_stands_around_it(world: World) -> None:
     text = world.agent("alice").cat("/:why?q=RSI&path=/shared/market/amd.md")
-    assert "said just before: rsi" in text
+    assert "said around it: rsi" in text
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/shared/garden.md", "was not looked at: it has none of the question's words and no vector near it"),
+        ("/shared/home/bath.md", "was not looked at: it has none of the question's words and no vector near it"),
         ("/shared/x.tmp", "is in no index: its name is on the ignore list"),
         ("/shared/blank.md", "is in no index: it has no words"),
         ("/shared/copy.md", "its text is that of a better hit, which names it"),
@@ -64,6 +64,7 @@ def test_why_not(world: World, path: str, reason: str) -> None:
     alice = world.agent("alice")
     alice.put("/shared/x.tmp", "RSI exposure")
     alice.put("/shared/blank.md", " \n")
+    alice.put("/shared/home/bath.md", "The tap drips.")  # with nothing around it
     alice.put("/shared/copy.md", "# NVDA risk\nRSI at 72, reduce exposure. Nothing else happened!")
     assert reason in alice.cat(f"/:why?q=RSI exposure&path={path}")
 
