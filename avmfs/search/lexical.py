@@ -94,18 +94,20 @@ def search(table: Table, postings: Sequence[Postings]) -> Lexical:
     for (at, times), weight in zip(found, mass, strict=True):
         if not len(at):
             continue
-        own = np.zeros(len(positions))
-        own[index[at]] = times
-        wide = own.copy()
+        here = index[at]
+        wide = np.zeros(len(positions))
+        wide[here] = times
         for holders, leaning, share in _leaning(table, at):
             to = index[leaning]
-            to, lent = to[to != NONE], times[holders[to != NONE]]
-            wide[to] += share * lean[to] * lent
-        for frequency, into, shares, against in ((own, words, coverage, norm), (wide, context, near, wide_norm)):
-            there = np.flatnonzero(frequency)
-            times_there = frequency[there]
-            into[there] += _idf(np.array(len(there)), count) * times_there * (K1 + 1) / (times_there + against[there])
-            shares[there] += weight * np.minimum(times_there, 1.0)
+            reached = to != NONE
+            to = to[reached]
+            wide[to] += share * lean[to] * times[holders[reached]]
+        there = np.flatnonzero(wide)
+        for places, frequency, into, shares, against in (
+            (here, times, words, coverage, norm), (there, wide[there], context, near, wide_norm),
+        ):  # fmt: skip
+            into[places] += _idf(np.array(len(places)), count) * frequency * (K1 + 1) / (frequency + against[places])
+            shares[places] += weight * np.minimum(frequency, 1.0)
     total = mass.sum()
     return Lexical(positions, words, context, np.minimum(coverage / total, 1.0), np.minimum(near / total, 1.0))
 
