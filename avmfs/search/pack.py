@@ -40,8 +40,8 @@ ALSO: Final = 3  # handles of the others that are named
 
 USUAL: Final = 60
 """Tokens of an item with its share of a header: so many groups are looked at for what their places have in common."""
-FEW: Final = 3
-"""Groups below which each says its whole place: to name what they have in common saves nothing."""
+WORTH: Final = 20
+"""Tokens below which it is not worth to name once what places have in common: a whole path is plainer."""
 
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
@@ -263,15 +263,12 @@ def _group(scored: Scored, part: int, frame: Frame) -> _Group:
 
 
 def _base(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> bytes:
-    """The directory whose name costs most when the groups of the best items repeat it, or b""."""
+    """The directory whose name costs most when the groups of the best items repeat it; b"" where that is little."""
     places = [group[1] for group in dict.fromkeys(item.group for item in items[: frame.budget // USUAL])]
-    if len(places) < FEW:
-        return b""
     below = Counter(place[: end.start()] for place in places for end in _PART_END.finditer(place))
-    saved = {
-        base: (count - 1) * counter.count(f" {paths.printable(base)}") for base, count in below.items() if count >= FEW
-    }
-    return max(saved, key=lambda base: (saved[base], base), default=b"")
+    saved = {base: (count - 1) * counter.count(f" {paths.printable(base)}") for base, count in below.items()}
+    best = max(saved, key=lambda base: (saved[base], base), default=b"")
+    return best if saved.get(best, 0) >= WORTH else b""
 
 
 def _header(group: _Group, frame: Frame) -> str:
