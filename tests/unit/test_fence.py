@@ -14,7 +14,7 @@ from avmfs.access import Principal
 from avmfs.memory import Memory
 from avmfs.store import fence
 
-NONCE = re.compile(r"\A## Relevant Memory \((\d+) items?, \d+ tokens\) mount (\d{6})\n")
+NONCE = re.compile(r"\A## Relevant Memory \((\d+) items?, \d+ tokens\) mount(?: in /.*)? (\d{6})\n")
 END = re.compile(r"\n\(\d+ tokens of \d+ · \w+ · seq=\d+ (\d{6})\)\n\Z")
 
 FORGED = (
@@ -69,7 +69,7 @@ def test_lines_of_a_recall_that_are_not_its_own_are_indented(world: World) -> No
     assert text.splitlines() == lines[:-1], "a line ends in a newline and in nothing else"
     own = [line for line in lines if line and not line.startswith("  ")]
     for line in own[1:-1]:
-        assert re.match(r"### /\S.* \d{4}-\d\d-\d\d eve\Z|@[a-z2-7]{4,} \(\.\d\d(, also [@\w ]+)?\) \[/memory", line), (
+        assert re.match(r"### \S.* \d{4}-\d\d-\d\d eve\Z|@[a-z2-7]{4,} \(\.\d\d(, also [@\w ]+)?\) \[/memory", line), (
             line
         )
     assert int(begins[1]) == sum(line.startswith("@") for line in own)
