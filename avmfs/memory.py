@@ -12,51 +12,30 @@ import re
 import threading
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from pathlib import Path
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings, SearchWeights, WebhookSettings
+from avmfs_config import SearchWeights
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.agents import digests, mail
-from avmfs.agents.questions import QuestionLog
-from avmfs.agents.refusals import Refusals
+from avmfs.agents import mail
 from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
-from avmfs.search.engine import Answer, Engine, Mode
+from avmfs.search.engine import Answer, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.store.protocol import Reader, Store
 from avmfs.store.schema import ROOT
+from avmfs.surroundings import Surroundings
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root
 QUESTION_MAX = 1024 * 1024  # bytes; folding and cutting a longer one would keep others waiting
 RECALLS_KEPT = 10_000  # of the last ones: tokens and nodes, for :savings
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the memories of one process share. ``clock`` gives ns since the epoch, ``zone`` is for showing times;
-    ``host`` answers questions that only the daemon can (embedding state), None without one."""
-
-    store: Store
-    engine: Engine
-    search: SearchSettings
-    limits: Limits
-    clock: Callable[[], int]
-    zone: tzinfo
-    host: Callable[[str, dict[str, Any]], Any] | None = None
-    digests: digests.Known = field(default_factory=digests.Known)  # of who knows what, as last laid out
-    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
-    anchors: Path | None = None  # of the audit, where they are known
-    refusals: Refusals | None = None  # where what is refused above the store is told
-    questions: QuestionLog | None = None  # where what agents ask is kept
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ import apsw
 
 from avmfs.access import Principal
 from avmfs.agents.bloom import digest, holds
-from avmfs.memory import Memory, Surroundings
+from avmfs.memory import Memory
+from avmfs.surroundings import Surroundings
 from avmfs.views.who import who_knows
 from benchmarks.discovery_ops import Shelf, converge, opened, populate, set_modes
 from benchmarks.figures import BenchmarkError, percentile

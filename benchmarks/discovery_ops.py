@@ -19,7 +19,7 @@ from avmfs_config import Limits, SearchSettings
 from avmfs.access import Policy, Principal
 from avmfs.agents import digests, gossip
 from avmfs.agents.gossip import Delta
-from avmfs.memory import Memory, Surroundings
+from avmfs.memory import Memory
 from avmfs.search.engine import Engine
 from avmfs.store import database
 from avmfs.store.applier import Applier
@@ -27,6 +27,7 @@ from avmfs.store.protocol_discovery import Digest, Host
 from avmfs.store.sqlite import SqliteStore
 from avmfs.store.submit import OPERATOR
 from avmfs.store.transaction import IndexRules
+from avmfs.surroundings import Surroundings
 from avmfs.text.tokens import TokenCounter
 
 ROUNDS_AT_MOST = 1000

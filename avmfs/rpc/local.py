@@ -21,12 +21,13 @@ from avmfs.agents.refusals import Refusals
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
-from avmfs.memory import Memory, Surroundings
+from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.store.sqlite import open_direct
 from avmfs.store.transaction import IndexRules
+from avmfs.surroundings import Surroundings
 from avmfs.text.tokens import TokenCounter
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"

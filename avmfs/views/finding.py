@@ -1,6 +1,7 @@
 """Views that answer a question. Owns :search and :recall; what they find and its format are ``avmfs.search``'s.
 
-A recall's banner of urgent messages counts inside the budget that the reader named.
+A recall's banner of urgent messages counts inside the budget that the reader named. What it does not name is as the
+configuration says (``search``).
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ def recall(
     ctx: Context,
     *,
     q: str,
-    max_tokens: Annotated[int, Range(1, 200_000)] = 4000,
-    min_relevance: Annotated[float, Range(0, 1)] = 0.3,
+    max_tokens: Annotated[int | None, Range(1, 200_000)] = None,
+    min_relevance: Annotated[float | None, Range(0, 1)] = None,
     strategy: Strategy = "balanced",
     cite: Literal["path"] | None = None,
 ) -> str:
-    banner, cost = _banner(ctx, max_tokens)
+    budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
+    banner, cost = _banner(ctx, budget)
     answer = ctx.memory.recall(
-        q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=_under(ctx), cite=cite,
+        q, max_tokens=budget, min_relevance=min_relevance, strategy=strategy, under=_under(ctx), cite=cite,
         reserve=cost,
     )  # fmt: skip
     return banner + (answer.text or NOTHING)

@@ -11,7 +11,7 @@ BUDGETS: Final = (250, 500, 1000, 2000, 4000)
 
 
 @view("plan", "directory", summary="what recalls of 250 to 4000 tokens for `q` would hold", slow=True)
-def plan(ctx: Context, *, q: str, min_relevance: Annotated[float, Range(0, 1)] = 0.3) -> str:
+def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0, 1)] = None) -> str:
     with ctx.memory.reading() as reader:
         under = parts(reader.path(ctx.node.id))
     rows, whole = [], 0

@@ -15,9 +15,10 @@ from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
-from avmfs.memory import Memory, Surroundings
+from avmfs.memory import Memory
 from avmfs.search.engine import Engine
 from avmfs.store.sqlite import open_attached
+from avmfs.surroundings import Surroundings
 from avmfs.text.tokens import TokenCounter
 from avmfs_daemon.spec import ChildSpec
 

@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
     ("avmfs.search", "avmfs.agents"),
-    ("avmfs.memory",),
+    ("avmfs.memory", "avmfs.surroundings"),
     ("avmfs.views",),
     ("avmfs.vfs",),
     ("avmfs.fuse", "avmfs.rpc"),

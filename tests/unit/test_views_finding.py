@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,12 @@ def test_a_search_carries_the_banner_until_it_is_read(world: World) -> None:
     assert bob.cat("/:search?q=NVDA").startswith("=== 1 urgent message")
     bob.echo("", "/:inbox")
     assert bob.cat("/:search?q=NVDA").startswith("[")
+
+
+def test_what_a_recall_does_not_name_is_as_configured(world: World) -> None:
+    for number in range(30):
+        world.agent("alice").put(f"/shared/many/{number}.md", f"NVDA note {number}: " + "words about it " * number)
+    world.around = replace(world.around, search=replace(world.around.search, max_tokens=120, min_relevance=0.0))
+    carol = world.agent("carol")
+    assert " of 120 " in carol.cat("/:recall?q=NVDA") and " of 300 " in carol.cat("/:recall?q=NVDA&max_tokens=300")
+    assert len(carol.cat("/:recall?q=NVDA&max_tokens=300&min_relevance=1")) < len(carol.cat("/:recall?q=NVDA"))

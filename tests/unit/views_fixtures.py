@@ -15,13 +15,14 @@ from avmfs_config import Limits, SearchSettings
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
-from avmfs.memory import Memory, Surroundings
+from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.search.engine import Engine
 from avmfs.store import database
 from avmfs.store.applier import Applier
 from avmfs.store.sqlite import SqliteStore
 from avmfs.store.transaction import IndexRules
+from avmfs.surroundings import Surroundings
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import Context, Rendered, View
 
