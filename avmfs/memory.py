@@ -304,7 +304,9 @@ class Memory:
         self, recipient: str, text: str, *, priority: str = "normal", expires: str | None = None, re: int | None = None
     ) -> int:
         """Send a message to an agent or "@all"; returns its number in this agent's own mail. ``expires`` is a duration
-        ("2h"); ``re`` the number of the message that this one answers."""
+        ("2h"); ``re`` the number of the message that this one answers. Raises Invalid for an empty one."""
+        if not text:
+            raise Invalid("nothing to tell: the message is empty")
         limits = self.around.limits
         until = None if expires is None else self.now() + mail.parse_duration(expires)
         self.enroll()

@@ -19,7 +19,7 @@ from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.session import VIRTUAL, Later, Request, Session
 from avmfs.store.lanes import REQUEST
-from avmfs.vfs.address import Real
+from avmfs.vfs.address import Made, Real
 from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.nodes import VirtualHandle
@@ -172,7 +172,8 @@ class OpenFiles:
         found, handle = self._tree.create(
             self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
         )
-        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle):  # another mount made it first
+        if open_flags & p.OPEN_KILL_SUIDGID and isinstance(handle, FileHandle) and not isinstance(found, Made):
+            # Another mount made it first: this truncates what was there.
             self._tree.drop_set_ids(handle.file.node, request.caller)
         return self._replies.made(found) + self._kept(handle, request)
 

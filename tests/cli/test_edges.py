@@ -121,15 +121,16 @@ def test_advice_fits(alone: Shell) -> None:
 def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
     avm = opened("alice")
     memory = avm.agent_memory()
+    avm.write("/private/there.md", "x")
     for call in (
         lambda: avm.write("/private/n", 5), lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
         lambda: memory.remember("x", tags="market"), lambda: memory.batch_remember("one text"),
         lambda: memory.batch_remember([{"content": "x", "tags": "market"}]),
         lambda: avm.write("/private/n", "\ud800"), lambda: memory.remember("\ud800"), lambda: avm.search("\ud800"),
         lambda: avm.read("/private/\ud800"), lambda: avm.create_api_key(paths="/memory/*"),
-        lambda: avm.create_api_key(actions="read"),
+        lambda: avm.create_api_key(actions="read"), lambda: avm.tell("bob", ""),
     ):  # fmt: skip
         with pytest.raises(Invalid):
             call()
-    assert "x.md" not in {each["name"] for each in avm.list("/private")}
+    assert {each["name"] for each in avm.list("/private")} == {"there.md"}
     assert memory.browse(path="/memory", depth=1).startswith("/memory\n")

@@ -318,6 +318,9 @@ def new_names_belong_to_their_maker(t: Trace) -> None:
         A, B, (put, "f"), (os.mkdir, "d"), (os.symlink, "x", "s"), (show, "f"), (show, "d"), (show, "s"),
         (os.mknod, "m", stat.S_IFREG | 0o640), (show, "m"),
     )  # fmt: skip
+    for mode in (0o4755, 0o6755):  # a new file has nothing that truncating it could have taken the bits for
+        t.as_user(A, A, (opening, "n", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), (show, "n"))
+        os.unlink("n")
     t.as_user(A, C, (os.mkdir, "e", 0o700), (show, "e"))
     t.as_user(B, B, (os.mkdir, "e/inside"), (os.listdir, "e"), (os.stat, "e/."))
 
