@@ -13,6 +13,7 @@ from types import TracebackType
 import apsw
 
 from avmfs.store import database
+from avmfs.store.forking import GATE
 from avmfs.store.known import Scopes
 
 Pooled = tuple[apsw.Connection, Scopes]
@@ -27,13 +28,21 @@ class Connections:
         self._inherited: list[deque[Pooled]] = []
 
     def borrow(self) -> Pooled:
+        """To be given back by the same thread."""
+        GATE.enter()
         try:
             return self._idle.pop()
         except IndexError:
+            pass
+        try:
             return database.connect(self.path, writable=False), Scopes()
+        except BaseException:
+            GATE.leave()
+            raise
 
     def give_back(self, pooled: Pooled) -> None:
         self._idle.append(pooled)
+        GATE.leave()
 
     def forked(self) -> None:
         """This is a new process."""
@@ -41,8 +50,9 @@ class Connections:
         self._idle = deque()
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop()[0].close()
+        with GATE:
+            while self._idle:
+                self._idle.pop()[0].close()
 
 
 class Snapshot:

@@ -23,6 +23,7 @@ from avmfs.errors import Busy, TooBig, from_wire
 from avmfs.kept import Kept
 from avmfs.store import database
 from avmfs.store.applier import Applier
+from avmfs.store.forking import GATE
 from avmfs.store.lanes import Lanes
 from avmfs.store.lock import StoreLock
 from avmfs.store.peers import REQUEST_LIMIT
@@ -284,10 +285,11 @@ class DirectWriter:
         self._mutex = threading.Lock()
         descriptor = self._lock.acquire(wait_s)
         try:
-            database.prepare(path)
-            self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
-            self._applier.db.execute("pragma wal_autocheckpoint = 1000")
-            self._applier.alone(OPERATOR, "settle", {})
+            with GATE:
+                database.prepare(path)
+                self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
+                self._applier.db.execute("pragma wal_autocheckpoint = 1000")
+                self._applier.alone(OPERATOR, "settle", {})
         finally:
             self._lock.release(descriptor)
 
@@ -295,10 +297,12 @@ class DirectWriter:
         with self._mutex:
             descriptor = self._lock.acquire(self._wait)
             try:
-                return self._applier.alone(who, command, arguments)
+                with GATE:
+                    return self._applier.alone(who, command, arguments)
             finally:
                 self._applier.events.clear()  # no mount is there to hear of them
                 self._lock.release(descriptor)
 
     def close(self) -> None:
-        self._applier.close()
+        with GATE:
+            self._applier.close()

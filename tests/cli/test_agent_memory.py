@@ -236,7 +236,7 @@ def test_a_fork_while_another_thread_is_asking_does_not_hang(opened: Open) -> No
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        for _ in range(10):
+        for _ in range(40):
             pid = os.fork()
             if pid == 0:
                 signal.alarm(30)

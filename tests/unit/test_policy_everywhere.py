@@ -229,6 +229,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "vector_model": {"avmfs.rpc.describing"}, "pending_passages": set(),
     "idle_documents": set(), "anything_expired": set(),
     "feed_cache": {"*"}, "keep": {"*"}, "once": {"*"}, "left": {"*"}, "settle": {"*"},
+    "attended": {"*"},
 }  # fmt: skip
 
 _NEW = {"mode": 0o644, "name": b"new"}
