@@ -13,7 +13,6 @@ thread; what is remembered may come from any.
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 from avmfs import paths
@@ -21,6 +20,7 @@ from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers, is_real
 from avmfs.node import Kind, Node
+from avmfs.store.peek import oldest
 from avmfs.store.schema import ROOT
 from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Address, Real
@@ -32,7 +32,6 @@ UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) 
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
-_OLDEST = 8  # so much of them, an eighth, goes when there are more
 _NAME = p.IN_HEADER.size  # where the name of a LOOKUP begins
 _ATTR = p.ENTRY_OUT.size  # where the attributes of an entry begin
 
@@ -229,9 +228,10 @@ class Replies:
         if self._tree.injection is not None or moment != self._moment or moment != self._store.peek_state():
             return False
         if len(self._entries) + len(self._names) > _MOST:
-            for kept in (self._entries, self._names):
-                for oldest in list(itertools.islice(kept, len(kept) // _OLDEST)):
-                    kept.pop(oldest)  # type: ignore[call-overload]
+            for node in oldest(self._entries):
+                del self._entries[node]
+            for name in oldest(self._names):
+                del self._names[name]
         return True
 
     def _absence(self, unique: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from typing import Final, Literal
 
@@ -46,7 +46,7 @@ CLEAR: Final = (0.3, 0.4)
 """How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
 Chinese: 0.29), and what it finds alike is not."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
-_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * 12)
+_BY_MEANING: Final = SearchWeights(1.0, *[0.0] * (len(fields(SearchWeights)) - 1))
 
 
 @dataclass(frozen=True, slots=True)

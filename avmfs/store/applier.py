@@ -75,9 +75,7 @@ class Applier:
         self._charges.begin()
         if not first:
             self.db.execute("savepoint request")
-        tx = Tx(
-            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
-        )
+        tx = self._tx(who)
         try:
             with self._translated:
                 require_valid(self.db, who, tx.now)
@@ -113,6 +111,11 @@ class Applier:
             self._adopt(tx.policy)
         return reply
 
+    def _tx(self, who: Principal) -> Tx:
+        return Tx(
+            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
+        )
+
     def _renew(self) -> None:
         """Others may have written, or what was learnt was rolled back."""
         self._known.renew(self.db)
@@ -128,17 +131,7 @@ class Applier:
             if self._stale:  # what was learnt in the command is forgotten with it
                 self._renew()
             self._untouched = False
-            tx = Tx(
-                self.db,
-                self.do,
-                self.policy,
-                self._known,
-                who,
-                self._clock(),
-                self._orphans,
-                self.index,
-                self._configured,
-            )
+            tx = self._tx(who)
             audit.refused(tx, command, arguments, error)
 
     def alone(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_PAGES = 4000
 RESTART_PAGES = 12_000
 RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
-FRAME: Final = 24 + 4096  # bytes of a page in the log: fileformat2.html, "4.1. WAL File Format"
+FRAME: Final = 24 + PAGE  # bytes of a page in the log: fileformat2.html, "4.1. WAL File Format"
 ROOM: Final = 2 * 1024 * 1024  # laid behind the log at once,
 AHEAD_PAGES: Final = 256  # when it comes so close to the end of its file
 

@@ -103,14 +103,26 @@ def rows(db: apsw.Connection, agent: str | None) -> list[KeyRow]:
     ]
 
 
+def live_areas(db: apsw.Connection, now: int) -> dict[str, set[int]]:
+    """By agent: areas that its keys name which open something."""
+    live: dict[str, set[int]] = {}
+    for agent, areas in db.execute(
+        "select agent, areas from api_key where areas is not null and revoked is null"
+        " and (expires is null or expires > ?)",
+        (now,),
+    ):
+        live.setdefault(agent, set()).update(json.loads(areas))
+    return live
+
+
 def idle_areas(db: apsw.Connection, now: int) -> set[int]:
     """Areas that no key names which opens anything."""
-    found = db.execute(
-        "select id from area where id not in (select value from api_key, json_each(api_key.areas)"
-        " where revoked is null and (expires is null or expires > ?))",
-        (now,),
-    )
-    return {number for (number,) in found}
+    return {number for (number,) in db.execute("select id from area")}.difference(*live_areas(db, now).values())
+
+
+def forget_areas(db: apsw.Connection, areas: set[int]) -> None:
+    """The caller reads anew what is known of them."""
+    db.execute("delete from area where id in (select value from json_each(?))", (json.dumps(sorted(areas)),))
 
 
 def next_area(db: apsw.Connection) -> int:

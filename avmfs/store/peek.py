@@ -26,9 +26,9 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -36,19 +36,20 @@ from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
-from avmfs.store.transaction import NODE, node_of
+from avmfs.store.transaction import NODE_JOINED, node_of
+
+_Key = TypeVar("_Key")
 
 HEADER: Final = 48
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
-_OLDEST: Final = 8  # so much of it, an eighth, goes when there are more
+_OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
 _ROWS: Final = 256  # of the log: more than that since the last look, and everything is forgotten
 _MOMENTS: Final = 64  # that ``changes`` can still tell of
 _FIRST: Final = "select (select max(seq) from log), (select max(id) from scope)"
-_NODE: Final = ", ".join(f"node.{column}" for column in NODE.split(", "))
 # One statement is a snapshot by itself. Reading pages anew after each commit is what costs: no table without need.
 _NEWS: Final = (
-    f"select log.seq, log.scope, log.op, log.node, {_NODE} from log left join node on node.id = log.node"
+    f"select log.seq, log.scope, log.op, log.node, {NODE_JOINED} from log left join node on node.id = log.node"
     f" where log.seq > ? order by log.seq limit {_ROWS + 1}"
 )
 _RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
@@ -263,8 +264,7 @@ class Remembered:
         if moment != self.moment:
             return False
         if len(self.nodes) + len(self.children) > _MOST:
-            nodes = list(itertools.islice(self.nodes, len(self.nodes) // _OLDEST))
-            names = list(itertools.islice(self.children, len(self.children) // _OLDEST))
+            nodes, names = oldest(self.nodes), oldest(self.children)
             for number in nodes:
                 self._drop(number)
             for name in names:
@@ -273,6 +273,11 @@ class Remembered:
                 del self.subdirectories[known]
             self._moved_on(Changes(frozenset(nodes), frozenset(names)))
         return True
+
+
+def oldest(kept: Mapping[_Key, object]) -> list[_Key]:
+    """An eighth of what is kept: what has been there longest, and goes when there is too much."""
+    return list(itertools.islice(kept, len(kept) // _OLDEST))
 
 
 def _same_place(one: Node, other: Node) -> bool:

@@ -26,7 +26,7 @@ from avmfs.store.reader_outbox import SqliteOutbox
 from avmfs.store.reader_pending import SqlitePending
 from avmfs.store.reader_people import PeopleReader
 from avmfs.store.schema import ROOT
-from avmfs.store.transaction import NODE, node_of
+from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
 # All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
@@ -38,7 +38,6 @@ with recursive below(id) as (
   select node.id from node join below on node.parent = below.id where {_SEEN}
 )
 """
-_NODE = ", ".join(f"node.{column}" for column in NODE.split(", "))
 # Operations that change no file's contents or place.
 _UNTOLD = ("tell", "attributes", "key", "people", "privacy")
 # What a file begins with, for a query over node.
@@ -151,7 +150,7 @@ class SqliteReader:
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
-            f"select {_NODE} from document join node on node.id = document.node where handle = ?", (handle,)
+            f"select {NODE_JOINED} from document join node on node.id = document.node where handle = ?", (handle,)
         ).fetchone()
         return node_of(row) if row is not None and self._shows(row) else None
 
@@ -293,13 +292,13 @@ class SqliteReader:
         bound = {"under": under, **({"tag": tag} if tag is not None else {})}
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
-            rows = self._all(f"{below} select {_NODE}, {_HEAD} {chosen} order by node.name, node.id", **bound)
+            rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
             rows = [row[:-1] for row in rows if heads.mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
         else:
             total = self._one(f"{below} select count(*) {chosen}", **bound)
             rows = self._all(
-                f"{below} select {_NODE} {chosen} order by node.name, node.id limit :limit offset :offset",
+                f"{below} select {NODE_JOINED} {chosen} order by node.name, node.id limit :limit offset :offset",
                 limit=limit, offset=offset, **bound,
             )  # fmt: skip
         return [self._entry(node_of(tuple(row))) for row in rows], total

@@ -29,6 +29,7 @@ _FEW_VERSIONS = 16
 _KINDS = {int(kind): kind for kind in Kind}
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
+NODE_JOINED = ", ".join(f"node.{column}" for column in NODE.split(", "))  # where other tables are asked as well
 
 
 def node_of(row: tuple[Any, ...]) -> Node:

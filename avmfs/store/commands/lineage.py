@@ -14,7 +14,7 @@ from avmfs.node import Node
 from avmfs.store import chance, content, history, veils
 from avmfs.store.content import Edit
 from avmfs.store.history import Encoding
-from avmfs.store.transaction import NODE, Tx, new_id, node_of
+from avmfs.store.transaction import NODE_JOINED, Tx, new_id, node_of
 from avmfs.text import segment
 
 AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
@@ -82,7 +82,7 @@ class Newest(NamedTuple):
 
 
 _TO_WRITE = (
-    "select " + ", ".join(f"node.{column}" for column in NODE.split(", ")) + ", extents, head, encoding, at,"
+    f"select {NODE_JOINED}, extents, head, encoding, at,"
     " version.handle, data from node left join document on document.id = node.document"
     " left join version on version.document = node.document and number = head"
     " left join body on body.node = node.id where node.id = ?"

@@ -130,13 +130,7 @@ def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | Non
 
 
 def _require_room(tx: Tx, agent: str, wanted: set[int], new: int) -> None:
-    live: dict[str, set[int]] = {}
-    for whose, areas in tx.db.execute(
-        "select agent, areas from api_key where areas is not null and revoked is null"
-        " and (expires is null or expires > ?)",
-        (tx.now,),
-    ):
-        live.setdefault(whose, set()).update(json.loads(areas))
+    live = keys.live_areas(tx.db, tx.now)
     if len(live.get(agent, set()) | wanted) + new > AREAS_OF_ONE:
         raise OverQuota(f"API keys of {agent} would name more than {AREAS_OF_ONE} paths: revoke some")
     if len(set().union(*live.values()) | wanted) + new > AREAS_MOST:
@@ -150,7 +144,7 @@ def _make_areas(tx: Tx, tops: set[tuple[bytes, ...]], wanted: set[int]) -> set[i
     idle = keys.idle_areas(tx.db, tx.now) - wanted
     if len(idle) > AREAS_IDLE:
         changed |= {top for number, top in tx.known.areas if number in idle}
-        tx.db.execute("delete from area where id in (select value from json_each(?))", (json.dumps(sorted(idle)),))
+        keys.forget_areas(tx.db, idle)
     number = first = keys.next_area(tx.db)
     for number, top in enumerate(sorted(tops), first):
         tx.db.execute("insert into area(id, path) values(?, ?)", (number, paths.join(top)))

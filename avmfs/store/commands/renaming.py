@@ -10,13 +10,13 @@ from avmfs.node import Kind, Node
 from avmfs.store import veils
 from avmfs.store.commands import command, lineage, namespace
 from avmfs.store.sinks import ORPHANED
-from avmfs.store.transaction import NODE, Tx, node_of
+from avmfs.store.transaction import NODE_JOINED, Tx, node_of
 
 NOREPLACE = 1  # renameat2(2)
 EXCHANGE = 2
 
 _ENTRIES = (
-    f"select {', '.join(f'node.{column}' for column in NODE.split(', '))}, document.shared"
+    f"select {NODE_JOINED}, document.shared"
     " from node left join document on document.id = node.document where node.parent = ?"
 )
 

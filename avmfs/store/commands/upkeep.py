@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from avmfs import paths
@@ -38,8 +37,7 @@ def settle(tx: Tx) -> dict[str, Any]:
     if digest == tx.policy.digest:
         return {"rescoped": False}
     # Areas of keys that open nothing any more come apart again.
-    idle = keys.idle_areas(tx.db, tx.now)
-    tx.db.execute("delete from area where id in (select value from json_each(?))", (json.dumps(sorted(idle)),))
+    keys.forget_areas(tx.db, keys.idle_areas(tx.db, tx.now))
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), schema.ROOT))
