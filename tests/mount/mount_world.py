@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LIMIT_S = 30.0
 START_S = 60.0
 STOP_S = 20.0
@@ -34,6 +36,12 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: fl
         assert time.monotonic() < deadline, f"not within {limit_s} s"
         time.sleep(every_s)
     return value
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skips the test, and says so, where one of these is not installed."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 def sh(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, echo, meta, python, quoted, sh, until, view
+from mount_world import Place, World, cat, echo, meta, needs, python, quoted, sh, until, view
 
 from avmfs import AVM
 
@@ -464,6 +464,7 @@ def test_moving_a_directory_keeps_its_documents(place: Place) -> None:
     assert not (place.alice / "old").exists()
 
 
+@needs("git")
 def test_git_works(place: Place, tree: Path) -> None:
     sh(
         f"git init -q repo && cp -a {quoted(tree)}/. repo/ && cd repo && git add -A && git commit -qm first"
@@ -483,6 +484,7 @@ def test_git_works(place: Place, tree: Path) -> None:
     sh("diff -r --no-dereference -x .git clone repo", cwd=place.alice)
 
 
+@needs("rsync")
 def test_rsync_copies_everything_and_then_nothing(place: Place, tree: Path) -> None:
     sh(f"rsync -a {quoted(tree)}/ mirror/", cwd=place.alice)
     _same(tree, place.bob / "mirror")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mount_world import Place, cat, cat_bytes, echo, line_from, meta, python, quoted, running, sh, until, view
+from mount_world import Place, cat, cat_bytes, echo, line_from, meta, needs, python, quoted, running, sh, until, view
 
 pytestmark = pytest.mark.mount
 
@@ -264,7 +264,9 @@ P""",
 }
 
 
-@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize(
+    "save", [pytest.param(name, marks=needs("vim")) if "vim -es" in how else name for name, how in SAVES.items()]
+)
 @pytest.mark.parametrize("saver", ["alice", "bob"])
 def test_a_save_keeps_what_belongs_to_the_document(place: Place, alice: Path, save: str, saver: str) -> None:
     note = place.alice / "note.md"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, cat, python, sh, view
+from mount_world import LIMIT_S, Place, cat, needs, python, sh, view
 
 pytestmark = pytest.mark.mount
 
@@ -23,11 +23,6 @@ GIT = {
     "GIT_EDITOR": "true",
 }  # fmt: skip
 VIM = "vim -N -u NONE -i NONE -es"
-
-
-def needs(*programs: str) -> pytest.MarkDecorator:
-    missing = [name for name in programs if shutil.which(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 @contextmanager
