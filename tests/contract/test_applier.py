@@ -215,14 +215,19 @@ def test_nothing_is_said_any_more_of_a_document_that_ended(applier: Applier) -> 
     applier.db.execute("insert into tag(document, tag) values(?, 't')", (found,))
     for source, target in ((found, document(applier, "other")), (document(applier, "other"), found)):
         applier.db.execute("insert into link values(?, ?, 'related', 'alice', 0)", (source, target))
+    applier.db.execute("insert into mark(agent, subject, version, seq) values('bob', ?, 1, 1)", (found,))
     applier.db.execute("insert into veil values(?, 2, 1)", (found,))
     applier.db.execute("insert into unindexed values(?, 'binary')", (found,))
     applier.db.execute("insert into vector values(1, ?, 1, 'm', x'00')", (found,))
     write(applier, "f", b"# Fourth\n")  # and waits in the queues
     said = mentions(applier, found)
     assert {"node", "document", "version", "tag", "link", "veil", "unindexed", "mark", "passage", "topic"} <= set(said)
-    assert {"lexical_queue", "semantic_queue", "vector"} <= set(said)
+    assert {"semantic_queue", "vector"} <= set(said)
+    assert one(applier, "select document from lexical_queue") == found
     applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    index = {table: ["document"] for table in ("passage", "topic", "vector", "ended")}
+    assert mentions(applier, found) == index, "in one step more"
+    applier.alone(ALICE, "drain_lexical", {})
     assert mentions(applier, found) == {}
     assert one(applier, "select count(*) from link") == 0
     assert one(applier, "select count(*) from block") == 0

@@ -270,6 +270,7 @@ def test_vectors_come_and_go_with_their_passages(world: World) -> None:
     settled(world)
     assert len(nearest(world, ALICE)[0]) == len(waiting)
     world.unlink(ALICE, "/memory/a")
+    world.drain()
     assert len(nearest(world, BOB)[0]) == len(ids) - 2
 
 

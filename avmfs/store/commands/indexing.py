@@ -12,7 +12,7 @@ from typing import Any
 from avmfs.node import Kind, Node
 from avmfs.store import content, vector_model
 from avmfs.store.commands import lineage, relaxed
-from avmfs.store.transaction import Tx
+from avmfs.store.transaction import NODE_JOINED, Tx, node_of
 from avmfs.text import passages, segment, sniff, speech, topics
 
 DRAIN_BYTES = 256 * 1024
@@ -20,22 +20,30 @@ DRAIN_BYTES = 256 * 1024
 
 HURRY_S = 0.003
 
+WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
+_ENDED = "select document from ended limit ?"
+_IN_TURN = "select id from document where due is not null order by due limit ?"
+
 
 @relaxed
 def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any]:
-    """Index up to ``limit`` queued documents, fewer when they are large; with ``hurry`` no more than takes a few
-    milliseconds. {"done", "left"}."""
+    """Index up to ``limit`` queued documents, or remove the index rows of ended ones, fewer when they are large; with
+    ``hurry`` no more than takes a few milliseconds. {"done", "left"}."""
     began = time.perf_counter()
-    queued: list[Any] = tx.db.execute("select document from lexical_queue order by turn limit ?", (limit,)).fetchall()
     done = size = 0
-    for (document,) in queued:
-        if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
-            break
-        size += _index(tx, document)
-        tx.db.execute("delete from lexical_queue where document = ?", (document,))
-        tx.known.queued.discard(document)
-        done += 1
-    return {"done": done, "left": tx.db.execute("select count(*) from lexical_queue").get}
+    for due in (True, False):  # first what somebody may be waiting for
+        waiting: list[Any] = tx.db.execute(_IN_TURN if due else _ENDED, (limit - done,)).fetchall()
+        for (document,) in waiting:
+            if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
+                break
+            if due:
+                size += _index(tx, document)
+                tx.do("update document set due = null where id = ?", (document,))
+                tx.known.queued.discard(document)
+            else:
+                _forget(tx, document)
+            done += 1
+    return {"done": done, "left": tx.db.execute(WAITING).get}
 
 
 @relaxed
@@ -130,8 +138,10 @@ def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
     tx.require_operator()
     if model is None:
-        tx.db.execute("insert or ignore into lexical_queue(document) select id from document")
-        tx.db.execute("insert or ignore into semantic_queue select id from document")
+        tx.db.execute(
+            "update document set due = (select coalesce(max(due), 0) + 1 from document where due is not null)"
+            " where due is null"
+        )
     else:
         tx.db.execute(
             "insert or ignore into semantic_queue select distinct passage.document from passage"
@@ -145,23 +155,30 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
     """A document leaves the queue once its words are indexed and every passage has its vector."""
     tx.db.execute(
         "delete from semantic_queue where document = ?1"
-        " and not exists (select 1 from lexical_queue where document = ?1)"
+        " and not exists (select 1 from document where id = ?1 and due is not null)"
         " and not exists (select 1 from passage left join vector on vector.id = passage.id and vector.model = ?2"
         "                 where passage.document = ?1 and vector.id is null)",
         (document, model),
     )
 
 
+def _forget(tx: Tx, document: int) -> None:
+    """Remove the index rows of a document that has ended. What was done for its vectors meanwhile goes with them."""
+    lineage.drop_index(tx, document)
+    tx.do("delete from semantic_queue where document = ?", (document,))
+    tx.do("delete from ended where document = ?", (document,))
+
+
 def _index(tx: Tx, document: int) -> int:
-    """Make a document's index rows anew. Returns how many characters were read."""
+    """Make a document's index rows anew, for which its vectors are then due. Returns how many characters were read."""
     row = tx.db.execute(
-        "select node.id from document join node on node.id = document.node where document.id = ?", (document,)
+        f"select {NODE_JOINED} from document join node on node.id = document.node where document.id = ?", (document,)
     ).fetchone()
     if row is None:
         return 0
     lineage.drop_index(tx, document)
-    tx.db.execute("delete from unindexed where document = ?", (document,))
-    node = tx.node(row[0])
+    tx.do("delete from unindexed where document = ?", (document,))
+    node = node_of(row)
     text, reason = _words(tx, node)
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
@@ -173,7 +190,10 @@ def _index(tx: Tx, document: int) -> int:
         )
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
     lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
-    for part, (start, stop) in enumerate(passages.cut(text)):
+    pieces = passages.cut(text)
+    if pieces:
+        tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
+    for part, (start, stop) in enumerate(pieces):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
         tx.db.execute(
