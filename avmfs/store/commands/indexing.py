@@ -22,6 +22,10 @@ HURRY_S = 0.003
 
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
 _ENDED = "select document from ended limit ?"
+_TO_INDEX = (
+    f"select {NODE_JOINED}, extents, data from document join node on node.id = document.node"
+    " left join body on body.node = node.id where document.id = ?"
+)
 _IN_TURN = "select id from document where due is not null order by due limit ?"
 
 
@@ -171,15 +175,13 @@ def _forget(tx: Tx, document: int) -> None:
 
 def _index(tx: Tx, document: int) -> int:
     """Make a document's index rows anew, for which its vectors are then due. Returns how many characters were read."""
-    row = tx.db.execute(
-        f"select {NODE_JOINED} from document join node on node.id = document.node where document.id = ?", (document,)
-    ).fetchone()
+    row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
     if row is None:
         return 0
     lineage.drop_index(tx, document)
     tx.do("delete from unindexed where document = ?", (document,))
-    node = node_of(row)
-    text, reason = _words(tx, node)
+    node = node_of(row[:-2])
+    text, reason = _words(tx, node, *row[-2:])
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
         return 0
@@ -190,6 +192,7 @@ def _index(tx: Tx, document: int) -> int:
         )
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
     lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
+    prefix = f" {node.scope}x"
     pieces = passages.cut(text)
     if pieces:
         tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
@@ -205,7 +208,7 @@ def _index(tx: Tx, document: int) -> int:
         passage = tx.db.last_insert_rowid()
         tx.db.execute(
             "insert into terms(rowid, t) values(?, ?)",
-            (passage, " ".join(f"{node.scope}x{term}" for term in found)),
+            (passage, prefix[1:] + prefix.join(found) if found else ""),
         )
         tx.db.execute(
             "insert into scope_stat(scope, passages, terms) values(?, 1, ?) on conflict(scope)"
@@ -215,15 +218,15 @@ def _index(tx: Tx, document: int) -> int:
     return len(text)
 
 
-def _words(tx: Tx, node: Node) -> tuple[str | None, str]:
-    """The text to index, or the reason why there is none."""
-    parts = tx.parts(node.id)
+def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str | None, str]:
+    """The text to index, or the reason why there is none. ``inline``: a small file's bytes."""
+    parts = tx.parts_of(node)
     if tx.index.ignores(parts):
         return None, "its name is on the ignore list"
     if node.size > tx.index.max_bytes:
         return None, f"larger than {tx.index.max_bytes} bytes"
     if node.kind is not Kind.FILE:
         return None, "not a regular file"
-    data = content.read(tx.db, node.id, node.size, lineage.extents(tx, node.id), 0, node.size)
+    data = content.read(tx.db, node.id, node.size, True, 0, node.size) if extents else bytes(inline or b"")[: node.size]
     text = sniff.decode(data)
     return (text, "") if text is not None else (None, "not text")
