@@ -38,15 +38,18 @@ def counts(db: apsw.Connection, under: int, scopes: str, now: int) -> Counts:
     """Below the directory ``under``, which the asker may see, in the scopes that these are (a JSON array)."""
     bound = {"under": under, "scopes": scopes, "now": now}
 
-    def waiting(queue: str) -> str:
-        return f"sum(exists (select 1 from {queue} where document = node.document))" if _any(db, queue) else "0"
+    def waiting(*queues: str) -> str:
+        waits = (
+            f"exists (select 1 from {queue} where document = node.document)" for queue in queues if _any(db, queue)
+        )
+        return f"sum({' or '.join(waits) or '0'})"
 
     figures = (
         *(f"count(*) filter (where node.kind = {int(kind)})" for kind in (Kind.FILE, Kind.DIRECTORY, Kind.SYMLINK)),
         "sum(node.size)",
         f"sum({_VERSIONS.format(_VEIL if _any(db, 'veil') else '')})",
         waiting("lexical_queue"),
-        waiting("semantic_queue"),
+        waiting("lexical_queue", "semantic_queue"),
     )
     [row] = db.execute(f"{_DIRECTORIES} select {', '.join(figures)} {_ENTRIES}", bound)
     files, directories, symlinks, size, versions, lexical, semantic = (figure or 0 for figure in row)

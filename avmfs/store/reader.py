@@ -229,7 +229,10 @@ class SqliteReader:
         ):
             return None  # of what its agent has read elsewhere
         row = self._db.execute(
-            "select version, seq from mark where agent = ? and subject = ?", (self.who.name, subject)
+            "select version, seq from mark where agent = ?1 and subject = ?2 union all"
+            " select read, coalesce((select seq from version where document = ?2 and number = read), 0) from document"
+            " where id = ?2 and creator = ?1 and read is not null",
+            (self.who.name, subject),
         ).fetchone()
         return Mark(*row) if row is not None else None
 
@@ -244,8 +247,8 @@ class SqliteReader:
     def awaits_vectors(self, document: int) -> bool:
         self._require_document(document)
         waits = self._db.execute(
-            "select 1 from semantic_queue where document = ?"
-            " and exists (select 1 from setting where key = 'vector_model')",
+            "select 1 from setting where key = 'vector_model' and (exists (select 1 from lexical_queue"
+            " where document = ?1) or exists (select 1 from semantic_queue where document = ?1))",
             (document,),
         ).get
         return waits is not None

@@ -13,6 +13,18 @@ import apsw
 from avmfs.access import Principal, Visible
 
 _SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
+# A creator's mark is in the document's row. cross: from the asker's marks outwards, however many documents there are.
+_NEWEST: Final = """cross join node on node.id = document.node
+  cross join version on version.document = document.id and version.number = head"""
+_BEHIND: Final = f"""
+select node.id, document.handle, mark.version, head, author, version.at, version.seq as seq, document.id as document
+  from mark indexed by marked cross join document on document.id = mark.subject {_NEWEST}
+  where agent = :agent and head > mark.version and {_SEEN}
+union all
+select node.id, document.handle, read, head, author, version.at, version.seq, document.id
+  from document indexed by document_behind {_NEWEST}
+  where creator = :agent and read < head and {_SEEN}
+order by seq desc, document limit :limit"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +60,8 @@ class SqlitePending:
         self._bound = {"agent": who.name, "scopes": visible.json, "now": now}
 
     def files(self, limit: int) -> list[Behind]:
-        # cross: from the asker's marks outwards, however many documents there are
-        rows = self._db.execute(
-            "select node.id, document.handle, mark.version, head, version.author, version.at"
-            " from mark indexed by marked cross join document on document.id = mark.subject"
-            " cross join node on node.id = document.node"
-            " cross join version on version.document = document.id and version.number = head"
-            f" where mark.agent = :agent and head > mark.version and {_SEEN}"
-            " order by version.seq desc, document.id limit :limit",
-            {**self._bound, "limit": limit},
-        )
-        return [Behind(*row) for row in rows]
+        rows = self._db.execute(_BEHIND, {**self._bound, "limit": limit})
+        return [Behind(*row[:-2]) for row in rows]
 
     def directories(self, limit: int) -> list[tuple[int, int]]:
         rows: list[Any] = self._db.execute(

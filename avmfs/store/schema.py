@@ -13,6 +13,7 @@ from typing import Final
 
 from avmfs.store import schema_audit, schema_veils
 from avmfs.store.schema_discovery import DISCOVERY
+from avmfs.store.schema_due import DUE
 from avmfs.store.schema_mail import MAIL
 from avmfs.store.schema_outbox import OUTBOX
 from avmfs.store.schema_people import PEOPLE
@@ -177,5 +178,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     MAIL,
     schema_veils.SQL,
     schema_audit.AUDIT,
+    DUE,
 )
 VERSION: Final = len(MIGRATIONS)

@@ -48,11 +48,14 @@ _PENDING = (
     "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents {}"
     " join document on document.id = passage.document join node on node.id = document.node"
     " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null"
-    " and passage.document not in (select document from lexical_queue)"
+    " and document.due is null"
 )
 # cross: from the queue outwards; the planner would walk all passages of the store instead
 _QUEUED = "from semantic_queue cross join passage on passage.document = semantic_queue.document"
 _RECENT = "from passage cross join semantic_queue on semantic_queue.document = passage.document"
+# Whose words are due will want vectors, too.
+_AWAITING_VECTORS = """select (select count(*) from semantic_queue)
+ + (select count(*) from document where due is not null and id not in (select document from semantic_queue))"""
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -263,7 +266,8 @@ class SqliteStore:
     def idle_documents(self, model: str, limit: int) -> list[int]:
         with self.connection() as (db, _):
             rows = db.execute(
-                "select document from semantic_queue where document not in (select document from lexical_queue)"
+                "select document from semantic_queue"
+                " where not exists (select 1 from document where id = semantic_queue.document and due is not null)"
                 " and not exists (select 1 from passage left join vector on vector.id = passage.id and model = ?"
                 "   where passage.document = semantic_queue.document and vector.id is null) limit ?",
                 (model, limit),
@@ -273,8 +277,8 @@ class SqliteStore:
     def queue_lengths(self) -> tuple[int, int]:
         with self.connection() as (db, _):
             return (
-                int(db.execute("select count(*) from lexical_queue").get),
-                int(db.execute("select count(*) from semantic_queue").get),
+                int(db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get),
+                int(db.execute(_AWAITING_VECTORS).get),
             )
 
     def anything_expired(self) -> bool:

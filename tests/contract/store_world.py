@@ -300,10 +300,18 @@ _LEFT_OVER = {
         " and subject not in (select id from node where kind = 2)",
     "queued for words, no document":
         "select document from lexical_queue where document not in (select id from document)",
+    "mark of a creator, which has its own place":
+        "select agent, subject from mark join document on document.id = subject where creator = agent",
+    "read further than it was written": "select id from document where read > head",
     "queued for vectors, no document":
         "select document from semantic_queue where document not in (select id from document)",
     "reason of no document": "select document from unindexed where document not in (select id from document)",
-    "passage of no document": "select id from passage where document not in (select id from document)",
+    "passage of no document":
+        "select id from passage where document not in (select id from document union all select document from ended)",
+    "ended, and still there": "select document from ended where document in (select id from document)",
+    "ended, and nothing left to remove":
+        "select document from ended where document not in (select document from passage)"
+        " and document not in (select document from topic)",
     "passage in another scope than its node":
         "select passage.id from passage join document on document.id = passage.document"
         " join node on node.id = document.node where passage.scope <> node.scope",

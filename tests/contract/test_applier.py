@@ -215,14 +215,19 @@ def test_nothing_is_said_any_more_of_a_document_that_ended(applier: Applier) -> 
     applier.db.execute("insert into tag(document, tag) values(?, 't')", (found,))
     for source, target in ((found, document(applier, "other")), (document(applier, "other"), found)):
         applier.db.execute("insert into link values(?, ?, 'related', 'alice', 0)", (source, target))
+    applier.db.execute("insert into mark(agent, subject, version, seq) values('bob', ?, 1, 1)", (found,))
     applier.db.execute("insert into veil values(?, 2, 1)", (found,))
     applier.db.execute("insert into unindexed values(?, 'binary')", (found,))
     applier.db.execute("insert into vector values(1, ?, 1, 'm', x'00')", (found,))
     write(applier, "f", b"# Fourth\n")  # and waits in the queues
     said = mentions(applier, found)
     assert {"node", "document", "version", "tag", "link", "veil", "unindexed", "mark", "passage", "topic"} <= set(said)
-    assert {"lexical_queue", "semantic_queue", "vector"} <= set(said)
+    assert {"semantic_queue", "vector"} <= set(said)
+    assert one(applier, "select document from lexical_queue") == found
     applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    index = {table: ["document"] for table in ("passage", "topic", "vector", "ended")}
+    assert mentions(applier, found) == index, "in one step more"
+    applier.alone(ALICE, "drain_lexical", {})
     assert mentions(applier, found) == {}
     assert one(applier, "select count(*) from link") == 0
     assert one(applier, "select count(*) from block") == 0
@@ -290,3 +295,81 @@ def test_the_ttl_of_a_remembered_directory_passes(path: Path) -> None:
     with pytest.raises(NotFound):
         applier.alone(ALICE, "create", {**create("g"), "parent": made})
     applier.close()
+
+
+def test_what_has_ended_leaves_the_index_under_the_next_writer(path: Path) -> None:
+    """As after kill -9 between the removal and the next step of indexing."""
+    first = opened(path)
+    for name in ("f", "g"):
+        write(first, name, b"# Title\n\nsome words")
+    first.alone(ALICE, "drain_lexical", {})
+    gone = document(first, "f")
+    first.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    first.close()
+    second = opened(path)
+    assert one(second, "select document from ended") == gone
+    assert second.alone(ALICE, "drain_lexical", {}) == {"done": 1, "left": 0}
+    assert mentions(second, gone) == {}
+    [(passage, scope)] = second.db.execute("select id, scope from passage").fetchall()
+    assert second.db.execute("select rowid from terms where terms match ?", (f"{scope}xword",)).fetchall() == [
+        (passage,)
+    ]
+    second.close()
+
+
+def test_words_that_somebody_waits_for_come_before_what_has_ended(applier: Applier) -> None:
+    write(applier, "f")
+    applier.alone(ALICE, "drain_lexical", {})
+    applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"f"})
+    for name in ("c", "a", "b"):
+        write(applier, name)
+    for name, left in (("c", 3), ("a", 2), ("b", 1)):
+        assert applier.alone(ALICE, "drain_lexical", {"limit": 1}) == {"done": 1, "left": left}
+        assert one(applier, "select 1 from passage where document = ?", document(applier, name))
+    assert applier.alone(ALICE, "drain_lexical", {"limit": 1}) == {"done": 1, "left": 0}
+
+
+def test_a_backup_that_moves_on_is_none_any_more(applier: Applier) -> None:
+    write(applier, "note")
+    was = document(applier, "note")
+    for old, new in (("note", "note~"), ("note~", "kept.md")):
+        name, new_name = old.encode(), new.encode()
+        applier.alone(ALICE, "rename", {"parent": MEMORY, "name": name, "new_parent": MEMORY, "new_name": new_name})
+    assert one(applier, "select count(*) from document where away_parent is not null") == 0
+    applier.alone(ALICE, "create", create("note"))
+    assert document(applier, "kept.md") == was != document(applier, "note")
+
+
+# What it costs --------------------------------------------------------------------------------------------------
+
+
+def test_commands_change_few_pages(applier: Applier) -> None:
+    """Each page is copied into the log and checksummed: half of what a command costs. A split changes a few more."""
+    log = [0]
+
+    def hook(db: object, name: str, pages: int) -> int:
+        log.append(pages)
+        return 0
+
+    applier.db.set_wal_hook(hook)
+
+    def pages(command: str, *each: dict[str, Any]) -> float:
+        counts = []
+        for arguments in each:
+            before = log[-1]
+            applier.alone(ALICE, command, arguments)
+            counts.append(log[-1] - before)
+        return sorted(counts)[len(counts) // 2]
+
+    names = [f"n{number:03}" for number in range(60)]
+    assert pages("create", *map(create, names)) <= 8
+    nodes = [one(applier, "select id from node where name = ?", name.encode()) for name in names]
+    edit: dict[str, Any] = {"handle": 7, "edits": [["t", 0], ["w", 0, b"# A title\n\nand some words"]]}
+    assert pages("commit", *({"node": node, **edit} for node in nodes)) <= 8
+    while applier.alone(ALICE, "drain_lexical", {})["left"]:
+        pass
+    edit = {"handle": 8, "edits": [["w", 2, b"another"]]}
+    assert pages("commit", *({"node": node, **edit} for node in nodes)) <= 8
+    move = [{"parent": MEMORY, "name": name.encode(), "new_parent": MEMORY} for name in names]
+    assert pages("rename", *({**one, "new_name": one["name"] + b".md"} for one in move)) <= 6
+    assert pages("unlink", *({"parent": MEMORY, "name": name.encode() + b".md"} for name in names)) <= 12

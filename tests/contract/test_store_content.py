@@ -117,7 +117,8 @@ def test_many_files_share_and_free_their_blocks(world: World) -> None:
         world.unlink(ALICE, path)
     for node, _ in world.store.orphans():
         world.do(_operator(), "reap_orphans", nodes=[node])
-    for table in ("block", "extent", "shared", "body", "version", "document", "lexical_queue", "passage"):
+    world.drain()
+    for table in ("block", "extent", "shared", "body", "version", "document", "lexical_queue", "passage", "ended"):
         assert rows(world.path, f"select count(*) from {table}") == [(0,)], table
 
 

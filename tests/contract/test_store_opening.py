@@ -14,11 +14,13 @@ import apsw
 import pytest
 from store_world import ALICE, BOB, CAROL, RULES, World, faults
 
+from avmfs import node
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig
 from avmfs.store import database, schema
 from avmfs.store.applier import Applier
 from avmfs.store.lock import StoreLock
+from avmfs.store.schema_due import DUE
 from avmfs.store.sqlite import open_direct
 from avmfs.store.submit import OPERATOR
 
@@ -52,6 +54,83 @@ def test_an_interrupted_migration_is_finished(tmp_path: Path) -> None:
     db.close()
     database.prepare(path)
     assert header(path)[1] == schema.VERSION and database.integrity(path) == []
+
+
+_AS_BEFORE_DUE = """
+create table queue as select turn, document from lexical_queue;
+drop view lexical_queue; drop index document_due;
+update document set due = null; alter table document drop column due;
+drop index document_behind;
+insert into mark(agent, subject, version, seq) select creator, id, read, 0 from document where read is not null;
+alter table document drop column read;
+create table lexical_queue(turn integer primary key autoincrement, document int not null unique);
+insert into lexical_queue(turn, document) select 40 + turn, document from queue;
+drop table queue; drop table ended;
+drop index dirent; create unique index dirent on node(parent, name);
+drop table passage_log; create table passage_log(seq integer primary key autoincrement, document int not null);
+insert into passage_log(seq, document) select 7, id from document limit 1;
+drop table vector_log; create table vector_log(seq integer primary key autoincrement, id int not null);
+insert into vector_log(seq, id) values(9, 3);
+create table mail as select * from message; drop table message;
+create table message(id integer primary key autoincrement, sender text not null, number int not null,
+  recipient text not null, priority text not null, body text not null, at int not null, expires int,
+  root int, re int, thread int);
+insert into message select * from mail; drop table mail;
+create unique index sent on message(sender, number);
+create index answers on message(root) where root is not null;
+"""
+
+
+def test_a_store_with_queues_beside_its_documents_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waited keeps its turn, mail its numbers and threads; and all of it or nothing: the first try fails."""
+    world = World(tmp_path, "direct")
+    for name in ("one", "two", "three"):
+        world.write(ALICE, f"/memory/{name}", b"word " + name.encode())
+    world.unlink(ALICE, "/memory/two")
+    world.drain()
+    for name in ("three", "one"):
+        world.write(ALICE, f"/memory/{name}", b"other " + name.encode())
+    tell = {"priority": "normal", "expires": None, "body_limit": 9, "unread_limit": 9}
+    for who in (ALICE, BOB):
+        world.do(who, "enroll")
+    world.do(ALICE, "tell", recipient="bob", body="first", **tell)
+    world.do(BOB, "tell", recipient="alice", body="again", re=1, **tell)
+    world.do(BOB, "mark", node=world.node(BOB, "/memory/three").id)
+    world.write(BOB, "/memory/three", b"and more")
+    waiting = [world.document(ALICE, f"/memory/{name}").id for name in ("three", "one")]
+    before = world.rows("select * from message order by id")
+    path = world.path
+    world.store.close()
+    db = apsw.Connection(os.fspath(path))
+    number = schema.MIGRATIONS.index(DUE)
+    database.run(db, f"{_AS_BEFORE_DUE} pragma user_version = {number}")
+    db.execute("insert into node(id, name, kind, mode, mtime, ctime, scope) values(99, 'unlinked', 1, 0, 0, 0, 1)")
+    db.close()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:number], DUE + "select abs(1, 2);"))
+        with pytest.raises(apsw.SQLError):
+            database.prepare(path)
+    assert header(path)[1] == number
+    store = open_direct(path, Policy(), RULES)
+    db = apsw.Connection(os.fspath(path))
+    assert [document for (document,) in db.execute("select document from lexical_queue order by turn")] == waiting
+    assert db.execute("select * from message order by id").fetchall() == before
+    assert [db.execute(f"select max(seq) from {log}").get for log in ("passage_log", "vector_log")] == [7, 9]
+    assert store.orphans() == [(99, 0)]
+    for who, read, behind in ((ALICE, 2, 1), (BOB, 3, 0)):
+        with store.reading(who) as reader:
+            assert (reader.mark(waiting[0]) or node.Mark(0, 0)).version == read
+            assert len(reader.pending.files(9)) == behind
+    assert db.execute("select name from sqlite_sequence order by name").fetchall() == [("passage",)]
+    assert store.submit(BOB, "tell", recipient="alice", body="more", re=1, **tell) == {"id": 3, "recipients": ["alice"]}
+    assert db.execute("select thread from message where body = 'more'").get == 1
+    assert store.submit(OPERATOR, "drain_lexical") == {"done": 2, "left": 0}
+    db.close()
+    store.close()
+    assert faults(path, Policy()) == []
 
 
 @pytest.mark.parametrize("made_by", ["application_id", "user_version", "a table"])

@@ -26,7 +26,10 @@ MAY_SCAN = {
     "area": "a thousand at most, of API keys",
     "api_key": "as many as there are keys, when rules change",
     "mailbox": "as many as there are agents, every few minutes",
-    "lexical_queue": "what waits",
+    "ended": "what waits",
+    "document USING COVERING INDEX document_due": "what waits",
+    "document USING INDEX document_due": "what waits, as far as it is asked for",
+    "node USING INDEX orphan": "what was unlinked and is not freed yet",
     "semantic_queue": "what waits",
     "passage": "the columns that ranking needs, once per process",
     "vector": "a process's first search loads them all",
@@ -140,15 +143,16 @@ def test_nothing_walks_a_whole_table(executed: dict[str, Any], tmp_path: Path) -
             step = str(row[3])
             if "AUTOMATIC" in step:  # an index that SQLite builds for this one query: a scan in disguise
                 scans.append((step, sql))
-            if (found := re.match(r"SCAN (\w+)(?! VIRTUAL)", step)) and found[1] not in (
+            if (found := re.match(r"SCAN ((\w+)(?! VIRTUAL).*)", step)) and not {found[1], found[2]} & {
                 *MAY_SCAN,
                 "CONSTANT",
                 "json_each",
                 "value",
-            ):
+            }:
                 scans.append((step, sql))
     db.close()
     world.close()
     assert len(executed) > 100
     # Queuing everything again is what it says.
-    assert [(step, sql) for step, sql in scans if "VIRTUAL" not in step and "semantic_queue select" not in sql] == []
+    anew = ("where due is null", "semantic_queue select")
+    assert [(step, sql) for step, sql in scans if "VIRTUAL" not in step and not any(a in sql for a in anew)] == []

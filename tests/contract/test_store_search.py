@@ -270,6 +270,7 @@ def test_vectors_come_and_go_with_their_passages(world: World) -> None:
     settled(world)
     assert len(nearest(world, ALICE)[0]) == len(waiting)
     world.unlink(ALICE, "/memory/a")
+    world.drain()
     assert len(nearest(world, BOB)[0]) == len(ids) - 2
 
 
@@ -325,6 +326,30 @@ def test_nothing_private_moves_a_score(world: World) -> None:
         world.unlink(ALICE, f"/memory/private/alice/{number}.md")
     for q in questions:
         assert shown(ask(world, BOB, q)) == bob[q][0]
+
+
+def test_what_has_ended_is_in_no_answer_while_its_index_rows_are_there(world: World) -> None:
+    random_ = random.Random(6)
+    for number in range(40):
+        world.write(ALICE, f"/memory/{number}.md", text(random_, random_.randrange(3, 60)))
+    settled(world)
+    before = shown(ask(world, BOB, "coffee budget"))
+    for number in range(0, 30, 3):
+        world.unlink(ALICE, f"/memory/{number}.md")
+        world.rename(ALICE, f"/memory/{number + 1}.md", f"/memory/{number + 2}.md")
+    ended = {f"/memory/{number}.md".encode() for number in range(30) if number % 3 < 2}
+    answers = [[shown(ask(world, BOB, q)) for q in ("coffee budget", "tea", "lisbon flight")]]
+    world.drain()
+    answers.append([shown(ask(world, BOB, q)) for q in ("coffee budget", "tea", "lisbon flight")])
+    paths = [{hit[0] for hit in answer} for answer in answers[0]]  # type: ignore[index]
+    assert answers[0][0] != before and not any(ended & found for found in paths) and all(paths)
+    # What a rename has replaced has no words until they are made anew; nothing else may have changed.
+    anew = {f"/memory/{number}.md".encode() for number in range(30) if number % 3 == 2}
+    assert [{path for path in found if path not in anew} for found in paths] == [
+        {hit[0] for hit in answer if hit[0] not in anew}
+        for answer in answers[1]  # type: ignore[index]
+    ]
+    assert world.rows("select count(*) from ended") == [(0,)]
 
 
 def test_hits_are_below_the_directory_and_say_what_is_known(world: World) -> None:

@@ -121,7 +121,7 @@ def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) 
     Never moves a version backwards by accident: a stale reader's mark does not undo a newer one,
     unless the caller names the version.
     """
-    found = tx.seen(node)
+    found, creator = tx.seen(node), None
     if found.kind is Kind.DIRECTORY:
         newest: int = (
             tx.db.execute(
@@ -134,16 +134,20 @@ def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) 
         subject, number, at = node, 0, newest if seq is None else min(seq, newest)
     else:
         subject = tx.document_of(found)
-        head = lineage.head(tx, subject)
+        row: Any = tx.db.execute("select head, creator from document where id = ?", (subject,)).fetchone()
+        head, creator = row
         number = head if version is None else version
         if not 0 <= number <= head:
             raise Invalid(f"v{number}: the newest version is v{head}")
         at = tx.db.execute("select seq from version where document = ? and number = ?", (subject, number)).get or 0
-    tx.db.execute(
-        "insert into mark(agent, subject, version, seq) values(?, ?, ?, ?)"
-        " on conflict(agent, subject) do update set version = excluded.version, seq = excluded.seq",
-        (tx.who.name, subject, number, at),
-    )
+    if creator == tx.who.name:
+        tx.db.execute("update document set read = ? where id = ?", (number, subject))
+    else:
+        tx.db.execute(
+            "insert into mark(agent, subject, version, seq) values(?, ?, ?, ?)"
+            " on conflict(agent, subject) do update set version = excluded.version, seq = excluded.seq",
+            (tx.who.name, subject, number, at),
+        )
     return {"version": number, "seq": at}
 
 

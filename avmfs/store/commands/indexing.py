@@ -12,7 +12,7 @@ from typing import Any
 from avmfs.node import Kind, Node
 from avmfs.store import content, vector_model
 from avmfs.store.commands import lineage, relaxed
-from avmfs.store.transaction import Tx
+from avmfs.store.transaction import NODE_JOINED, Tx, node_of
 from avmfs.text import passages, segment, sniff, speech, topics
 
 DRAIN_BYTES = 256 * 1024
@@ -20,22 +20,34 @@ DRAIN_BYTES = 256 * 1024
 
 HURRY_S = 0.003
 
+WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
+_ENDED = "select document from ended limit ?"
+_TO_INDEX = (
+    f"select {NODE_JOINED}, extents, data from document join node on node.id = document.node"
+    " left join body on body.node = node.id where document.id = ?"
+)
+_IN_TURN = "select id from document where due is not null order by due limit ?"
+
 
 @relaxed
 def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any]:
-    """Index up to ``limit`` queued documents, fewer when they are large; with ``hurry`` no more than takes a few
-    milliseconds. {"done", "left"}."""
+    """Index up to ``limit`` queued documents, or remove the index rows of ended ones, fewer when they are large; with
+    ``hurry`` no more than takes a few milliseconds. {"done", "left"}."""
     began = time.perf_counter()
-    queued: list[Any] = tx.db.execute("select document from lexical_queue order by turn limit ?", (limit,)).fetchall()
     done = size = 0
-    for (document,) in queued:
-        if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
-            break
-        size += _index(tx, document)
-        tx.db.execute("delete from lexical_queue where document = ?", (document,))
-        tx.known.queued.discard(document)
-        done += 1
-    return {"done": done, "left": tx.db.execute("select count(*) from lexical_queue").get}
+    for due in (True, False):  # first what somebody may be waiting for
+        waiting: list[Any] = tx.db.execute(_IN_TURN if due else _ENDED, (limit - done,)).fetchall()
+        for (document,) in waiting:
+            if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
+                break
+            if due:
+                size += _index(tx, document)
+                tx.do("update document set due = null where id = ?", (document,))
+                tx.known.queued.discard(document)
+            else:
+                _forget(tx, document)
+            done += 1
+    return {"done": done, "left": tx.db.execute(WAITING).get}
 
 
 @relaxed
@@ -130,8 +142,10 @@ def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
     tx.require_operator()
     if model is None:
-        tx.db.execute("insert or ignore into lexical_queue(document) select id from document")
-        tx.db.execute("insert or ignore into semantic_queue select id from document")
+        tx.db.execute(
+            "update document set due = (select coalesce(max(due), 0) + 1 from document where due is not null)"
+            " where due is null"
+        )
     else:
         tx.db.execute(
             "insert or ignore into semantic_queue select distinct passage.document from passage"
@@ -145,24 +159,29 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
     """A document leaves the queue once its words are indexed and every passage has its vector."""
     tx.db.execute(
         "delete from semantic_queue where document = ?1"
-        " and not exists (select 1 from lexical_queue where document = ?1)"
+        " and not exists (select 1 from document where id = ?1 and due is not null)"
         " and not exists (select 1 from passage left join vector on vector.id = passage.id and vector.model = ?2"
         "                 where passage.document = ?1 and vector.id is null)",
         (document, model),
     )
 
 
+def _forget(tx: Tx, document: int) -> None:
+    """Remove the index rows of a document that has ended. What was done for its vectors meanwhile goes with them."""
+    lineage.drop_index(tx, document)
+    tx.do("delete from semantic_queue where document = ?", (document,))
+    tx.do("delete from ended where document = ?", (document,))
+
+
 def _index(tx: Tx, document: int) -> int:
-    """Make a document's index rows anew. Returns how many characters were read."""
-    row = tx.db.execute(
-        "select node.id from document join node on node.id = document.node where document.id = ?", (document,)
-    ).fetchone()
+    """Make a document's index rows anew, for which its vectors are then due. Returns how many characters were read."""
+    row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
     if row is None:
         return 0
     lineage.drop_index(tx, document)
-    tx.db.execute("delete from unindexed where document = ?", (document,))
-    node = tx.node(row[0])
-    text, reason = _words(tx, node)
+    tx.do("delete from unindexed where document = ?", (document,))
+    node = node_of(row[:-2])
+    text, reason = _words(tx, node, *row[-2:])
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
         return 0
@@ -173,7 +192,11 @@ def _index(tx: Tx, document: int) -> int:
         )
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
     lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
-    for part, (start, stop) in enumerate(passages.cut(text)):
+    prefix = f" {node.scope}x"
+    pieces = passages.cut(text)
+    if pieces:
+        tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
+    for part, (start, stop) in enumerate(pieces):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
         tx.db.execute(
@@ -185,7 +208,7 @@ def _index(tx: Tx, document: int) -> int:
         passage = tx.db.last_insert_rowid()
         tx.db.execute(
             "insert into terms(rowid, t) values(?, ?)",
-            (passage, " ".join(f"{node.scope}x{term}" for term in found)),
+            (passage, prefix[1:] + prefix.join(found) if found else ""),
         )
         tx.db.execute(
             "insert into scope_stat(scope, passages, terms) values(?, 1, ?) on conflict(scope)"
@@ -195,15 +218,15 @@ def _index(tx: Tx, document: int) -> int:
     return len(text)
 
 
-def _words(tx: Tx, node: Node) -> tuple[str | None, str]:
-    """The text to index, or the reason why there is none."""
-    parts = tx.parts(node.id)
+def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str | None, str]:
+    """The text to index, or the reason why there is none. ``inline``: a small file's bytes."""
+    parts = tx.parts_of(node)
     if tx.index.ignores(parts):
         return None, "its name is on the ignore list"
     if node.size > tx.index.max_bytes:
         return None, f"larger than {tx.index.max_bytes} bytes"
     if node.kind is not Kind.FILE:
         return None, "not a regular file"
-    data = content.read(tx.db, node.id, node.size, lineage.extents(tx, node.id), 0, node.size)
+    data = content.read(tx.db, node.id, node.size, True, 0, node.size) if extents else bytes(inline or b"")[: node.size]
     text = sniff.decode(data)
     return (text, "") if text is not None else (None, "not text")

@@ -28,9 +28,8 @@ _VIMS = re.compile(rb"(?s)\A(?P<all_but_last>.*)[a-z]~\Z")  # where f~ is taken:
 # What is said about a document, and in which rows. Then, all in one question: has it old versions that are maps of
 # blocks, is it in an index, is it veiled, and in which of these tables has it any row?
 _SAYS = (
-    ("version", "document = ?1"), ("tag", "document = ?1"), ("lexical_queue", "document = ?1"),
-    ("semantic_queue", "document = ?1"), ("unindexed", "document = ?1"), ("link", "source = ?1"),
-    ("link", "target = ?1"), ("mark", "subject = ?1"),
+    ("version", "document = ?1"), ("tag", "document = ?1"), ("semantic_queue", "document = ?1"),
+    ("unindexed", "document = ?1"), ("link", "source = ?1"), ("link", "target = ?1"), ("mark", "subject = ?1"),
 )  # fmt: skip
 _SAID = (
     "select exists(select 1 from version where document = ?1 and encoding = ?2),"
@@ -38,6 +37,15 @@ _SAID = (
     " or exists(select 1 from vector where document = ?1), exists(select 1 from veil where document = ?1), "
     + ", ".join(f"exists(select 1 from {table} where {of})" for table, of in _SAYS)
 )
+
+_JOINS = (
+    "select exists(select 1 from tag where document = ?1) or exists(select 1 from link where source = ?1)"
+    " or exists(select 1 from link where target = ?1)"
+)
+# Its turn comes after that of all which wait; who waits already keeps his.
+_NEWER = "update document set head = ?1, read = iif(creator = ?3 and read = head, ?1, read) where id = ?2"
+_DUE = "due = coalesce(due, (select coalesce(max(due), 0) + 1 from document where due is not null))"
+_NEWER_DUE = _NEWER.replace(" where", f", {_DUE} where")
 
 
 def extents(tx: Tx, node: int) -> bool:
@@ -48,13 +56,14 @@ def whole(tx: Tx, node: Node) -> bytes:
     return content.read(tx.db, node.id, node.size, extents(tx, node.id), 0, node.size)
 
 
-def new_document(tx: Tx, node: int) -> int:
-    """A document for a new file, with a short handle of its own. The caller names it in the node's row."""
+def new_document(tx: Tx, node: int, read: int | None = None) -> int:
+    """A document for a new file, with a short handle of its own. The caller names it in the node's row. ``read``: up to
+    which version the asker has read it."""
     document, tries = new_id(), 0
     while True:
         tx.db.execute(
-            "insert or ignore into document(id, node, handle, creator, created) values(?, ?, ?, ?, ?)",
-            (document, node, _handle(_SHORTEST + tries // _TRIES), tx.who.name, tx.now),
+            "insert or ignore into document(id, node, handle, creator, created, read) values(?, ?, ?, ?, ?, ?)",
+            (document, node, _handle(_SHORTEST + tries // _TRIES), tx.who.name, tx.now, read),
         )
         if tx.db.changes():
             return document
@@ -72,18 +81,21 @@ def head(tx: Tx, document: int) -> int:
 
 class Newest(NamedTuple):
     """The newest version of a document, and the bytes that carry it. ``number`` 0: never written. ``open``: stated by
-    the node's bytes, not yet by a body of its own. ``inline``: those bytes, None when they are in extents."""
+    the node's bytes, not yet by a body of its own. ``inline``: those bytes, None when they are in extents. ``read``:
+    the version that the document's ``creator`` has marked as read."""
 
     number: int
     open: bool
     at: int
     handle: int | None
     inline: bytes | None
+    creator: str | None
+    read: int | None
 
 
 _TO_WRITE = (
     f"select {NODE_JOINED}, extents, head, encoding, at,"
-    " version.handle, data from node left join document on document.id = node.document"
+    " version.handle, data, creator, read from node left join document on document.id = node.document"
     " left join version on version.document = node.document and number = head"
     " left join body on body.node = node.id where node.id = ?"
 )
@@ -96,20 +108,21 @@ def to_write(tx: Tx, node: int) -> tuple[Node, Newest]:
     if row is None:
         raise Stale()
     found = node_of(row[:14])
-    extents, number, encoding, at, handle, data = row[14:]
+    extents, number, encoding, at, handle, data, creator, read = row[14:]
     inline = None if extents else bytes(data or b"")[: found.size]
-    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline)
+    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline, creator, read)
 
 
 def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:
-    """The node's bytes are now the newest version. The old one must have been kept before. The oldest goes when there
-    are as many as are kept."""
+    """The node's bytes are now the newest version, and its words are due. The old one must have been kept before. The
+    creator's own counts as read by it, if it had read all before; for others there is ``advance_own_mark``. The oldest
+    goes when there are as many as are kept."""
     tx.do(
         "insert into version(document, number, at, author, size, seq, encoding, handle, route)"
         " values(?, ?, ?, ?, ?, ?, 0, ?, ?)",
         (document, number, tx.now, tx.who.name, size, seq, handle, tx.who.route),
     )
-    tx.do("update document set head = ? where id = ?", (number, document))
+    tx.do(_NEWER_DUE if tx.known.queue(document) else _NEWER, (number, document, tx.who.name))
     over = number - tx.index.versions_kept(size)
     if over > 0:
         _drop_versions(tx, document, over)
@@ -158,6 +171,8 @@ def amendable(tx: Tx, document: int, last: Newest, handle: int | None) -> bool:
     """Is the newest version still open to this handle? Not once another agent has marked it as read."""
     if handle is None or last.handle != handle or not last.open or tx.now - last.at > AMEND_WITHIN_NS:
         return False
+    if last.read == last.number and last.creator != tx.who.name:
+        return False
     return not tx.db.execute(
         "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, last.number, tx.who.name)
     ).get
@@ -180,30 +195,40 @@ def amend_for(
     return True, history.decode(row[0], row[1], row[2], inline)
 
 
-def continue_document(tx: Tx, target: Node, source: Node) -> int:
+def continue_document(tx: Tx, target: Node, source: Node) -> tuple[Node, Newest]:
     """``source`` replaces ``target`` under its name: the target's document goes on with the source's bytes.
-    The source's own document ends; its tags and links join. Returns the document."""
+    The source's own document ends; its tags and links join. Returns the source as it now is, and what was the newest
+    version of the document. The caller takes the document from the target's row."""
     kept, gone = target.document, source.document
     if kept is None or gone is None:
         raise ValueError("both must be regular files")
-    number = head(tx, kept)
-    if number and _encoding(tx, kept, number) == Encoding.HEAD:
-        if extents(tx, target.id):
-            _set(tx, kept, number, Encoding.MAP, content.take_map(tx.db, target.id))
+    _, last = to_write(tx, target.id)
+    if last.number and last.open:
+        if last.inline is None:
+            _set(tx, kept, last.number, Encoding.MAP, content.take_map(tx.db, target.id))
         else:
-            newer = None if extents(tx, source.id) else whole(tx, source)
-            settle(tx, kept, number, whole(tx, target), newer)
-    tx.db.execute("update or ignore tag set document = ? where document = ?", (kept, gone))
-    tx.db.execute("update or ignore link set source = ? where source = ? and target <> ?", (kept, gone, kept))
-    tx.db.execute("update or ignore link set target = ? where target = ? and source <> ?", (kept, gone, kept))
-    drop_document(tx, gone)
-    tx.db.execute("update node set document = null where id = ?", (target.id,))
-    tx.db.execute("update document set node = ? where id = ?", (source.id, kept))
-    tx.db.execute(
-        "update node set document = ?, expires = (select expires from node where id = ?) where id = ?",
-        (kept, target.id, source.id),
+            settle(tx, kept, last.number, last.inline, to_write(tx, source.id)[1].inline)
+    if tx.db.execute(_JOINS, (gone,)).get:
+        tx.db.execute("update or ignore tag set document = ? where document = ?", (kept, gone))
+        tx.db.execute("update or ignore link set source = ? where source = ? and target <> ?", (kept, gone, kept))
+        tx.db.execute("update or ignore link set target = ? where target = ? and source <> ?", (kept, gone, kept))
+    drop_document(tx, gone, logged=False)
+    tx.do("update document set node = ? where id = ?", (source.id, kept))
+    tx.do("update node set document = ?, expires = ? where id = ?", (kept, target.expires, source.id))
+    return source._replace(document=kept, expires=target.expires), last
+
+
+def leave(tx: Tx, document: int, parent: int, name: bytes) -> None:
+    """An editor renames the file from this name to a backup beside it."""
+    tx.known.left(parent, name)
+    tx.do(
+        "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?", (parent, name, tx.now, document)
     )
-    return kept
+
+
+def stay(tx: Tx, document: int) -> None:
+    """Its file is no editor's backup of what it was before."""
+    tx.do("update document set away_parent = null, away_name = null where id = ?", (document,))
 
 
 def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
@@ -244,7 +269,7 @@ def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> tuple[int, tuple[str
 
 def set_apart(tx: Tx, backup: Node, document: int) -> None:
     """The document has gone back to its name; the backup becomes one of its own, for the same agents."""
-    tx.db.execute("update document set away_parent = null, away_name = null where id = ?", (document,))
+    stay(tx, document)
     own = new_document(tx, backup.id)
     tx.db.execute("update node set document = ?, expires = null where id = ?", (own, backup.id))
     tx.db.execute(
@@ -253,7 +278,6 @@ def set_apart(tx: Tx, backup: Node, document: int) -> None:
     )
     seq = tx.log("write", tx.node(backup.id), b"", scope=backup.scope)
     add_version(tx, own, 1, backup.size, seq, None)
-    enqueue(tx, own)
 
 
 def is_backup(name: bytes, other: bytes) -> bool:
@@ -264,14 +288,18 @@ def is_backup(name: bytes, other: bytes) -> bool:
     )
 
 
-def drop_document(tx: Tx, document: int) -> None:
-    """Remove a document with its versions, index rows and everything said about it."""
+def drop_document(tx: Tx, document: int, *, logged: bool = True) -> None:
+    """Remove a document with its versions and everything said about it. Its index rows are more pages than all else
+    together: they go with the next step of making words (``drain_lexical``), and nobody finds them meanwhile, since the
+    document is gone. ``logged``: a row of the log says so to those who keep columns in memory."""
     row: Any = tx.db.execute(_SAID, (document, int(Encoding.MAP))).fetchone()
     maps, indexed, veiled, *said = row
     if maps:
         _release_maps(tx, document, head(tx, document))
     if indexed:
-        drop_index(tx, document)
+        tx.do("insert into ended(document) values(?)", (document,))
+    if indexed and not logged:
+        tx.do("insert into passage_log(document) values(?)", (document,))
     if veiled:
         veils.drop(tx.db, document)
     for (table, of), found in zip(_SAYS, said, strict=True):
@@ -283,18 +311,16 @@ def drop_document(tx: Tx, document: int) -> None:
 
 def drop_index(tx: Tx, document: int) -> None:
     """Remove a document's passages and vectors from the indexes."""
-    rows = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
+    rows: list[Any] = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
     for passage, scope, length in rows:
-        tx.db.execute("delete from terms where rowid = ?", (passage,))
-        tx.db.execute(
-            "update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope)
-        )
-        tx.db.execute("insert into vector_log(id) select id from vector where id = ?", (passage,))
+        tx.do("delete from terms where rowid = ?", (passage,))
+        tx.do("update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope))
+    tx.do("delete from topic where document = ?", (document,))
     if rows:
-        tx.db.execute("insert into passage_log(document) values(?)", (document,))
-    tx.db.execute("delete from topic where document = ?", (document,))
-    tx.db.execute("delete from vector where document = ?", (document,))
-    tx.db.execute("delete from passage where document = ?", (document,))
+        tx.do("insert into passage_log(document) values(?)", (document,))
+        tx.do("insert into vector_log(id) select id from vector where document = ? order by id", (document,))
+        tx.do("delete from vector where document = ?", (document,))
+        tx.do("delete from passage where document = ?", (document,))
 
 
 def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:
@@ -310,8 +336,7 @@ def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:
 def enqueue(tx: Tx, document: int) -> None:
     """The document's words changed: its index rows are to be made again."""
     if tx.known.queue(document):
-        tx.do("insert or ignore into lexical_queue(document) values(?)", (document,))
-        tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
+        tx.do(f"update document set {_DUE} where id = ?", (document,))
 
 
 def _encoding(tx: Tx, document: int, number: int) -> int:

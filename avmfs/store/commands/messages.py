@@ -81,8 +81,8 @@ def tell(
     if not receivers:
         return {"id": number, "recipients": []}
     tx.db.execute(
-        "insert into message(sender, number, recipient, priority, body, at, expires, root, re, thread)"
-        " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into message(id, sender, number, recipient, priority, body, at, expires, root, re, thread)"
+        " select coalesce(max(seq), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from log",  # never given twice: see schema_due
         (sender, number, recipient, priority, body, tx.now, expires, answered and answered.root, re, thread),
     )
     message = tx.db.last_insert_rowid()

@@ -138,8 +138,7 @@ def make(
         document, names, expires = back
         scope = tx.place(parts, names)
     elif kind is Kind.FILE:
-        document = lineage.new_document(tx, made)
-        tx.do("insert into mark(agent, subject, version, seq) values(?, ?, 0, 0)", (tx.who.name, document))
+        document = lineage.new_document(tx, made, read=0)
     node = Node(
         made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
     )

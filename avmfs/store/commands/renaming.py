@@ -36,7 +36,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         raise Invalid("a directory cannot be moved into itself", paths.printable(name))
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
-    replaced: Node | None = None  # whose document goes on in the source
+    replaced: Node | None = None  # whose document goes on in the source, which is another node then
     if target is not None:
         if flags & NOREPLACE or target.scope not in tx.visible:
             raise Exists(path=paths.printable(new_name))
@@ -44,18 +44,15 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         if _last_backup(here, source, there, target):
             namespace.remove(tx, there, target)
         else:
-            _replace(tx, there, source, target)
-            replaced = target
-        source = tx.node(source.id)
+            source, replaced = _replace(tx, there, source, target), target
     else:
         paths.check_name(new_name)
     if target is None and source.kind is Kind.FILE:
         # sed -i.bak: the old file went to a backup, the new one comes by rename.
         replaced = lineage.renamed_away(tx, there.id, new_name)
         if replaced is not None and replaced.id != source.id:
-            document = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
-            lineage.set_apart(tx, replaced, document)
-            source = tx.node(source.id)
+            source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
+            lineage.set_apart(tx, replaced, tx.document_of(source))
     _move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
 
@@ -69,8 +66,9 @@ def _last_backup(here: Node, source: Node, there: Node, target: Node) -> bool:
     )  # fmt: skip
 
 
-def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
-    """Make room: the kinds must fit, a directory must be empty, a file's document passes to the source."""
+def _replace(tx: Tx, there: Node, source: Node, target: Node) -> Node:
+    """Make room: the kinds must fit, a directory must be empty, a file's document passes to the source. Returns the
+    source as it then is."""
     where = paths.printable(target.name)
     namespace.refuse_fixed(tx, target)
     if target.kind is Kind.DIRECTORY:
@@ -83,42 +81,42 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> None:
         tx.events.append((ORPHANED, target.id, None, b""))
         tx.known.forget_directories()
         tx.db.execute("delete from mark where subject = ?", (target.id,))
-        return
+        return source
     if source.kind is Kind.DIRECTORY:
         raise NotDirectory(path=where)
     if source.kind is Kind.FILE and target.kind is Kind.FILE:
-        _continue(tx, source, target, paths.join(tx.parts(target.id)))
-        namespace.orphan(tx, tx.node(target.id))
+        source = _continue(tx, source, target, paths.join(tx.parts_of(target)))
+        namespace.orphan(tx, target)
     else:
         namespace.remove(tx, there, target)
+    return source
 
 
-def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> int:
-    """The target's document, which is or was at ``path``, goes on in the source. Returns it."""
-    document = lineage.continue_document(tx, target, source)
-    before = lineage.head(tx, document)
-    seq = tx.log("write", tx.node(source.id), path, version=before + 1, scope=target.scope)
-    lineage.add_version(tx, document, before + 1, source.size, seq, None)
-    advance_own_mark(tx, document, before, before + 1, seq)
-    lineage.enqueue(tx, document)
-    return document
+def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> Node:
+    """The target's document, which is or was at ``path``, goes on in the source. Returns the source with it."""
+    source, last = lineage.continue_document(tx, target, source)
+    document, number = tx.document_of(source), last.number + 1
+    seq = tx.log("write", source, path, version=number, scope=target.scope)
+    lineage.add_version(tx, document, number, source.size, seq, None)
+    if last.creator != tx.who.name:
+        advance_own_mark(tx, document, last.number, number, seq)
+    return source
 
 
 def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
     before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
-    said = _said(tx, source)
+    said, left = _said_and_left(tx, source)
     scope = tx.place(parts, _shared_at(said, parts))
     tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()
     if source.document is not None and replaced is None:
-        tx.known.left(here.id, source.name)
-        tx.do(
-            "update document set away_parent = ?, away_name = ?, away_at = ? where id = ?",
-            (here.id, source.name, tx.now, source.document),
-        )
+        if here.id == there.id and lineage.is_backup(source.name, new_name):
+            lineage.leave(tx, source.document, here.id, source.name)
+        elif left:
+            lineage.stay(tx, source.document)
     _charge_whom_it_enters(tx, source, before, parts)
     moved = source._replace(parent=there.id, name=new_name, ctime=tx.now)
     if scope != source.scope:
@@ -229,7 +227,8 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
 
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
-    """An agent's own write counts as read by it, if it had read all before (SPEC 3, :delta)."""
+    """An agent's own write counts as read by it, if it had read all before (SPEC 3, :delta); but for the document's
+    creator, whose mark is in the document's row."""
     tx.do(
         "update mark set version = ?, seq = ? where agent = ? and subject = ? and version = ?",
         (number, seq, tx.who.name, document, before),
@@ -238,10 +237,17 @@ def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) 
 
 def _said(tx: Tx, node: Node) -> str | None:
     """With whom the node's document is shared, as it is stored."""
+    return _said_and_left(tx, node)[0]
+
+
+def _said_and_left(tx: Tx, node: Node) -> tuple[str | None, bool]:
+    """With whom the node's document is shared, and has it been renamed away to a backup?"""
     if node.document is None:
-        return None
-    found: str | None = tx.db.execute("select shared from document where id = ?", (node.document,)).get
-    return found
+        return None, False
+    row: Any = tx.db.execute(
+        "select shared, away_parent is not null from document where id = ?", (node.document,)
+    ).fetchone()
+    return row[0], bool(row[1])
 
 
 def _shared_at(said: str | None, parts: tuple[bytes, ...]) -> tuple[str, ...] | None:

@@ -143,10 +143,11 @@ def write(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
             (tx.now, after.size, seq, document, number),
         )
+        lineage.enqueue(tx, document)
     else:
         lineage.add_version(tx, document, number, after.size, seq, handle)
-    renaming.advance_own_mark(tx, document, last.number, number, seq)
-    lineage.enqueue(tx, document)
+    if last.creator != tx.who.name:
+        renaming.advance_own_mark(tx, document, last.number, number, seq)
     return {"size": after.size, "version": number, "seq": seq}
 
 
