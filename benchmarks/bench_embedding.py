@@ -2,13 +2,14 @@
 
     python -m benchmarks.bench_embedding [--engine torch] [--notes 200] [--burst 1000] [--quick] [--json FILE]
 
-Three parts, each a ratio within this run but the last:
+Four parts, ratios within this run but for the second:
 
 - writes through the door with embeddings on beside off: two daemons, of which one at a time is written to, and
   which have nothing left to embed when the other's turn comes;
 - the time from the last acknowledged write until nothing waits for a vector, for 1 note and for --burst;
 - embedding alone: the daemon's service, asked through its pipe as the keeper asks, beside a bare
-  SentenceTransformer.encode of the same texts (of another engine: its own embed_batch), chunk by chunk in turns.
+  SentenceTransformer.encode of the same texts (of another engine: its own embed_batch), chunk by chunk in turns;
+- a question's vector from that service, nothing else to do, and beside a client that has chunks embedded all the time.
 """
 
 from __future__ import annotations
@@ -77,17 +78,21 @@ def measure(run: Run) -> Findings:
         written = _writes(daemons, avms, rounds, count, failures)
         bursts = {1: [_embedded_after(avms["on"], 1, seed) for seed in range(2 if run.quick else 20)]}
         bursts[burst] = [_embedded_after(avms["on"], burst, 99)]
-    with _service(chosen.engine, chosen.cache) as ways, named_errors():
+    with _service(chosen.engine, chosen.cache) as (ways, ask), named_errors():
         alone = _alone(ways, 2 * rounds, failures)
+        asked = _beside(ask, ways["service"], rounds, 5 if run.quick else 40, failures)
     tables = [
         _rates("writes with embeddings", "off", written, 1),
         _bursts(bursts),
         _rates("alone", "bare", alone, CHUNK),
+        _rates("a question's vector", "idle", asked, 1),
     ]
+    slower = asked.ratio_median("question", "idle", "beside")
     share = alone.ratio_median("alone", "service", "bare") if chosen.engine == "torch" else None
     targets = [
         Target("writes a second with embeddings on, of off", written.ratio_median("writes", "on", "off"), ">=", 0.8),
         Target("embedding alone, of bare SentenceTransformer.encode", share, ">=", 0.8),
+        Target("a question's vector beside embedding, times as long as alone", slower, "<=", 3.0),
     ]
     return Findings(tables, targets, failures)
 
@@ -147,14 +152,18 @@ def _embedded_after(avm: AVM, count: int, seed: int) -> float:
 
 
 @contextlib.contextmanager
-def _service(engine: EngineName, cache: Path) -> Iterator[Mapping[str, Embed]]:
-    """Two ways to have texts embedded by one loaded model: the daemon's service, and without it."""
+def _service(engine: EngineName, cache: Path) -> Iterator[tuple[Mapping[str, Embed], Callable[[str], object]]]:
+    """Two ways to have texts embedded by one loaded model, the daemon's service and without it; and how to ask the
+    service for the vector of a question."""
     loaded = engines.make(EmbeddingSettings(engine=engine, allow_download=False), cache)
     service = EmbeddingService()
     service.load(lambda: loaded)
-    ours, theirs = multiprocessing.Pipe()
-    service.serve(ours, "bench")
-    client = PipeEmbedder(theirs, LIMIT_S)
+    clients = []
+    for name in ("keeper", "asker"):
+        ours, theirs = multiprocessing.Pipe()
+        service.serve(ours, name)
+        clients.append(PipeEmbedder(theirs, LIMIT_S))
+    keeper, asker = clients
     while service.status()["state"] == "loading":
         time.sleep(0.05)
     if service.status()["state"] != "ready":
@@ -169,7 +178,8 @@ def _service(engine: EngineName, cache: Path) -> Iterator[Mapping[str, Embed]]:
         bare = encode
     # One thread for all calls, as in the service: torch starts helpers of its own for each thread that calls it.
     with ThreadPoolExecutor(1, initializer=_yield) as thread:
-        yield {"service": client.embed_batch, "bare": lambda some: thread.submit(bare, some).result()}
+        ways = {"service": keeper.embed_batch, "bare": lambda some: thread.submit(bare, some).result()}
+        yield ways, lambda question: asker.embed_batch([question], urgent=True)
 
 
 def _alone(ways: Mapping[str, Embed], rounds: int, failures: dict[str, str]) -> Outcome[str]:
@@ -179,6 +189,40 @@ def _alone(ways: Mapping[str, Embed], rounds: int, failures: dict[str, str]) -> 
     for name in ways:
         one("warm", name, -1)
     return take_turns(rounds, ["alone"], list(ways), failures, one)
+
+
+def _beside(
+    ask: Callable[[str], object], embed: Embed, rounds: int, count: int, failures: dict[str, str]
+) -> Outcome[str]:
+    def one(cell: str, name: str, loop: int) -> Round:
+        # No question twice: its vector would be remembered.
+        questions = [f"what did we decide about the market in round {loop} of {name}, part {n}" for n in range(count)]
+        with _embedding(embed) if name == "beside" else contextlib.nullcontext():
+            return summarize([timed_loop(ask, questions, LIMIT_S)])
+
+    one("warm", "idle", -1)
+    return take_turns(rounds, ["question"], ["idle", "beside"], failures, one)
+
+
+@contextlib.contextmanager
+def _embedding(embed: Embed) -> Iterator[None]:
+    """One chunk after the other, until the end."""
+    over = threading.Event()
+    begun = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            begun.set()
+            embed(notes(CHUNK, 1))
+
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+        try:
+            begun.wait(LIMIT_S)
+            yield
+        finally:
+            over.set()
+            working.result()
 
 
 def _yield() -> None:

@@ -4,11 +4,13 @@ Owns the loaded model. Called by the process that serves vectors, and by Python 
 for its effects: importing it is cheap, loading takes seconds and 500 MB, and a process that has loaded it must
 never fork (torch's threads do not survive; a child that uses them hangs for good).
 
-Threads: any. One text batch is computed at a time, in slices, so that a query waits for one slice at most.
+Threads: any. A model of BERT's form is computed by several threads together (see bert), so that a query waits for no
+batch; any other by one thread at a time, in slices, so that it waits for one slice at most.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -19,20 +21,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avmfs.embed import weights
+from avmfs.embed.bert import Encoder
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-SLICE: Final = 32
-"""Texts computed in one go: about 0.2 s of MiniLM on two cores."""
+log = logging.getLogger(__name__)
+
+SLICE: Final = 16
+"""Texts computed in one go: about 0.1 s of MiniLM on two cores. More of them cost more each: they are as long as the
+longest, and leave the caches."""
+
+ALONE: Final = 1000
+"""Characters that one thread computes alone, all texts as long as the longest. A second one helps little with a
+question, and on a busy machine each of a hundred meetings of the two may wait for its turn of the processor."""
+
+_ALIKE: Final = 1e-5
+_PROBES: Final = ("ready", "What did we decide about the market on Friday?", "", "a long note " * 200)
 
 # The model reads max_seq_length tokens (256). Tokenizing a megabyte to throw it away would take seconds, and
 # no token of running text has more than this many characters on average.
 _CHARACTERS_PER_TOKEN: Final = 32
 
+_WAITING: Final = "OMP_WAIT_POLICY"
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub", "httpx", "httpx2")
 
 
@@ -56,6 +71,8 @@ class LocalEmbedding:
         self._allow_download = allow_download
         self._weights: weights.Weights | None = None
         self._transformer: SentenceTransformer | None = None
+        self._encoder: Encoder | None = None
+        self._threads = 1
         self._loading = threading.Lock()
         self._running = threading.Lock()  # the tokenizer refuses a second thread ("Already borrowed")
 
@@ -91,15 +108,13 @@ class LocalEmbedding:
         vectors = np.zeros((len(clean), self.dimension), np.float32)
         for at in range(0, len(clean), SLICE):
             places = order[at : at + SLICE]
-            with self._running:
-                vectors[places] = transformer.encode(
-                    [clean[place] for place in places],
-                    batch_size=SLICE,
-                    normalize_embeddings=True,
-                    convert_to_numpy=True,
-                    show_progress_bar=False,
-                )
+            few = len(places) * len(clean[places[-1]]) <= ALONE
+            with _threads(1 if few else self._threads):
+                vectors[places] = self._vectors(transformer, [clean[place] for place in places])
         return Batch(self.model_id, vectors)
+
+    def _vectors(self, transformer: SentenceTransformer, texts: list[str]) -> NDArray[np.float32]:
+        return _encoded(transformer, texts, self._running) if self._encoder is None else self._encoder.vectors(texts)
 
     def _found(self) -> weights.Weights:
         with self._loading:
@@ -118,8 +133,49 @@ class LocalEmbedding:
             if self._transformer is None:
                 folder = self._resolve().path
                 with _quietly():
-                    self._transformer = _load(folder, self._device)
+                    loaded = _load(folder, self._device)
+                    self._threads = _torch_threads()
+                    self._encoder = self._plain(loaded)
+                self._transformer = loaded
             return self._transformer
+
+    def _plain(self, loaded: SentenceTransformer) -> Encoder | None:
+        """The model without its wrapping, when that gives the same vectors."""
+        try:
+            encoder = Encoder(loaded)
+            off = np.abs(encoder.vectors(list(_PROBES)) - _encoded(loaded, list(_PROBES), self._running)).max()
+        except (ValueError, AttributeError, KeyError, TypeError, RuntimeError) as error:
+            # Another kind of model, or another version of the libraries, whose parts have other names.
+            log.info("%s is computed by its own code: %s", self.model, error)
+            return None
+        return encoder if off <= _ALIKE else None
+
+
+def _encoded(transformer: SentenceTransformer, texts: list[str], running: threading.Lock) -> NDArray[np.float32]:
+    with running:
+        found = transformer.encode(
+            texts, batch_size=SLICE, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        )
+    return np.asarray(found, np.float32)
+
+
+def _torch_threads() -> int:
+    import torch
+
+    return int(torch.get_num_threads())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """With so many threads of torch's behind this one; another thread's calls keep theirs."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _load(folder: Path, device: str | None) -> SentenceTransformer:
@@ -127,6 +183,8 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Its thread pool does not survive a fork and says so on stderr.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with _sleeping_threads():
+        _import("torch")
     try:
         from huggingface_hub.utils.tqdm import disable_progress_bars
         from sentence_transformers import SentenceTransformer
@@ -140,6 +198,27 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
     except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EmbeddingUnavailable(f"cannot load the model in {folder}: {reason}") from error
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise EmbeddingUnavailable(f"{error.name or name} is not installed") from error
+
+
+@contextmanager
+def _sleeping_threads() -> Iterator[None]:
+    """What torch loads here reads how its threads are to wait for each other. By default they run in a loop: with other
+    programs on the same processors that takes twice the work, and ten times the time for a question."""
+    if _WAITING in os.environ:
+        yield
+        return
+    os.environ[_WAITING] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ[_WAITING]  # programs started from here choose for themselves
 
 
 @contextmanager

@@ -6,7 +6,7 @@ the cache folder. Called like ``local``. Importing this module is cheap; the ext
 Full precision gives torch's vectors (cosine 1.0000) under the same model id, so that either may answer for the
 other. Eight bits give others (cosine 0.97 to 0.99), which have an id of their own.
 
-Threads: any; one batch is computed at a time, in slices. A process that has run it must never fork.
+Threads: any, together, so that a query waits for no batch. A process that has run it must never fork.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 
 Precision = Literal["fp32", "int8"]
 
-SLICE: Final = 32
+SLICE: Final = 16
 _CHARACTERS_PER_TOKEN: Final = 32  # see local
 _BESIDE: Final[dict[Precision, tuple[str, ...]]] = {
     "fp32": ("onnx/model.onnx", "model.onnx"),
@@ -60,7 +60,6 @@ class OnnxEmbedding:
         self._allow_download = allow_download
         self._threads = threads  # 0: as many as there are cores
         self._loading = threading.Lock()
-        self._running = threading.Lock()
         self._found: weights.Weights | None = None
         self._loaded: _Session | None = None
 
@@ -86,8 +85,7 @@ class OnnxEmbedding:
         vectors = np.zeros((len(clean), session.dimension), np.float32)
         for at in range(0, len(order), SLICE):
             places = order[at : at + SLICE]
-            with self._running:
-                vectors[places] = session.run([clean[place] for place in places])
+            vectors[places] = session.run([clean[place] for place in places])
         return Batch(self.model_id, vectors)
 
     def _weights(self) -> weights.Weights:
@@ -105,7 +103,7 @@ class OnnxEmbedding:
 
 
 class _Session:
-    """One model: tokens, run, mean over tokens, length 1."""
+    """One model: tokens, run, mean over tokens, length 1. Threads: both libraries take several at a time."""
 
     def __init__(self, folder: Path, file: Path, threads: int) -> None:
         try:

@@ -40,7 +40,7 @@ TEXTS: Final = 256  # in one request
 TEXT_BYTES: Final = 64 * 1024
 URGENT_BATCH: Final = 64
 QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB of MiniLM
-INDEX_BATCH: Final = 16  # smaller: a query that comes in meanwhile waits for it
+INDEX_BATCH: Final = 32  # an engine that computes one batch at a time makes a query wait for it
 YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
@@ -219,7 +219,9 @@ class EmbeddingService:
                 self._remembered_texts += len(texts)
                 vectors = b"".join(known[text].astype("<f4").tobytes() for text in texts)
                 return {"model": model, "dimension": dimension, "vectors": vectors}
-            job = _Job(request["texts"], request["urgent"])
+            # Those of about one length together: a batch is computed as long as its longest.
+            order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+            job = _Job([texts[at] for at in order], request["urgent"])
             (self._urgent if job.urgent else self._waiting).append(job)
             self._ready.notify_all()
         job.done.wait()
@@ -227,11 +229,11 @@ class EmbeddingService:
             job.error = "the model changed meanwhile"
         if job.error:
             return {"error": job.error}
+        rows = np.empty((len(texts), job.parts[0].vectors.shape[1]), "<f4")
+        rows[order] = np.concatenate([part.vectors for part in job.parts])
         if job.urgent:
-            rows = [row for part in job.parts for row in part.vectors]
-            self._queries.keep(job.parts[0].model, dict(zip(job.texts, rows, strict=True)))
-        vectors = b"".join(part.vectors.astype("<f4").tobytes() for part in job.parts)
-        return {"model": job.parts[0].model, "dimension": int(job.parts[0].vectors.shape[1]), "vectors": vectors}
+            self._queries.keep(job.parts[0].model, dict(zip(texts, rows, strict=True)))
+        return {"model": job.parts[0].model, "dimension": rows.shape[1], "vectors": rows.tobytes()}
 
 
 def _checked(request: Any) -> dict[str, Any]:

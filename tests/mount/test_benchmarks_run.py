@@ -34,6 +34,7 @@ RUNS = {
     "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
     "bench_vectors": ["--sizes", "200", "--queries", "5"],
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
+    "bench_recall": ["--sizes", "60"],
     "bench_engines": ["--queries", "4", "--memories", "32"],
     "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
     "bench_discovery": ["--agents", "2,8", "--questions", "5"],
@@ -41,7 +42,8 @@ RUNS = {
 }
 SELDOM = {
     "bench_api", "bench_store", "bench_outbox", "bench_guarded", "bench_programs", "bench_beside", "bench_files",
-    "bench_idle", "bench_mail", "bench_vectors", "bench_index", "bench_engines", "bench_embedding", "bench_discovery",
+    "bench_idle", "bench_mail", "bench_vectors", "bench_index", "bench_recall", "bench_engines", "bench_embedding",
+    "bench_discovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from avmfs.embed import weights
+from avmfs.embed import local, weights
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
@@ -179,6 +181,68 @@ def test_minilm_gives_the_same_vector_alone_and_in_a_crowd(minilm: LocalEmbeddin
     assert crowd.vectors.shape == (70, 384)
     assert np.allclose(minilm.embed_batch(["note number 69 about something"]).vectors[0], crowd.vectors[69], atol=1e-5)
     assert minilm.embed_batch([]).vectors.shape == (0, 384)
+
+
+MIXED = ["short", "What did we decide about the market on Friday?", "", "伊朗军事冲突", "a long note " * 200, "é" * 90]
+
+
+@pytest.mark.model
+def test_the_plain_forward_pass_gives_the_librarys_vectors(minilm: LocalEmbedding) -> None:
+    assert minilm._encoder is not None
+    expected = local._encoded(minilm._loaded(), MIXED, threading.Lock())
+    assert np.abs(minilm.embed_batch(MIXED).vectors - expected).max() < 1e-5
+    for text, vector in zip(MIXED, expected, strict=True):
+        assert np.abs(minilm.embed_batch([text], urgent=True).vectors[0] - vector).max() < 1e-5
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("off", [False, True])
+def test_a_model_of_another_form_is_computed_by_the_library(
+    minilm: LocalEmbedding, monkeypatch: pytest.MonkeyPatch, off: bool
+) -> None:
+    class Other:
+        def __init__(self, transformer: object) -> None:
+            if not off:
+                raise ValueError("not BERT")
+
+        def vectors(self, texts: list[str]) -> object:
+            return np.full((len(texts), 384), 0.1, np.float32)
+
+    monkeypatch.setattr(local, "Encoder", Other)
+    other = LocalEmbedding(device="cpu", allow_download=False)
+    assert np.abs(other.embed_batch(MIXED).vectors - minilm.embed_batch(MIXED).vectors).max() < 1e-5
+    assert other._encoder is None
+
+
+@pytest.mark.model
+def test_threads_compute_together_and_a_question_waits_for_no_batch(minilm: LocalEmbedding) -> None:
+    expected = minilm.embed_batch(MIXED).vectors
+    found: list[NDArray[np.float32]] = []
+    threads = [threading.Thread(target=lambda: found.append(minilm.embed_batch(MIXED).vectors)) for _ in range(4)]
+    with minilm._running:  # as if the library were computing
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(found) == 4
+    for vectors in found:
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+@pytest.mark.model
+def test_torchs_threads_sleep_while_they_wait_and_other_programs_are_not_told_to() -> None:
+    program = """
+import os
+from avmfs.embed.local import LocalEmbedding
+LocalEmbedding(device="cpu", allow_download=False).load()
+print(os.environ.get("OMP_WAIT_POLICY"))
+"""
+    done = python(program, OMP_DISPLAY_ENV="TRUE")
+    assert done.stdout == "None\n"
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr.partition("OPENMP DISPLAY ENVIRONMENT END")[0]
+    chosen = python(program, OMP_DISPLAY_ENV="TRUE", OMP_WAIT_POLICY="ACTIVE")
+    assert chosen.stdout == "ACTIVE\n"
+    assert "OMP_WAIT_POLICY = 'ACTIVE'" in chosen.stderr.partition("OPENMP DISPLAY ENVIRONMENT END")[0]
 
 
 @pytest.mark.model

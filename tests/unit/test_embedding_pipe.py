@@ -114,6 +114,23 @@ def test_more_and_longer_texts_than_a_request_holds_are_sent_in_parts(connect: C
     np.testing.assert_array_equal(batch.vectors, HashingEmbedding().embed_batch(cut).vectors)
 
 
+def test_texts_of_a_length_are_computed_together_and_vectors_come_in_the_order_asked(
+    service: EmbeddingService, connect: Connect
+) -> None:
+    class Listening(Gated):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            lengths.append([len(text) for text in texts])
+            return super().embed_batch(texts, urgent=urgent)
+
+    lengths: list[list[int]] = []
+    load(service, Listening())
+    texts = [f"word{number} " * (1 + number * 7 % 11) for number in range(3 * INDEX_BATCH)]
+    vectors = embedder(connect()).embed_batch(texts).vectors
+    np.testing.assert_array_equal(vectors, HashingEmbedding().embed_batch(texts).vectors)
+    assert [len(batch) for batch in lengths[-3:]] == [INDEX_BATCH] * 3
+    assert [length for batch in lengths[-3:] for length in batch] == sorted(len(text) for text in texts)
+
+
 def test_info_names_model_and_dimension(connect: Connect) -> None:
     assert embedder(connect()).info() == ("hashing-64", 64)
 

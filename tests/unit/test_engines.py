@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,9 @@ def test_eight_bits_give_vectors_of_another_name_that_are_near(minilm: LocalEmbe
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
     again = OnnxEmbedding(cache=cache, precision="int8", allow_download=False)
     np.testing.assert_array_equal(again.embed_batch(TEXTS).vectors, found.vectors)
+    with ThreadPoolExecutor(4) as threads:  # together, and each its own lengths
+        for batch in threads.map(again.embed_batch, [TEXTS, TEXTS[:1], TEXTS[:3], TEXTS] * 5):
+            assert np.einsum("ij,ij->i", batch.vectors, found.vectors[: len(batch.vectors)]).min() > 0.98
 
 
 def test_a_file_beside_the_weights_is_taken_as_it_is(tmp_path: Path) -> None:
