@@ -61,7 +61,7 @@ def found(answer: Answer) -> list[str]:
 def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
     table = index.table()
-    return lexical.search(table, index.postings(terms)).over(np.arange(len(table.passages)))
+    return lexical.search(table, terms, index.postings).over(np.arange(len(table.passages)))
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
