@@ -188,7 +188,8 @@ class Engine:
             found = self._strongest(table, words)
             if not by_meaning:
                 dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
-                found = np.union1d(np.union1d(found, dated), phrased[: semantic.DEPTH])
+                for more in (dated, phrased[: semantic.DEPTH]):
+                    found = np.union1d(found, more) if len(more) else found
             try:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
             except Busy as error:
@@ -206,7 +207,7 @@ class Engine:
             "when": signals.when(table, at, question),
             "question": signals.asks(table, at),
             "length": signals.length(table, at),
-            "phrase": np.isin(at, phrased).astype(np.float64),
+            "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
         }
         weights = _BY_MEANING if by_meaning else self._weights
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))

@@ -30,6 +30,7 @@ _MANY: Final = 1024  # rows of a log, above which everything is forgotten
 _TEXTS_KEPT: Final = 8
 # Said of what is no file, these leave every file where it is.
 _STILL: Final = frozenset(("mkdir", "rmdir", "attributes", "tell"))
+_NO_PASSAGES: Final = frozenset[int]()
 _RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
 _NEWEST: Final = "select coalesce((select max(seq) from passage_log), 0), coalesce((select max(seq) from log), 0)"
 _OLDEST: Final = "select coalesce((select min(seq) from passage_log), 0), coalesce((select min(seq) from log), 0)"
@@ -63,6 +64,7 @@ class KnownHits:
         self._lock = threading.Lock()
         self._read = (-1, -1)  # newest of passage_log, newest of log
         self._hits: dict[int, _Kept] = {}  # by passage, the one asked for last at the end
+        self._of: dict[int, set[int]] = {}  # passages of a document, and of a node: both ids are random
         self._places: dict[int, bytes] = {}  # paths of directories, without a slash at the end
 
     def of(self, db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:
@@ -91,9 +93,12 @@ class KnownHits:
         return found
 
     def _keep(self, fresh: dict[int, _Kept], places: dict[int, bytes]) -> None:
-        self._hits |= fresh
-        for passage in list(self._hits)[: max(0, len(self._hits) - KEPT)]:
-            del self._hits[passage]
+        for passage, kept in fresh.items():
+            self._hits[passage] = kept
+            for number in (kept.hit.document, kept.hit.node):
+                self._of.setdefault(number, set()).add(passage)
+        while len(self._hits) > KEPT:
+            self._drop(next(iter(self._hits)))
         self._places = places if len(places) <= _PLACES else {}
 
     def _catch_up(self, db: apsw.Connection, newest: tuple[int, int]) -> bool:
@@ -108,25 +113,32 @@ class KnownHits:
         if whole and len(news) < _MANY:
             self._forget(news)
         else:
-            self._hits, self._places = {}, {}
+            self._clear()
         self._read = newest
         return True
 
     def _forget(self, news: list[Any]) -> None:
-        documents, nodes = set(), set()
+        gone: set[int] = set()
         for document, node, op, scope in news:
             if scope == NOBODYS and op != _RULES:
                 continue  # for the audit alone
             if document is None and op not in _STILL:
-                self._hits, self._places = {}, {}
+                self._clear()
                 return
-            documents.add(document)
-            nodes.add(node)
-        gone = [
-            passage for passage, (hit, _, _) in self._hits.items() if hit.document in documents or hit.node in nodes
-        ]
+            gone |= self._of.get(document, _NO_PASSAGES) | self._of.get(node, _NO_PASSAGES)
         for passage in gone:
-            del self._hits[passage]
+            self._drop(passage)
+
+    def _drop(self, passage: int) -> None:
+        hit = self._hits.pop(passage).hit
+        for number in (hit.document, hit.node):
+            there = self._of[number]
+            there.discard(passage)
+            if not there:
+                del self._of[number]
+
+    def _clear(self) -> None:
+        self._hits, self._of, self._places = {}, {}, {}
 
 
 def _fetched(

@@ -40,7 +40,7 @@ KNOWN: Final = 4096
 # Unicode White_Space without line ends: str.isspace() would take U+001C to U+001F as well.
 _BLANK: Final = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
-_LINE: Final = re.compile(r"(?<=\n)(?=\S)")
+_LINE: Final = re.compile(r"(?<=\n)(?=[^\s/])")  # o200k_base takes line ends and slashes as one
 
 _loading = threading.Lock()
 
@@ -71,7 +71,7 @@ class TokenCounter:
 
     def count_lines(self, text: str) -> int:
         """The same as count(), line by line, of a text whose lines recur. No token reaches beyond a line's end into a
-        line that begins without a blank, so these are counted alone, with the indented and empty ones that follow."""
+        line that begins with a sign, so these are counted alone, with the indented and empty ones that follow."""
         return sum(map(self.count, _LINE.split(text)))
 
     def encode(self, text: str) -> list[int]:
