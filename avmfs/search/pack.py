@@ -47,9 +47,9 @@ WORTH: Final = 20
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
-KNOWN: Final = 4096
+KNOWN: Final = 8192
 """Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
-half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 2 MB."""
+half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
 
 _TRIES: Final = 8
 _LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits

@@ -34,8 +34,8 @@ RUN_MAX: Final = 256
 matcher panic: a PanicException, which is no Exception, and a Rust backtrace on stderr."""
 
 SHORT: Final = 2000  # characters
-KNOWN: Final = 4096
-"""Short texts whose count is remembered."""
+KNOWN: Final = 16_384
+"""Short texts whose count is remembered: some hundred of an answer, 4 MB as a rule."""
 
 # Unicode White_Space without line ends: str.isspace() would take U+001C to U+001F as well.
 _BLANK: Final = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
