@@ -13,7 +13,8 @@ R@10 their share among the first ten documents. Queries of the category "adversa
   --abstain    for thresholds of min_relevance: how many questions that nothing in the store answers (those of the other
                data sets and scopes) get "nothing relevant", and what the threshold costs where there is an answer
   --calibrate  fit the constants of avmfs/search/relevance.py anew and print them
-  --latency    warm recalls by number of memories, the query's vector cached, with the parts of their time
+  --latency    warm recalls by number of memories, the query's vector cached, with the parts of their time; and after
+               a write each
 
 The sets that the figures in benchmarks/README.md come from: LoCoMo (CC BY-NC 4.0), XQuAD and CMRC 2018 (CC BY-SA 4.0),
 Cranfield. None of them is part of this repository. AVM_BENCH_VECTORS=FILE keeps vectors between runs.
@@ -24,18 +25,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import re
 import sys
 import time
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as the daemon starts its children
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -43,9 +48,11 @@ from benchmarks import avm_adapter  # isort: skip  (it says where the product li
 from avmfs_config import SearchWeights
 
 from avmfs.memory import Memory
+from avmfs.search import engine as engines
 from avmfs.search import pack
 from avmfs.search import recall as recalls
 from avmfs.search.engine import Engine
+from avmfs.store.search_index import SqliteSearchIndex
 
 GRAM, COVERED = 4, 0.8
 BUDGETS = (500, 1000)
@@ -253,47 +260,74 @@ def logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> list[float]:
 
 
 def latency(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
-    """All memories of the sets in one store, repeated under other places until there are enough."""
+    """All memories of the sets in one store, repeated under other places until there are enough. Each question is asked
+    again while nothing has changed, and again after a note was written, which ends much of what is remembered."""
     texts = [m for name in names for m in read_lines(data / f"{name}.memories.jsonl")]
     asked = [q["text"] for name in names for q in read_lines(data / f"{name}.queries.jsonl")][:: options.limit or 20]
     print(f"{platform.machine()}, Python {platform.python_version()}, {len(asked)} queries, ms of processor time")
-    print("| memories | tokens | p50 | p99 | ranking p50 | fetching p50 | packing p50 |")
-    print("|---|---|---|---|---|---|---|")
+    print("| memories | what | p50 | p99 |")
+    print("|---|---|---|---|")
     for size in options.sizes:
         copies = [{**texts[at % len(texts)], "session": f"s{at // 40}", "seq": at} for at in range(size)]
         adapter = avm_adapter.Adapter()
         adapter.ingest(copies)
         try:
-            memory = adapter.memory
-            for text in asked:
-                memory.recall(text, max_tokens=1000)
-            spent: list[float] = []
-            parts: dict[str, list[float]] = defaultdict(list)
-            for text in asked:
-                start = time.process_time()
-                memory.recall(text, max_tokens=1000)
-                spent.append((time.process_time() - start) * 1000)
-                for part, value in stages(memory, text):
-                    parts[part].append(value)
-            row = [np.percentile(spent, 50), np.percentile(spent, 99), *(np.median(parts[p]) for p in parts)]
-            print(f"| {size} | 1000 | " + " | ".join(f"{value:.2f}" for value in row) + " |")
+            for part, spent in latencies(adapter.memory, asked).items():
+                p50, p99 = np.percentile(spent, (50, 99))
+                print(f"| {size} | {part} | {p50:.2f} | {p99:.2f} |", flush=True)
         finally:
             adapter.close()
 
 
+def latencies(memory: Memory, asked: Sequence[str]) -> dict[str, list[float]]:
+    """ms of processor time of each question, by what was done. The parts are those of the recall itself, taken apart;
+    ``the rest`` is what it costs beyond them: the queue that is looked at, the vector that is known, the fence."""
+    parts: dict[str, list[float]] = defaultdict(list)
+    for text in asked:
+        memory.recall(text, max_tokens=1000)
+    for text in asked:
+        with timed(parts["recall of 1000 tokens"]):
+            memory.recall(text, max_tokens=1000)
+        for part, value in stages(memory, text):
+            parts[part].append(value)
+    for number, text in enumerate(asked):
+        memory.remember(f"Note {number} on something else", path="/memory/shared/aside/note.md")
+        memory.make_searchable()
+        with timed(parts["recall after a write"]):
+            memory.recall(text, max_tokens=1000)
+    return parts
+
+
+@contextmanager
+def timed(into: list[float]) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    into.append((time.process_time() - start) * 1000)
+
+
 def stages(memory: Memory, text: str) -> Iterator[tuple[str, float]]:
-    engine, who, now = memory.around.engine, memory.who, memory.now()
-    index = memory.around.store.search_index(who)
-    start = time.process_time()
-    engine.ranking(index, text, now=now)
-    yield "ranking", (time.process_time() - start) * 1000
-    start = time.process_time()
-    hits = engine.passages(who, text, limit=66, now=now).hits
-    yield "fetching", (time.process_time() - start) * 1000
-    frame = pack.Frame(1000, 1000, "balanced", None, 0, UTC)
-    start = time.process_time()
-    pack.pack(hits, frame, engine.counter)
-    yield "packing", (time.process_time() - start) * 1000
+    """The same recall with a stopwatch around what it calls."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        for label, owner, name in (
+            ("nearest vectors", SqliteSearchIndex, "nearest"), ("ranking", Engine, "ranking"),
+            ("fetching", engines, "_fetch"), ("packing", pack, "pack"),
+        ):  # fmt: skip
+            stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name), spent[label])))
+        with timed(spent["whole"]):
+            memory.recall(text, max_tokens=1000)
+    found = {label: sum(times) for label, times in spent.items()}
+    found["ranking"] -= found["nearest vectors"]
+    yield from ((label, value) for label, value in found.items() if label != "whole")
+    yield "the rest", 2 * found["whole"] - sum(found.values())
+
+
+def watched(function: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
+    def call(*arguments: Any, **more: Any) -> Any:
+        with timed(into):
+            return function(*arguments, **more)
+
+    return call
 
 
 def main() -> None:

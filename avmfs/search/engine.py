@@ -32,6 +32,7 @@ from avmfs.text.tokens import TokenCounter
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
+Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
@@ -91,13 +92,23 @@ class Ranking:
         return self.table.passages[self.candidates.positions]
 
     def scored(self, hit: Hit, at: int) -> Scored:
-        parts = {name: value for name, part in self.candidates.parts.items() if (value := part.item(at))}
-        evidence = {
-            name: value
-            for name, column in self.evidence.items()
-            if (value := column.item(at)) == value  # no NaN
-        }
-        return Scored(hit, float(self.candidates.scores[at]), float(self.relevance[at]), parts, evidence)
+        return Scored(hit, *self.figures(np.array([at]))[0])
+
+    def figures(self, chosen: Places) -> list[Figures]:
+        """What Scored says of each of the candidates ``chosen`` (k,) beside its passage. Of all at once: one number
+        after the other taken out of columns is a tenth of an answer's time."""
+        parts = {name: part[chosen].tolist() for name, part in self.candidates.parts.items()}
+        evidence = {name: column[chosen].tolist() for name, column in self.evidence.items()}
+        return [
+            (
+                score, absolute,
+                {name: value for name, column in parts.items() if (value := column[at])},
+                {name: value for name, column in evidence.items() if (value := column[at]) == value},  # no NaN
+            )
+            for at, (score, absolute) in enumerate(
+                zip(self.candidates.scores[chosen].tolist(), self.relevance[chosen].tolist(), strict=True)
+            )
+        ]  # fmt: skip
 
 
 class Engine:
@@ -170,20 +181,21 @@ class Engine:
         meaning, degraded = self._meaning(q, mode)
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
-        words = lexical.search(table, [] if by_meaning else index.postings(terms))
+        words = lexical.search(table, [] if by_meaning else terms, index.postings)
         phrased = _phrased(index, table, q)
         nearest = None
         if meaning is not None:
             found = self._strongest(table, words)
             if not by_meaning:
                 dated = signals.of_those_days(table, question, tz, semantic.DEPTH)
-                found = np.union1d(np.union1d(found, dated), phrased[: semantic.DEPTH])
+                for more in (dated, phrased[: semantic.DEPTH]):
+                    found = np.union1d(found, more) if len(more) else found
             try:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
             except Busy as error:
                 degraded = error.reason
         if nearest is None and by_meaning:
-            by_meaning, words = False, lexical.search(table, index.postings(terms))
+            by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
         words = words.over(at)
         columns = {
@@ -195,7 +207,7 @@ class Engine:
             "when": signals.when(table, at, question),
             "question": signals.asks(table, at),
             "length": signals.length(table, at),
-            "phrase": np.isin(at, phrased).astype(np.float64),
+            "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
         }
         weights = _BY_MEANING if by_meaning else self._weights
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
@@ -300,9 +312,10 @@ def _fetch(
         best = best[np.sort(first)]
     done, wanted = 0, _SPARE + limit
     while len(found) < limit and done < len(best):
-        places = {int(passages[at]): int(at) for at in best[done : done + wanted]}
-        for hit in index.hits(list(places), under):
-            found[hit.passage] = ranking.scored(hit, places[hit.passage])
+        wave = best[done : done + wanted]
+        figures = dict(zip(passages[wave].tolist(), ranking.figures(wave), strict=True))
+        for hit in index.hits(list(figures), under):
+            found[hit.passage] = Scored(hit, *figures[hit.passage])
         done += wanted
         wanted *= 4
     return tuple(found.values())[:limit]

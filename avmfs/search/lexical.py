@@ -8,12 +8,14 @@ Lucene, which stays positive.
 A short note leans on what was said around it: "Yes, on Tuesday" is about whatever was asked. So its words are also
 matched together with those of the passages next to it in its session; a page stands for itself.
 
-Only passages that some word reaches are ever touched: of a hundred thousand that is a few thousand.
+Only passages that some word reaches are ever scored: of a hundred thousand that is a few thousand. What a term adds to
+each is the same in every question, and remembered: people's words recur.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,8 +45,13 @@ BEFORE: Final = (1.0, 0.5)
 """How much the passage before counts for one that leans on it, and the one before that."""
 AFTER: Final = (0.5,)
 
+KEPT: Final = 500_000
+"""Positions of all terms that are remembered together, 17 bytes each."""
+
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
+Positions = NDArray[np.int32]
+Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,44 +79,108 @@ class Lexical:
         return Lexical(positions, *(spread(column) for column in columns))
 
 
-def search(table: Table, postings: Sequence[Postings]) -> Lexical:
-    """Score what the occurrences of the query's terms reach in ``table``."""
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Where a term occurs in a table and what it reaches: positions and BM25 of the own words, and positions, BM25 and
+    share of one occurrence of what has it with its context. None: it is common, and nobody has asked further."""
+
+    count: int
+    reach: tuple[Positions, Floats, Positions, Floats, Floats] | None
+
+    @property
+    def size(self) -> int:
+        return 1 if self.reach is None else len(self.reach[0]) + len(self.reach[2])
+
+
+class _Known:
+    """Terms of all tables of this process, the one asked for last at the end; with every change to what an asker sees
+    there is another table. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._terms: dict[tuple[int, str], Term] = {}
+        self._size = 0
+
+    def of(self, table: Table, terms: Sequence[str]) -> dict[str, Term]:
+        found = {}
+        with self._lock:
+            for term in terms:
+                if (one := self._terms.pop((table.number, term), None)) is not None:
+                    found[term] = self._terms[table.number, term] = one
+        return found
+
+    def add(self, table: Table, term: str, found: Term) -> None:
+        with self._lock:
+            self._forget((table.number, term))
+            self._terms[table.number, term] = found
+            self._size += found.size
+            while self._size > KEPT:
+                self._forget(next(iter(self._terms)))
+
+    def _forget(self, key: tuple[int, str]) -> None:
+        gone = self._terms.pop(key, None)
+        self._size -= 0 if gone is None else gone.size
+
+
+_known: Final = _Known()
+
+
+def search(table: Table, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]) -> Lexical:
+    """Score what the occurrences of the query's ``terms``, which are distinct, reach in ``table``. ``postings`` is
+    asked for those that are not remembered."""
     count = len(table.passages)
-    found = [_here(table, one) for one in postings]
-    df = np.array([len(at) for at, _ in found], np.int64)
-    if count >= ENOUGH and df[df <= COMMON * count].any():
-        found = [one for one, n in zip(found, df, strict=True) if n <= COMMON * count]
-        df = df[df <= COMMON * count]
-    positions = _reached(table, [at for at, _ in found])
-    words, context, coverage, near = (np.zeros(len(positions)) for _ in range(4))
-    if not len(positions):
-        return Lexical(positions, words, context, coverage, near)
-    index = np.full(count, NONE, np.int32)  # of each reached passage in the columns
-    index[positions] = np.arange(len(positions), dtype=np.int32)
-    lengths = table.lengths[positions].astype(np.float64)
-    lean = _leans(lengths)
-    mean, wide_mean = _means(table)
-    norm, wide_norm = _norm(lengths, mean), _norm(_together(table, positions, lengths, lean), wide_mean)
-    mass = _idf(df, max(count, PRIOR))
-    for (at, times), weight in zip(found, mass, strict=True):
-        if not len(at):
+    known, new = _terms(table, terms, postings)
+    if count >= ENOUGH and any(0 < known[term].count <= COMMON * count for term in terms):
+        terms = [term for term in terms if known[term].count <= COMMON * count]
+    mass = _idf(np.array([known[term].count for term in terms], np.int64), max(count, PRIOR))
+    reached = np.zeros(count, np.bool_)
+    words, context, coverage, near = (np.zeros(count) for _ in range(4))
+    for term, weight in zip(terms, mass, strict=True):
+        if not known[term].count:
             continue
-        here = index[at]
-        wide = np.zeros(len(positions))
-        wide[here] = times
-        for holders, leaning, share in _leaning(table, at):
-            to = index[leaning]
-            reached = to != NONE
-            to = to[reached]
-            wide[to] += share * lean[to] * times[holders[reached]]
-        there = np.flatnonzero(wide)
-        for places, frequency, into, shares, against in (
-            (here, times, words, coverage, norm), (there, wide[there], context, near, wide_norm),
-        ):  # fmt: skip
-            into[places] += _idf(np.array(len(places)), count) * frequency * (K1 + 1) / (frequency + against[places])
-            shares[places] += weight * np.minimum(frequency, 1.0)
+        if (reach := known[term].reach) is None:
+            reach = _reach(table, *(new.get(term) or _here(table, postings([term])[0])))
+            _known.add(table, term, Term(known[term].count, reach))
+        at, gain, there, wide_gain, share = reach
+        words[at] += gain
+        coverage[at] += weight
+        context[there] += wide_gain
+        near[there] += weight * share
+        reached[there] = True
+    positions = np.flatnonzero(reached)
     total = mass.sum()
-    return Lexical(positions, words, context, np.minimum(coverage / total, 1.0), np.minimum(near / total, 1.0))
+    return Lexical(
+        positions, words[positions], context[positions],
+        np.minimum(coverage[positions] / total, 1.0), np.minimum(near[positions] / total, 1.0),
+    )  # fmt: skip
+
+
+def _terms(
+    table: Table, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]
+) -> tuple[dict[str, Term], dict[str, tuple[Places, Counts]]]:
+    """What is known of each, and where those are that were not."""
+    known = _known.of(table, terms)
+    missing = [term for term in terms if term not in known]
+    new = {}
+    for term, posting in zip(missing, postings(missing) if missing else (), strict=True):
+        new[term] = _here(table, posting)
+        known[term] = Term(len(new[term][0]), None)
+        _known.add(table, term, known[term])
+    return known, new
+
+
+def _reach(table: Table, at: Places, times: Counts) -> tuple[Positions, Floats, Positions, Floats, Floats]:
+    count = len(table.passages)
+    lean, norm, wide_norm = _norms(table)
+    wide = np.zeros(count)
+    wide[at] = times
+    for holders, leaning, share in _leaning(table, at):
+        wide[leaning] += share * lean[leaning] * times[holders]
+    there = np.flatnonzero(wide)
+    frequency = wide[there]
+    gain = _idf(np.array(len(at)), count) * times * (K1 + 1) / (times + norm[at])
+    wide_gain = _idf(np.array(len(there)), count) * frequency * (K1 + 1) / (frequency + wide_norm[there])
+    return at.astype(np.int32), gain, there.astype(np.int32), wide_gain, np.minimum(frequency, 1.0)
 
 
 def brevity(table: Table) -> float:
@@ -144,16 +215,6 @@ def _here(table: Table, posting: Postings) -> tuple[Places, NDArray[np.int64]]:
     return at[here], posting.times[here]
 
 
-def _reached(table: Table, holders: Sequence[Places]) -> Places:
-    """Whatever has a term, and what leans on it."""
-    reached = np.zeros(len(table.passages), np.bool_)
-    for at in holders:
-        reached[at] = True
-        for _, leaning, _ in _leaning(table, at):
-            reached[leaning[_leans(table.lengths[leaning].astype(np.float64)) > 0]] = True
-    return np.flatnonzero(reached)
-
-
 def _leaning(table: Table, at: Places) -> Iterator[tuple[Places, Places, float]]:
     """What may lean on the passages ``at``."""
     return _steps(at, (table.next, BEFORE), (table.previous, AFTER))
@@ -183,14 +244,16 @@ def _together(table: Table, at: Places, lengths: Floats, lean: Floats) -> Floats
     return together
 
 
-def _means(table: Table) -> tuple[float, float]:
-    """Mean length of a passage, and of one with what it leans on."""
-    if "length" not in table.means:
+def _norms(table: Table) -> tuple[Floats, Floats, Floats]:
+    """Of all passages: how much they lean, and what their lengths are held against, alone and with what they lean
+    on."""
+    if "norm" not in table.columns:
         lengths = table.lengths.astype(np.float64)
-        every = np.arange(len(lengths))
-        table.means["together"] = float(_together(table, every, lengths, _leans(lengths)).mean())
-        table.means["length"] = float(lengths.mean())
-    return table.means["length"], table.means["together"]
+        lean = table.columns["lean"] = _leans(lengths)
+        together = _together(table, np.arange(len(lengths)), lengths, lean)
+        table.columns["wide norm"] = _norm(together, float(together.mean()))
+        table.columns["norm"] = _norm(lengths, float(lengths.mean()))
+    return table.columns["lean"], table.columns["norm"], table.columns["wide norm"]
 
 
 def _norm(lengths: Floats, mean: float) -> Floats:

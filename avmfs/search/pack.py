@@ -11,6 +11,7 @@ left out. That is enough for a program; for a model the first and the last line 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -46,9 +47,9 @@ WORTH: Final = 20
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
 
-KNOWN: Final = 1024
+KNOWN: Final = 8192
 """Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
-half the cost of an answer."""
+half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
 
 _TRIES: Final = 8
 _LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
@@ -221,7 +222,7 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
     """The text that names its own number of tokens, beginning at a guess, or None where no number is right."""
     for _ in range(_TRIES):
         text = _render(items, frame, tokens)
-        found = counter.count(text)
+        found = counter.count_lines(text)
         if found == tokens:
             return Packed(text, tuple(item.scored for item in items), tokens)
         tokens = found
@@ -258,8 +259,13 @@ def _usual(ranked: Sequence[Scored]) -> str:
 def _group(scored: Scored, part: int, frame: Frame) -> _Group:
     hit = scored.hit
     route = "" if hit.route == frame.route else hit.route or "?"
-    day = (_EPOCH + timedelta(microseconds=hit.updated // 1000)).astimezone(frame.tz).date().isoformat()
-    return part, hit.path.rpartition(b"/")[0] or b"/", day, signed(hit.author, route)
+    return part, hit.path.rpartition(b"/")[0] or b"/", _day(hit.updated, frame.tz), signed(hit.author, route)
+
+
+@lru_cache(KNOWN)
+def _day(at: int, tz: tzinfo) -> str:
+    """``at`` in ns since the epoch."""
+    return (_EPOCH + timedelta(microseconds=at // 1000)).astimezone(tz).date().isoformat()
 
 
 def _base(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> bytes:
@@ -292,7 +298,7 @@ def _distinct(ranked: Sequence[Scored], first: int, frame: Frame) -> list[_Item]
     """What is left of ``ranked`` once what says the same has been joined to the better one."""
     kept: list[_Item] = []
     alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
-    gists: dict[int, object] = {}
+    gists: dict[int, bytes] = {}
     for scored in ranked:
         text = _clean(scored.hit.text)
         if not text:
@@ -312,17 +318,21 @@ def _distinct(ranked: Sequence[Scored], first: int, frame: Frame) -> list[_Item]
 @lru_cache(KNOWN)
 def _glance(text: str) -> str:
     """The beginning of the longest word, and the figures."""
-    longest = max(_LETTERS.findall(text.casefold()), key=lambda word: (len(word), word), default="")
+    words = _LETTERS.findall(text.casefold())
+    most = max(map(len, words), default=0)
+    longest = max([word for word in words if len(word) == most], default="")
     return f"{longest[:5]} {_NUMBER.findall(text)}"
 
 
 @lru_cache(KNOWN)
-def _gist(text: str) -> object:
+def _gist(text: str) -> bytes:
     """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
-    same figures, as many denials. A text without such words is itself."""
+    same figures, as many denials. A text without such words is itself. A digest: the words themselves would take ten
+    times the room of the text."""
     words = segment.content_terms(text)
     denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
-    return (frozenset(words), tuple(_NUMBER.findall(text)), denials) if words else " ".join(text.split())
+    said = f"{sorted(words)} {_NUMBER.findall(text)} {denials}" if words else f"= {' '.join(text.split())}"
+    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @lru_cache(KNOWN)

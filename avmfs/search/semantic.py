@@ -50,10 +50,11 @@ def search(
     at = table.find(passages)
     known = at != NONE  # a vector may be newer than the table
     at, near = at[known], near[known]
-    positions = np.union1d(found, at) if more else found
-    cosines = np.full(len(positions), np.nan)
-    if len(positions):
-        there = np.minimum(np.searchsorted(positions, at), len(positions) - 1)
-        same = positions[there] == at
-        cosines[there[same]] = near[same]
-    return positions, cosines
+    cosines = np.full(len(table.passages), np.nan)
+    cosines[at] = near
+    positions = found
+    if more:
+        chosen = np.zeros(len(table.passages), np.bool_)
+        chosen[found] = chosen[at] = True
+        positions = np.flatnonzero(chosen)
+    return positions, cosines[positions]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -43,6 +44,11 @@ class Asked:
 def asked(q: str, now: int, tz: tzinfo) -> Asked:
     """``now`` in ns since the epoch."""
     today = datetime.fromtimestamp(now / 1e9, tz).date()
+    return _asked(q, today) if len(q) <= _QUESTION else _asked.__wrapped__(q, today)
+
+
+@lru_cache(256)
+def _asked(q: str, today: date) -> Asked:
     return Asked(dates.named(q, today), dates.asks_when(q), names(q))
 
 

@@ -16,6 +16,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.store.known_hits import KnownHits
 from avmfs.store.postings import KnownPostings
 from avmfs.store.table import ROW, Table, arrange
 from avmfs.text import segment
@@ -40,9 +41,11 @@ def give_back() -> None:
 
 
 class Catalogue:
-    """See the module. ``postings`` are kept beside the columns: they are in step with nothing but themselves."""
+    """See the module. ``postings`` and ``hits`` are kept beside the columns: they are in step with nothing but
+    themselves."""
 
     def __init__(self) -> None:
+        self.hits = KnownHits()
         self.postings = KnownPostings()
         self._lock = threading.Lock()
         self._rows: NDArray[np.void] = np.zeros(0, ROW)

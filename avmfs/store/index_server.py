@@ -241,7 +241,7 @@ class IndexServer:
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
                 visible = scopes.visible(db, who).ids
-            return followed.table.nearest(visible, vector, question["k"], also, within, toward)
+            return followed.nearest(visible, vector, question["k"], also, within, toward)
         except Behind:
             self._followed = None
             self._woken.set()

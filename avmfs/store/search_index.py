@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.node import Hit
-from avmfs.store import content
 from avmfs.store.catalogue import Catalogue
 from avmfs.store.postings import Postings
 from avmfs.store.reader import SqliteReader
@@ -24,9 +23,7 @@ from avmfs.store.scanning import Scanner
 from avmfs.store.schema import ROOT
 from avmfs.store.table import Table
 from avmfs.store.vectors import Toward
-from avmfs.text import sniff
 
-_TEXTS_KEPT = 8
 # What the asker may see of the files below a directory (?1), by its scopes (?2) at a time (?3).
 _FILES = """with recursive files(id, document) as (
   select id, document from node where id = ?1 union all
@@ -80,7 +77,7 @@ class SqliteSearchIndex:
             if top is None:
                 return []
             prefix = b"/" if top == ROOT else reader.path(top) + b"/"
-            found = _hits(db, reader, passages)
+            found = self._catalogue.hits.of(db, reader, passages)
             return [hit for hit in map(found.get, passages) if hit is not None and hit.path.startswith(prefix)]
 
     def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
@@ -149,58 +146,3 @@ def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
             return None
         node = child.id
     return node
-
-
-def _hits(db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:
-    """By passage id, in one statement and one for each large file and each directory on the way to one."""
-    rows: list[Any] = db.execute(
-        "select passage.id, passage.document, passage.start, passage.stop, node.id, node.parent, node.name, node.mtime,"
-        " node.size, node.extents, document.handle, document.created, document.importance, document.head,"
-        " coalesce(version.author, document.creator), coalesce(version.route, ''), body.data,"
-        " (select group_concat(tag) from (select tag from tag where tag.document = document.id order by tag))"
-        " from json_each(?1) as wanted cross join passage on passage.id = wanted.value"
-        " join document on document.id = passage.document join node on node.id = document.node"
-        " left join version on version.document = document.id and version.number = document.head"
-        " left join body on body.node = node.id"
-        " where node.scope in (select value from json_each(?2)) and node.parent is not null"
-        " and (node.expires is null or node.expires > ?3)",
-        ("[" + ",".join(map(str, passages)) + "]", reader.visible.json, reader.now),
-    ).fetchall()
-    texts: dict[int, str | None] = {}
-    places: dict[int, bytes] = {ROOT: b""}
-    found = {}
-    for row in rows:
-        passage, document, start, stop, node, parent, name, mtime, size, extents = row[:10]
-        handle, created, importance, head, author, route, body, tags = row[10:]
-        if (place := _place(db, parent, places)) is None:
-            continue
-        if node not in texts:
-            while len(texts) >= _TEXTS_KEPT:
-                del texts[next(iter(texts))]
-            data = content.read(db, node, size, True, 0, size) if extents else bytes(body or b"").ljust(size, b"\0")
-            texts[node] = sniff.decode(data)
-        if (text := texts[node]) is None:
-            continue
-        found[passage] = Hit(
-            passage, document, node, place + b"/" + bytes(name), handle, author, mtime, created, importance,
-            head, tuple(tags.split(",")) if tags else (), text[start:stop], start, stop,
-            start == 0 and stop >= len(text), route,
-        )  # fmt: skip
-    return found
-
-
-def _place(db: apsw.Connection, directory: int, places: dict[int, bytes]) -> bytes | None:
-    """The path of a directory, without a slash at its end; None when it is no longer in the tree. ``places`` are those
-    already known, by id."""
-    way: list[tuple[int, bytes]] = []
-    at = directory
-    while at not in places:
-        row: Any = db.execute("select parent, name from node where id = ?", (at,)).fetchone()
-        if row is None or row[0] is None:
-            return None
-        way.append((at, bytes(row[1])))
-        at = row[0]
-    for known, name in reversed(way):
-        places[known] = places[at] + b"/" + name
-        at = known
-    return places[directory]

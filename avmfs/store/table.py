@@ -9,6 +9,7 @@ score is made of, and nothing that others keep to themselves can move it (DESIGN
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,8 +39,8 @@ class Table:
     ``times`` are ns since the epoch: when it was said. ``previous`` and ``next`` are positions in these columns, NONE
     for none; ``sessions`` numbers from 0. ``voices`` are numbers for who speaks, 0 for nobody known; ``voices_of``
     gives those that a term names. ``places`` has the position of each id counted from the first one, NONE for ids that
-    are not here; it is empty where ids lie too far apart for that. ``means`` is for whoever has computed a figure of
-    the whole table once.
+    are not here; it is empty where ids lie too far apart for that. ``means`` and ``columns`` are for whoever
+    has computed a figure of the whole table or of each row once; no other table of this process has its ``number``.
     """
 
     passages: NDArray[np.int64]
@@ -54,6 +55,8 @@ class Table:
     voices_of: dict[str, frozenset[int]]
     places: NDArray[np.int32]
     means: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    number: int = field(default_factory=itertools.count().__next__)
 
     def find(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where these ids (n,) stand (n,), NONE for those that are not here."""

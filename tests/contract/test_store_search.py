@@ -17,9 +17,11 @@ from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.search.recall import recall
+from avmfs.store import scanning
 from avmfs.store.postings import KnownPostings
 from avmfs.store.submit import OPERATOR
 from avmfs.store.table import SESSION_GAP, Table
+from avmfs.store.vectors import VectorTable
 from avmfs.text import passages, segment
 from avmfs.text.tokens import TokenCounter
 
@@ -229,6 +231,38 @@ def nearest(
     """All that ``who`` may see of the model's vectors."""
     index = world.store.search_index(who)
     return index.nearest(model or embedder.model_id, vector(q, embedder), 10_000, np.zeros(0, np.int64), None)
+
+
+def test_what_was_nearest_is_remembered_until_a_vector_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        world.write(ALICE, f"/memory/{number}", b"coffee %d" % number)
+    world.write(ALICE, "/memory/private/alice/own", b"coffee of my own")
+    settled(world)
+    scans: list[frozenset[int]] = []
+    scan = VectorTable.nearest
+
+    def counted(table: VectorTable, scopes: frozenset[int], *more: Any) -> Any:
+        scans.append(scopes)
+        return scan(table, scopes, *more)
+
+    monkeypatch.setattr(VectorTable, "nearest", counted)
+
+    def ids(who: Principal, q: str = "coffee") -> list[int]:
+        found, cosines = nearest(world, who, q)
+        assert len(found) == len(cosines)
+        return found.tolist()
+
+    assert (len(ids(BOB)), len(ids(ALICE)), len(ids(BOB, "tea"))) == (20, 21, 20) and len(scans) == 3
+    assert (len(ids(BOB)), len(ids(ALICE)), len(ids(BOB, "tea"))) == (20, 21, 20) and len(scans) == 3
+    world.rename(ALICE, "/memory/private/alice/own", "/memory/own")
+    settled(world)
+    assert len(ids(BOB)) == 21 and len(scans) == 4
+    world.unlink(ALICE, "/memory/3")
+    assert len(ids(BOB)) == len(ids(BOB)) == 20 and len(scans) == 5
+    monkeypatch.setattr(scanning, "ANSWERED", 1)
+    assert ids(BOB, "one") == ids(BOB, "two") and len(scans) == 7
+    ids(BOB, "one")
+    assert len(scans) == 8, "the memory is bounded"
 
 
 def test_vectors_come_and_go_with_their_passages(world: World) -> None:

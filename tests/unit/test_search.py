@@ -18,7 +18,8 @@ from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.fuse import POOL, Ranked, fuse
 from avmfs.search.pack import SUMMARY, format_search, summary
 from avmfs.search.relevance import relevance
-from avmfs.store.table import SESSION_GAP
+from avmfs.store.postings import Postings
+from avmfs.store.table import SESSION_GAP, Table
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -61,11 +62,43 @@ def found(answer: Answer) -> list[str]:
 def words_of(made: MemoryCorpus, *terms: str) -> lexical.Lexical:
     index = made.index(ALICE)
     table = index.table()
-    return lexical.search(table, index.postings(terms)).over(np.arange(len(table.passages)))
+    return lexical.search(table, terms, index.postings).over(np.arange(len(table.passages)))
 
 
 def which(column: NDArray[np.float64]) -> list[int]:
     return (np.flatnonzero(column) + 1).tolist()
+
+
+def test_what_a_term_adds_is_remembered_for_this_table_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MemoryCorpus(embed=False)
+    for number in range(120):
+        made.add(f"/{number % 7}/{number}", f"{'tea ' * (number % 3)} coffee{number % 5} plan{number} word")
+    index = made.index(ALICE)
+    table = index.table()
+    asked: list[str] = []
+
+    def postings(terms: Sequence[str]) -> list[Postings]:
+        asked.extend(terms)
+        return index.postings(terms)
+
+    def told(terms: Sequence[str], table: Table = table) -> list[bytes]:
+        found = lexical.search(table, terms, postings)
+        columns = (found.positions, found.words, found.context, found.coverage, found.near)
+        return [column.tobytes() for column in columns]
+
+    questions = [["tea", "coffee1"], ["word"], ["coffee1", "plan4", "nowhere"], ["tea", "word", "coffee2"]]
+    first = [told(terms) for terms in questions]
+    before = sorted(asked)
+    assert before == sorted({term for terms in questions for term in terms})
+    assert [told(terms) for terms in questions] == first and sorted(asked) == before
+    monkeypatch.setattr(lexical, "_known", lexical._Known())
+    assert [told(terms) for terms in reversed(questions)] == first[::-1] and len(asked) > len(before)
+    made.add("/1/120", "tea coffee1 plan4")
+    assert told(questions[0], made.index(ALICE).table()) != first[0]
+    monkeypatch.setattr(lexical, "KEPT", 40)
+    monkeypatch.setattr(lexical, "_known", known := lexical._Known())
+    assert [told(terms) for terms in questions] == first
+    assert known._size == sum(term.size for term in known._terms.values()) <= 40
 
 
 def test_bm25_is_the_published_formula() -> None:

@@ -55,6 +55,33 @@ def test_counting_around_runs_of_blanks_is_exact(environ: dict[str, str], encodi
     assert counter.encode(text) == plain(counter, text)
 
 
+LINES = [
+    *PIECES,
+    "\n",
+    "\r\n",
+    "\n\n",
+    "\u2028",
+    "@k (.9) ",
+    "### ",
+    "!)",
+    "…",
+    "don't",
+    "42",
+    "茶",
+    "/x",
+    " " * 300,
+    "<|x|>",
+]
+
+
+@given(text=st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=4)), max_size=40).map("".join))
+@settings(max_examples=400, deadline=None)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_lines_counted_one_by_one_make_the_whole(environ: dict[str, str], encoding: str, text: str) -> None:
+    counter = TokenCounter(encoding, environ)
+    assert counter.count_lines(text) == len(counter.encode(text))
+
+
 def test_long_runs_in_long_texts_are_counted_exactly(counter: TokenCounter) -> None:
     dice = random.Random(7)
     for _ in range(60):

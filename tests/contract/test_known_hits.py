@@ -1,0 +1,177 @@
+"""The contract of a store: what is remembered of passages between questions is what the store would say now."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.access import Principal
+from avmfs.node import Hit
+from avmfs.store import known_hits
+from avmfs.store.sqlite import SqliteStore
+from avmfs.store.submit import OPERATOR
+
+pytestmark = pytest.mark.timeout(120)
+
+FILES = tuple(f"/memory/{place}/{n}.md" for place in ("a", "b") for n in range(3))
+
+
+def every(store: SqliteStore, who: Principal) -> list[Hit]:
+    """All passages that ``who`` sees, as an answer shows them."""
+    index = store.search_index(who)
+    return index.hits(index.table().passages.tolist(), ())
+
+
+def anew(store: SqliteStore, who: Principal) -> list[Hit]:
+    """The same, of a store that remembers nothing."""
+    store._catalogue.hits = known_hits.KnownHits()
+    return every(store, who)
+
+
+def paths_of(hits: list[Hit]) -> list[str]:
+    return sorted(hit.path.decode() for hit in hits)
+
+
+@pytest.fixture
+def stocked(world: World) -> World:
+    for number, path in enumerate(FILES):
+        world.write(ALICE, path, b"note number %d of coffee" % number)
+    world.write(ALICE, "/memory/private/alice/own.md", b"my own coffee")
+    world.drain()
+    assert len(every(world.store, ALICE)) == 7 and len(every(world.store, BOB)) == 6
+    return world
+
+
+def meta(world: World) -> None:
+    world.do(ALICE, "merge_meta", node=world.node(ALICE, FILES[0]).id, user={}, importance=0.9)
+
+
+CHANGES: dict[str, Callable[[World], object]] = {
+    "edit": lambda world: world.write(BOB, FILES[0], b"another text about tea"),
+    "edit in place": lambda world: world.edit(BOB, FILES[0], ["w", 0, b"NOTE"]),
+    "rename": lambda world: world.rename(ALICE, FILES[0], "/memory/a/new.md"),
+    "rename over": lambda world: world.rename(ALICE, FILES[0], FILES[4]),
+    "exchange": lambda world: world.rename(ALICE, FILES[0], FILES[4], flags=2),
+    "directory": lambda world: world.rename(ALICE, "/memory/a", "/memory/c"),
+    "directories": lambda world: world.rename(ALICE, "/memory/a", "/memory/b", flags=2),
+    "hidden": lambda world: world.rename(ALICE, FILES[0], "/memory/private/alice/0.md"),
+    "shown": lambda world: world.rename(ALICE, "/memory/private/alice/own.md", "/memory/a/own.md"),
+    "delete": lambda world: world.unlink(ALICE, FILES[0]),
+    "tag": lambda world: world.tag(ALICE, FILES[0], "drink", "hot"),
+    "meta": meta,
+    "mode": lambda world: world.do(ALICE, "set_attributes", node=world.node(ALICE, FILES[0]).id, mode=0o400),
+    "times": lambda world: world.do(ALICE, "set_attributes", node=world.node(ALICE, FILES[0]).id, mtime=10**18),
+    "shared with nobody": lambda world: world.share(ALICE, FILES[0], "alice"),
+    "backup": lambda world: (world.rename(ALICE, FILES[0], FILES[0] + "~"), world.create(ALICE, FILES[0])),
+    "rules": lambda world: world.restart([]),
+    "word index": lambda world: world.do(OPERATOR, "reindex"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("drained", [True, False])
+def test_what_is_remembered_follows_each_change(stocked: World, change: str, drained: bool) -> None:
+    CHANGES[change](stocked)
+    if drained:
+        stocked.drain()
+    for who in (ALICE, BOB):
+        known = every(stocked.store, who)
+        assert known == anew(stocked.store, who) and len(known) >= 3
+
+
+def test_a_change_that_shows(stocked: World) -> None:
+    """That the others are compared with something: an answer without the changes would be another one."""
+    before = every(stocked.store, BOB)
+    for change in ("tag", "meta", "times", "edit", "exchange", "rename over", "directory"):
+        CHANGES[change](stocked)
+        stocked.drain()
+        after = every(stocked.store, BOB)
+        assert after != before, change
+        before = after
+    assert any(hit.path.startswith(b"/memory/c/") for hit in before)
+
+
+def test_what_has_expired_is_no_longer_shown(stocked: World) -> None:
+    until = stocked.clock() + 60 * 10**9
+    stocked.do(ALICE, "set_ttl", node=stocked.node(ALICE, FILES[0]).id, expires=until)
+    index = stocked.store.search_index(BOB)
+    passages = index.table().passages.tolist()
+    assert FILES[0] in paths_of(index.hits(passages, ()))
+    before = stocked.newest_seq()
+    stocked.clock.advance(100)
+    assert FILES[0] not in paths_of(index.hits(passages, ())) and stocked.newest_seq() == before
+
+
+def test_what_one_agent_has_asked_for_is_not_shown_to_another(stocked: World) -> None:
+    own = [hit.passage for hit in every(stocked.store, ALICE) if hit.path.endswith(b"/own.md")]
+    assert own and stocked.store.search_index(ALICE).hits(own, ())
+    assert stocked.store.search_index(BOB).hits(own, ()) == []
+    shared = [hit.passage for hit in every(stocked.store, BOB) if hit.path == FILES[0].encode()]
+    stocked.share(ALICE, FILES[0], "alice")
+    assert stocked.store.search_index(BOB).hits(shared, ()) == []
+
+
+def test_an_older_snapshot_is_answered_from_itself(stocked: World) -> None:
+    """And leaves nothing behind that a newer one would take for its own."""
+    store = stocked.store
+    passages = store.search_index(ALICE).table().passages.tolist()
+    with store._opened(ALICE) as (db, reader):
+        old = store._catalogue.hits.of(db, reader, passages)
+        stocked.rename(BOB, FILES[0], "/memory/a/new.md")
+        new = {hit.passage: hit for hit in store.search_index(ALICE).hits(passages, ())}
+        assert store._catalogue.hits.of(db, reader, passages) == old != new
+    assert {hit.passage: hit for hit in store.search_index(ALICE).hits(passages, ())} == new
+
+
+def test_nothing_is_asked_again_while_nothing_changes(stocked: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched(*_: object) -> None:
+        raise AssertionError("asked the database")
+
+    stocked.tag(ALICE, FILES[1], "drink")  # of which only this file is read anew
+    asked: list[list[int]] = []
+    fetch = known_hits._fetched
+    monkeypatch.setattr(known_hits, "_fetched", lambda db, reader, passages, places: (
+        asked.append(list(passages)), fetch(db, reader, passages, places))[1])  # fmt: skip
+    hits = every(stocked.store, ALICE)
+    assert [len(each) for each in asked] == [1]
+    monkeypatch.setattr(known_hits, "_fetched", fetched)
+    assert every(stocked.store, ALICE) == hits and len(every(stocked.store, BOB)) == 6
+
+
+def test_the_memory_is_bounded(stocked: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_hits, "KEPT", 4)
+    monkeypatch.setattr(known_hits, "_PLACES", 2)
+    assert every(stocked.store, ALICE) == every(stocked.store, ALICE) == anew(stocked.store, ALICE)
+    known = stocked.store._catalogue.hits
+    assert len(known._hits) == 4 and len(known._places) <= 2
+
+
+def test_many_changes_by_two_processes(stocked: World) -> None:
+    """The store of one process follows what goes through another one's, whatever happens between two questions."""
+    random_ = random.Random(4)
+    if stocked.writer is None:
+        pytest.skip("one process has the store to itself")
+    other = stocked.writer.attach(clock=stocked.clock)
+    try:
+        for step in range(40):
+            for _ in range(random_.randrange(1, 5)):
+                name = random_.choice([p for p in FILES if stocked.exists(ALICE, p)] or [None])
+                if name is None or random_.random() < 0.3:
+                    name = random_.choice(FILES)
+                    stocked.write(ALICE, name, b"words of step %d" % step)
+                elif random_.random() < 0.4:
+                    stocked.tag(ALICE, name, f"t{step}")
+                elif random_.random() < 0.5:
+                    stocked.rename(ALICE, name, random_.choice(FILES))
+                else:
+                    stocked.share(ALICE, name, *random_.choice([("alice",), ()]))
+            if step % 3:
+                stocked.drain()
+            for who in (ALICE, BOB):
+                known = every(other, who)
+                assert known == anew(stocked.store, who)
+    finally:
+        other.close()
