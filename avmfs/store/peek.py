@@ -29,7 +29,7 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,7 +44,7 @@ from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
 _Key = TypeVar("_Key")
 
-_KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("kind", "scope"))
+_PARENT, _NAME, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "name", "kind", "scope"))
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
 _OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
@@ -193,7 +193,8 @@ class Remembered:
             self.header = header
         return True
 
-    def _done(self, rows: Sequence[Sequence[Any]]) -> dict[int, list[str]] | None:
+    @staticmethod
+    def _done(rows: Sequence[Sequence[Any]]) -> dict[int, list[str]] | None:
         """What has happened to which node, of rows that begin with (seq, scope, op, node); None when the log does not
         say enough."""
         ops: dict[int, list[str]] = {}
@@ -214,43 +215,36 @@ class Remembered:
         ops = self._done(rows)
         if ops is None:
             return None
+        nodes, names = set(now), set()
+        new = {number for number, done in ops.items() if done[0] == "mkdir"}  # which become whole
         for number, row in now.items():
-            gone = len(row) == 1
+            done, before, gone = ops.get(number, ()), self.nodes.get(number), len(row) == 1
             if not gone and row[_SCOPE] > self._scope:
                 self._scope = row[_SCOPE]
                 return None  # who may see it is not known
-            if number in ops and not _MOVES.isdisjoint(ops[number]) and (gone or row[_KIND] == Kind.DIRECTORY):
-                return None  # with all that is below it
-        nodes, names = set(now), set()
-        new = {number for number, done in ops.items() if done[0] == "mkdir"}
-        for number, row in now.items():
-            done, before = ops.get(number, ()), self.nodes.get(number)
-            if not _DIRECTORY_NAMES.isdisjoint(done):
-                self.subdirectories.clear()
-            elif len(row) > 1 and row[_KIND] == Kind.DIRECTORY:
+            directory = not gone and row[_KIND] == Kind.DIRECTORY
+            if done and (gone or directory):
+                if not _MOVES.isdisjoint(done):
+                    return None  # with all that is below it
+                if not _DIRECTORY_NAMES.isdisjoint(done):
+                    self.subdirectories.clear()
+            if directory:
                 names.add((number, b""))  # a name came or went, perhaps one that is not remembered
-            if before is None and _BYTES_ALONE.issuperset(done):
-                self._drop_body(number)
-                continue
-            node = None if len(row) == 1 else node_of(tuple(row))
+            if before is None and number not in new:
+                if gone or row[_PARENT] is None or _BYTES_ALONE.issuperset(done):
+                    continue
+                place = row[_PARENT], row[_NAME]
+                if place not in self.children and place[0] not in new and place[0] not in self._whole:
+                    names.add(place)  # of which nothing is known
+                    continue
+            node = None if gone else node_of(tuple(row))
             if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
                 self._drop_body(number)
                 self.nodes[number] = node
-            elif before is None and node is not None and node.parent is not None and self._is_nothing_to_us(node, new):
-                names.add((node.parent, node.name))
             else:
                 names |= self._taken_up(number, node, nodes)
         self._add_whole(ops)
         return Changes(frozenset(nodes), frozenset(names))
-
-    def _is_nothing_to_us(self, node: Node, new: Set[int]) -> bool:
-        """Of a node that is not remembered: is nothing known of its name either? ``new`` directories become whole."""
-        return (
-            node.kind is not Kind.DIRECTORY
-            and node.parent not in new
-            and node.parent not in self._whole
-            and (node.parent, node.name) not in self.children
-        )
 
     def _add_whole(self, ops: Mapping[int, Sequence[str]]) -> None:
         """All that has been put into a directory since it was made is remembered by now."""
