@@ -21,7 +21,6 @@ import contextlib
 import mmap
 import os
 import secrets
-import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -33,19 +32,19 @@ from avmfs import wire
 from avmfs.store.database import translated
 from avmfs.store.transaction import NODE
 
-HEADER: Final = 48  # of the WAL index
 SUFFIX: Final = ".news"  # of the file, beside the writer's socket
 _GENERATION, _END = 0, 1  # words: who tells, 0 nobody; bytes told so far
 _AT: Final = 4096  # where the ring begins
 _ROOM: Final = 1 << 18
-_LONGEST: Final = 1 << 14  # of a record
+_LONGEST: Final = 1 << 14  # what a record says
+_MORE: Final = _LONGEST + 256  # than this no record adds
 _MOST: Final = 64  # rows, and nodes, of a commit that is told
-_LENGTH: Final = struct.Struct("=I")
+_BEGIN: Final = b"\x93"  # msgpack: a list of three
 _NEW_ROWS: Final = f"select seq, scope, op, node from log where seq > ? order by seq limit {_MOST + 1}"
 _NODE: Final = f"select {NODE} from node where id = ?"
 
 Record = tuple[bytes, list[list[Any]], list[list[Any]]]
-"""(header, rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id)"""
+"""Header, rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id. As a list, packed."""
 
 
 def beside(socket: Path) -> Path:
@@ -99,6 +98,7 @@ class News:
 
     def close(self) -> None:
         self._ring.words[_GENERATION] = 0
+        self._ring.put(0, bytes(_ROOM))  # the file stays, but no names in it
         self._db.set_update_hook(None)
 
     def _begin_anew(self) -> None:
@@ -124,7 +124,7 @@ class News:
                 self._gathered = (execute("select max(seq) from log").get or 0), b""
                 return
             nodes = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
-        self._gathered = (rows[-1][0] if rows else self._seq), wire.pack([rows, nodes])
+        self._gathered = (rows[-1][0] if rows else self._seq), wire.pack(rows) + wire.pack(nodes)
 
     def lost(self) -> None:
         """The transaction was rolled back."""
@@ -137,14 +137,14 @@ class News:
             assert self._gathered is not None
         (self._seq, packed), self._gathered = self._gathered, None
         self._changed.clear()
-        size = HEADER + len(packed)
-        if not packed or size > _LONGEST:
+        if not packed or len(packed) > _LONGEST:
             self._begin_anew()
             return
+        record = _BEGIN + wire.pack(self._header()) + packed
         ring = self._ring
-        ring.put(self._end, _LENGTH.pack(size) + self._header() + packed)
+        ring.put(self._end, record)
         ring.barrier()
-        self._end += _LENGTH.size + size
+        self._end += len(record)
         ring.words[_END] = self._end
 
 
@@ -154,6 +154,7 @@ class Follower:
     def __init__(self, socket: Path) -> None:
         self._path = beside(socket)
         self._ring: _Ring | None = None
+        self._records = wire.Stream()
         self._generation = 0
         self._at = 0
 
@@ -167,25 +168,17 @@ class Follower:
         generation, at = words[_GENERATION], self._at
         ring.barrier()
         end = words[_END]
-        if generation != self._generation or not generation or end - at > _ROOM - _LONGEST or end < at:
+        if generation != self._generation or not generation or end - at > _ROOM - _MORE or end < at:
             self._generation, self._at = generation, end
             return None
         ring.barrier()
         data = ring.get(at, end - at)
         ring.barrier()
         self._at = end
-        if words[_GENERATION] != generation or words[_END] + _LONGEST + _LENGTH.size - at > _ROOM:
+        if words[_GENERATION] != generation or words[_END] + _MORE - at > _ROOM:
             self._generation = 0
             return None
-        found: list[Record] = []
-        place = 0
-        while place < len(data):
-            (size,) = _LENGTH.unpack_from(data, place)
-            place += _LENGTH.size
-            rows, nodes = wire.unpack(data[place + HEADER : place + size])
-            found.append((data[place : place + HEADER], rows, nodes))
-            place += size
-        return found
+        return self._records.values(data) if data else []
 
     def _opened(self) -> _Ring | None:
         """None while no writer has begun to tell."""

@@ -37,13 +37,14 @@ import apsw
 
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
-from avmfs.store.news import HEADER, Follower
+from avmfs.store.news import Follower
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
 _Key = TypeVar("_Key")
 
+HEADER: Final = 48
 _PARENT, _NAME, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "name", "kind", "scope"))
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
