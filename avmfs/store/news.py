@@ -87,9 +87,10 @@ class News:
         self._changed: set[int] = set()  # nodes, since the last record
         self._gathered: tuple[int, bytes] | None = None  # the newest row of the log and what to tell, before a commit
         self._seq: int = db.execute("select max(seq) from log").get or 0
-        descriptor = os.open(beside(socket), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = beside(socket)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, _AT + _ROOM)  # the same file as before: others have mapped it
+            os.ftruncate(descriptor, _AT + _ROOM)  # that of a killed writer, which others have mapped, goes on
             self._ring = _Ring(descriptor, mmap.ACCESS_WRITE)
         finally:
             os.close(descriptor)
@@ -98,7 +99,7 @@ class News:
 
     def close(self) -> None:
         self._ring.words[_GENERATION] = 0
-        self._ring.put(0, bytes(_ROOM))  # the file stays, but no names in it
+        self._path.unlink(missing_ok=True)
         self._db.set_update_hook(None)
 
     def _begin_anew(self) -> None:
@@ -170,6 +171,8 @@ class Follower:
         end = words[_END]
         if generation != self._generation or not generation or end - at > _ROOM - _MORE or end < at:
             self._generation, self._at = generation, end
+            if not generation:
+                self._ring = None  # that writer has left in order: the next one makes another file
             return None
         ring.barrier()
         data = ring.get(at, end - at)

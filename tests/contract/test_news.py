@@ -146,6 +146,21 @@ def test_a_large_commit_and_another_writer_are_not_followed(attached: World) -> 
     assert child(attached, b"f1", many).name == b"f1"
 
 
+def test_a_writer_that_leaves_takes_its_file_along_and_the_next_one_is_followed(attached: World) -> None:
+    following = follower(attached)
+    assert attached.writer is not None and news.beside(attached.writer.address).exists()
+    assert attached.writer.stop() == 0
+    assert not news.beside(attached.writer.address).exists()
+    assert following.take() is None
+    attached.writer.start()
+    attached.write(ALICE, "/memory/f", b"1")
+    assert following.take() is None
+    attached.write(ALICE, "/memory/f", b"2")
+    assert MEMORY not in changed(following.take())
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
+    assert MEMORY in changed(following.take())
+
+
 def test_a_rolled_back_command_is_not_told(attached: World) -> None:
     following = follower(attached)
     with pytest.raises(Stale):
