@@ -66,6 +66,7 @@ _NAMES: Final = _DIRECTORY_NAMES | _MOVES
 _TOLD: Final = _ONE_NODE | _NAMES
 _NOTHING: Final = frozenset(("tell",))
 _BYTES_ALONE: Final = frozenset(("write", "attributes", "tags", "meta", "links"))  # who may see it, and where, stays so
+_LEAVES: Final = frozenset(("remove", "rename", "rmdir"))
 _MOST_WHOLE: Final = 10_000
 
 
@@ -74,6 +75,7 @@ class Remembered:
 
     def __init__(self, news: Follower | None = None) -> None:
         self._news = news
+        self._followed = False  # is what is remembered as it was before the news that come next?
         self.header = b""
         self.moment = 0
         self.nodes: dict[int, Node] = {}
@@ -171,15 +173,18 @@ class Remembered:
                 elif changes.nodes:  # else there are new ones for the audit or an inbox alone
                     self._moved_on(changes)
             self.header = header
+            self._followed = True
 
     def told(self, header: bytes) -> bool:
         """Let what is remembered be as it is under this header by what the writer has told alone. False: it has not
-        told all that leads there."""
+        told all that leads there, and ``catch_up`` has to follow."""
         if self._news is None:
             return False
         with self.lock:
+            # Until we have caught up, one way or the other: what is taken and not adopted will not be told again.
+            followed, self._followed = self._followed, False
             records = self._news.take()
-            if not records or records[-1][0] != header or self._seq < 0:
+            if not followed or not records or records[-1][0] != header:
                 return False
             rows = [row for record in records for row in record[1] if row[0] > self._seq]
             if len(rows) > _ROWS:
@@ -192,6 +197,7 @@ class Remembered:
             if rows:
                 self._seq = rows[-1][0]
             self.header = header
+            self._followed = True
         return True
 
     @staticmethod
@@ -278,6 +284,8 @@ class Remembered:
                 self._drop_body(number)
                 self.nodes[number] = node
                 continue
+            if before is None and done[0] in _LEAVES:
+                return None  # it is not known which directory it has left
             others |= self._touched(number, done, node)
             if not _DIRECTORY_NAMES.isdisjoint(done):
                 self.subdirectories.clear()
