@@ -49,8 +49,8 @@ _MOMENTS: Final = 64  # that ``changes`` can still tell of
 _FIRST: Final = "select (select max(seq) from log), (select max(id) from scope)"
 # One statement is a snapshot by itself. Reading pages anew after each commit is what costs: no table without need.
 _NEWS: Final = (
-    f"select log.seq, log.scope, log.op, log.node, {NODE_JOINED} from log left join node on node.id = log.node"
-    f" where log.seq > ? order by log.seq limit {_ROWS + 1}"
+    f"select log.seq, log.scope, log.op, log.node, log.path, log.other, {NODE_JOINED}"
+    f" from log left join node on node.id = log.node where log.seq > ? order by log.seq limit {_ROWS + 1}"
 )
 _RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
 
@@ -76,6 +76,7 @@ class Remembered:
         self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
         self._body_bytes = 0
         self._directories: set[int] = set()
+        self._parents: set[int] = set()  # of all that is in ``children``
         self._seq = -1  # the newest log row of the snapshot
         self._scope = 0  # the newest scope that ``visible`` surely knows
         self._changes: deque[Changes | None] = deque(maxlen=_MOMENTS)  # of the newest moments, this one's last
@@ -122,6 +123,7 @@ class Remembered:
         with self.lock:
             if self._takes(moment):
                 self.children[parent, name] = 0
+                self._parents.add(parent)
 
     def add_subdirectories(self, moment: int, who: Principal, parent: int, count: int) -> None:
         with self.lock:
@@ -166,6 +168,7 @@ class Remembered:
         """None when the log does not say enough. Until then nothing is forgotten."""
         ops: dict[int, list[str]] = {}
         found: dict[int, Node | None] = {}
+        passed: dict[int, set[bytes]] = {}  # the names that it came to and left
         for row in rows:
             op, number = row[2], row[3]
             if row[1] == NOBODYS:
@@ -181,14 +184,19 @@ class Remembered:
                 node = found[number]
             else:
                 ops[number] = [op]
-                node = found[number] = None if row[4] is None else node_of(row[4:])
+                node = found[number] = None if row[6] is None else node_of(row[6:])
                 if node is not None and node.scope > self._scope:
                     self._scope = node.scope
                     return None  # who may see it is not known
             if op in _MOVES and (node is None or node.kind is Kind.DIRECTORY):
                 return None  # with all that is below it
+            if op in _NAMES:
+                passed.setdefault(number, set()).update(_last(path) for path in row[4:6] if path)
         nodes, names = set(ops), set()
         others: set[int] = set()
+        for number in passed:
+            if self._is_unplaced(number, ops[number]):
+                names |= self._let_go(passed[number], nodes)
         for number, done in ops.items():
             node, before = found[number], self.nodes.get(number)
             if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
@@ -222,19 +230,35 @@ class Remembered:
     def _touched(self, number: int, done: list[str], node: Node | None) -> set[int]:
         """The directories in which this node's name came or went: their times have changed. All, where that is not
         known."""
-        steps = [op for op in done if op in _NAMES]
-        if not steps:
+        if _NAMES.isdisjoint(done):
             return set()
         before = self.nodes.get(number)
         places = {each.parent for each in (before, node) if each is not None and each.parent is not None}
-        from_nowhere = steps[0] in ("create", "mkdir")
-        if len(steps) > 1 or not (from_nowhere or (before is not None and before.parent is not None)):
-            return self._directories | places
-        return places
+        return self._directories | places if self._is_unplaced(number, done) else places
+
+    def _is_unplaced(self, number: int, done: list[str]) -> bool:
+        """May a name have come to this node, or gone, of which neither what is remembered of it nor its row tells?"""
+        steps = [op for op in done if op in _NAMES]
+        before = self.nodes.get(number)
+        return len(steps) > 1 or not (steps[0] in ("create", "mkdir") or (before is not None and before.parent))
+
+    def _let_go(self, passed: set[bytes], nodes: set[int]) -> set[tuple[int, bytes]]:
+        """A node was called so, in whichever directory: what else had such a name may have been replaced, and then the
+        log does not name it. ``nodes`` gets it."""
+        names = {(parent, name) for name in passed for parent in self._parents if (parent, name) in self.children}
+        for name in names:
+            number = self.children.pop(name)
+            node = self.nodes.get(number)
+            if node is not None and (node.parent, node.name) == name:
+                self._drop(number)
+                nodes.add(number)
+        return names
 
     def _forget(self) -> None:
-        for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies, self._directories):
+        for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies):
             kept.clear()
+        self._directories.clear()
+        self._parents.clear()
         self.last_visible = None
         self._body_bytes = 0
         self._moved_on(None)
@@ -247,6 +271,7 @@ class Remembered:
         self.nodes[node.id] = node
         if node.parent is not None:
             self.children[node.parent, node.name] = node.id
+            self._parents.add(node.parent)
         if node.kind is Kind.DIRECTORY:
             self._directories.add(node.id)
 
@@ -278,6 +303,10 @@ class Remembered:
 def oldest(kept: Mapping[_Key, object]) -> list[_Key]:
     """An eighth of what is kept: what has been there longest, and goes when there is too much."""
     return list(itertools.islice(kept, len(kept) // _OLDEST))
+
+
+def _last(path: bytes) -> bytes:
+    return path[path.rfind(b"/") + 1 :]
 
 
 def _same_place(one: Node, other: Node) -> bool:
