@@ -101,6 +101,8 @@ class Replies:
             return self._look(unique, node, key[1][:-1])
         if entry is None:
             return self._absence(unique)
+        if not self._numbers.settled(number):
+            entry = _unsettled(entry)  # the kernel has forgotten the node since
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -289,6 +291,14 @@ def _nameless(entry: bytes) -> bytes:
     """An entry whose attributes the kernel may keep, but not its name."""
     node, generation, _, kept, _, kept_ns = p.ENTRY_OUT.unpack_from(entry)
     return p.ENTRY_OUT.pack(node, generation, 0, kept, 0, kept_ns) + entry[_ATTR:]
+
+
+def _unsettled(entry: bytes) -> bytes:
+    """An entry of a node that the kernel does not have: its attributes are not for keeping."""
+    node, generation, valid, kept, _, _ = p.ENTRY_OUT.unpack_from(entry)
+    if not kept:
+        return entry
+    return p.ENTRY_OUT.pack(node, generation, valid, 0, 0, UNSETTLED_NS) + entry[_ATTR:]
 
 
 def _as_stored(node: Node, told: Attributes) -> bool:

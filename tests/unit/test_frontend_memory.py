@@ -117,6 +117,28 @@ def test_what_is_remembered_of_one_name_is_not_told_of_another(world: World) -> 
     assert replies.known(node) is not None
 
 
+def test_attributes_of_a_node_that_the_kernel_has_forgotten_are_not_for_keeping(world: World) -> None:
+    """A notice about it would be lost while the reply is under way; what is remembered may say otherwise."""
+    world.agent("bob")
+    tree, replies, where = _tree(world)
+    replies.switch(True)
+    node, _ = _create(tree, where, b"f")
+    request = bytes(p.IN_HEADER.size) + b"f\0"
+
+    def kept() -> int:
+        reply = replies.lookup(1, where.node.id, memoryview(request), len(request))
+        assert reply is not None
+        return int(p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)[3])
+
+    assert kept() == 0
+    assert replies.getattr(1, node, memoryview(b""), 0) is not None
+    assert kept() > 0 and kept() > 0
+    assert replies._numbers.forget_real(1, node, memoryview(b""), 0) == b""
+    assert kept() == 0
+    replies.attributes(node)
+    assert kept() > 0
+
+
 def test_a_name_that_has_just_changed_is_not_left_to_the_kernel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else ending it, when it changes again, would end all that the kernel has."""
     now = [100.0]
