@@ -34,7 +34,7 @@ from avmfs.vfs import listings
 from avmfs.vfs.address import Address
 from avmfs.vfs.tree import Tree
 
-PAGE = 1024  # names that are read from the store at once
+PAGE = 2048  # names that are read from the store at once
 _FIRST = 2  # the offset of the first entry after . and ..
 _MOST_NAMES = 50_000  # of snapshots that are remembered: some 10 MB
 _MIXED = -1  # no state of the store
@@ -149,7 +149,7 @@ class Directories:
                 found[name] = None if child is None else listings.entry(child)
             if store.peek_state() == now:  # else it may be of neither state
                 latest = snapshot.with_names(found)
-                return None if len(latest) > PAGE else (now, latest)
+                return None if len(latest) > 2 * PAGE else (now, latest)
         return None
 
     # The store's own memory has to have taken the nodes of a listing, or it could not tell when one of them goes. What

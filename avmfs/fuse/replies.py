@@ -12,11 +12,13 @@ thread; what is remembered may come from any.
 
 A name that has come, gone or changed hands a moment ago (``restless``) will often do so again, and ending one name in
 the kernel's cache costs it all others. Until it has rested, the kernel asks for it at every use, and nobody need tell.
+Where names change after they had rested, those of the same directory rest longer.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from time import monotonic
 
 from avmfs import paths
@@ -33,8 +35,10 @@ from avmfs.vfs.tree import Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
 UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) is spared a second question
-RESTS_S = 3.0  # how long a name has to stand for the same before the kernel may keep it
-_MOST_RESTLESS = 5_000
+RESTS_S, MOST_RESTS_S = 3.0, 60.0  # how long a name has to stand for the same before the kernel may keep it
+_MOST_RESTLESS = 10_000
+_MOST_LIVELY = 1_000  # directories
+_MOST_AT_ONCE = 512  # more are what the store's memory has no room for, rather than changes
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
@@ -57,8 +61,9 @@ class Replies:
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
         self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
-        self._restless: dict[tuple[int, bytes], float] = {}  # until when, in that order
-        self._mutex = threading.Lock()  # over changes of the last four
+        self._restless: dict[tuple[int, bytes], float] = {}  # until when, in order of their change
+        self._rests_s: dict[int, float] = {}  # of directories whose names take longer
+        self._mutex = threading.Lock()  # over changes of the last five
 
     @property
     def caching(self) -> bool:
@@ -222,17 +227,26 @@ class Replies:
             for node in changes.nodes:
                 self._entries.pop(node, None)
             if changes.names:
-                until = monotonic() + RESTS_S
-                for changed in changes.names:
-                    self._names.pop((changed[0], changed[1] + b"\0"), None)
-                    self._restless.pop(changed, None)
-                    self._restless[changed] = until
-                self._rest(until - RESTS_S)
+                self._changed(changes.names, monotonic())
             # Further changes may have come meanwhile: they are let go of once more, the next time.
             self._moment = moment
         return moment
 
-    def _rest(self, now: float) -> None:
+    def _changed(self, names: Collection[tuple[int, bytes]], now: float) -> None:
+        """These stand for something else now, or may, where they are too many."""
+        if len(names) > _MOST_AT_ONCE:
+            for parent, name in names:
+                self._names.pop((parent, name + b"\0"), None)
+            return
+        for changed in names:
+            parent, name = changed
+            rests_s = self._rests_s.get(parent, RESTS_S)
+            if self._names.pop((parent, name + b"\0"), 0):  # a node's, which the kernel was left
+                rests_s = self._rests_s[parent] = min(2 * rests_s, MOST_RESTS_S)
+            self._restless.pop(changed, None)
+            self._restless[changed] = now + rests_s
+        if len(self._rests_s) > _MOST_LIVELY:
+            del self._rests_s[next(iter(self._rests_s))]
         while self._restless:
             first = next(iter(self._restless))
             if self._restless[first] > now and len(self._restless) <= _MOST_RESTLESS:

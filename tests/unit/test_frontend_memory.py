@@ -177,6 +177,15 @@ def test_a_name_that_has_just_changed_is_not_left_to_the_kernel(world: World, mo
     now[0] += RESTS_S
     assert told(b"g") == (True, True), "its absence has rested"
 
+    for rests_s in (2 * RESTS_S, 4 * RESTS_S):  # a name that changes after it has rested rests longer
+        assert told(b"f") == (True, True)
+        world.agent("bob").put("/memory/new", "newer")
+        world.agent("bob").memory.submit("rename", parent=here, name=b"new", new_parent=here, new_name=b"f")
+        assert told(b"f") == (False, True)  # noted before; the notice that ends it clears the table
+        now[0] += rests_s - 0.1
+        assert told(b"f")[0] is False
+        now[0] += 0.2
+
 
 def test_uncommitted_edits_that_are_lost_are_not_remembered(world: World) -> None:
     tree, replies, where = _tree(world)
