@@ -139,7 +139,7 @@ class Directories:
             changed = [name for parent, name in changes.names if parent == node]
             if not changed:
                 return now, snapshot
-            if len(changed) > _MOST_CHANGED:
+            if len(changed) > _MOST_CHANGED or b"" in changed:  # or some that nobody knows
                 return None
             found: dict[bytes, listings.Entry | None] = {}
             for name in changed:
