@@ -5,6 +5,9 @@ changes with every commit of any process (wal.c, WalIndexHdr) and that every con
 are the same, nothing in the database has changed. When they differ, the log tells what has: the nodes it names are
 read anew, with the same statement, and the directories where a name came or went are forgotten. Where that may not be
 all (a directory that moved takes what is below it along, rules change scopes, too much happened), everything is.
+Where the writer has told in shared memory what it changed up to that header (``news``), nothing has to be read.
+
+Of a directory that was made while we followed, all names are known: one that is not remembered is absent.
 
 What the log does not tell must not be remembered: unlinked files, whose bytes change without a row.
 
@@ -26,7 +29,7 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,13 +37,15 @@ import apsw
 
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
+from avmfs.store.news import Follower
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
-from avmfs.store.transaction import NODE_JOINED, node_of
+from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
 _Key = TypeVar("_Key")
 
 HEADER: Final = 48
+_PARENT, _NAME, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "name", "kind", "scope"))
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
 _OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
@@ -60,12 +65,16 @@ _MOVES: Final = frozenset(("create", "remove", "rename"))
 _NAMES: Final = _DIRECTORY_NAMES | _MOVES
 _TOLD: Final = _ONE_NODE | _NAMES
 _NOTHING: Final = frozenset(("tell",))
+_MAKES: Final = frozenset(("create", "mkdir"))
+_BYTES_ALONE: Final = frozenset(("write", "attributes", "tags", "meta", "links"))  # who may see it, and where, stays so
+_MOST_WHOLE: Final = 10_000
 
 
 class Remembered:
     """See the module. Rows are as stored, whoever may see them. Lookups may come from any thread, without a lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: Follower | None = None) -> None:
+        self._news = news
         self.header = b""
         self.moment = 0
         self.nodes: dict[int, Node] = {}
@@ -77,6 +86,7 @@ class Remembered:
         self._body_bytes = 0
         self._directories: set[int] = set()
         self._parents: set[int] = set()  # of all that is in ``children``
+        self._whole: set[int] = set()  # directories of which ``children`` has every name
         self._seq = -1  # the newest log row of the snapshot
         self._scope = 0  # the newest scope that ``visible`` surely knows
         self._changes: deque[Changes | None] = deque(maxlen=_MOMENTS)  # of the newest moments, this one's last
@@ -88,7 +98,8 @@ class Remembered:
         """The node under a name, 0 where there is known to be none, None when it is not known."""
         number = self.children.get((parent, name))
         if not number:
-            return number
+            # In this order: what is forgotten is first no longer whole.
+            return 0 if number is None and parent in self._whole else number
         node = self.nodes.get(number)
         return node if node is not None and node.parent == parent and node.name == name else None
 
@@ -164,34 +175,116 @@ class Remembered:
                     self._moved_on(changes)
             self.header = header
 
-    def _reread(self, rows: list[Any]) -> Changes | None:
-        """None when the log does not say enough. Until then nothing is forgotten."""
+    def told(self, header: bytes) -> bool:
+        """Let what is remembered be as it is under this header by what the writer has told alone. False: it has not
+        told all that leads there."""
+        if self._news is None:
+            return False
+        with self.lock:
+            records = self._news.take()
+            if not records or records[-1][0] != header or self._seq < 0:
+                return False
+            rows = [row for record in records for row in record[1] if row[0] > self._seq]
+            if len(rows) > _ROWS:
+                return False
+            changes = self._adopt(rows, {node[0]: node for record in records for node in record[2]})
+            if changes is None:
+                self._forget()
+            elif changes.nodes:
+                self._moved_on(changes)
+            if rows:
+                self._seq = rows[-1][0]
+            self.header = header
+        return True
+
+    @staticmethod
+    def _done(rows: Sequence[Sequence[Any]]) -> dict[int, list[str]] | None:
+        """What has happened to which node, of rows that begin with (seq, scope, op, node); None when the log does not
+        say enough."""
         ops: dict[int, list[str]] = {}
-        found: dict[int, Node | None] = {}
-        passed: dict[int, set[bytes]] = {}  # the names that it came to and left
         for row in rows:
-            op, number = row[2], row[3]
+            op = row[2]
             if row[1] == NOBODYS:
                 if op == _RULES:
                     return None
-                continue
-            if op in _NOTHING:
-                continue
-            if op not in _TOLD:
+            elif op in _TOLD:
+                ops.setdefault(row[3], []).append(op)
+            elif op not in _NOTHING:
                 return None
-            if number in ops:
-                ops[number].append(op)
-                node = found[number]
+        return ops
+
+    def _adopt(self, rows: Sequence[Sequence[Any]], now: dict[int, list[Any]]) -> Changes | None:
+        """None when the log does not say enough. ``now`` has the columns NODE of all nodes that have changed, whether
+        the log names them or not; only the id of one that is gone."""
+        ops = self._done(rows)
+        if ops is None:
+            return None
+        nodes, names = set(now), set()
+        new = {number for number, done in ops.items() if done[0] == "mkdir"}  # which become whole
+        touched: set[int] = set()  # directories
+        unknown = False
+        for number, row in now.items():
+            done, before, gone = ops.get(number, ()), self.nodes.get(number), len(row) == 1
+            if not gone and row[_SCOPE] > self._scope:
+                self._scope = row[_SCOPE]
+                return None  # who may see it is not known
+            directory = not gone and row[_KIND] == Kind.DIRECTORY
+            if done and (gone or directory):
+                if not _MOVES.isdisjoint(done):
+                    return None  # with all that is below it
+                if not _DIRECTORY_NAMES.isdisjoint(done):
+                    self.subdirectories.clear()
+            if directory:
+                touched.add(number)
+            if before is None and number not in new:
+                # It had a name that is not remembered, unless it was made meanwhile or only its bytes have changed.
+                unknown |= not (directory or (done and (done[0] in _MAKES or _BYTES_ALONE.issuperset(done))))
+                if gone or row[_PARENT] is None or (done and _BYTES_ALONE.issuperset(done)):
+                    continue
+                place = row[_PARENT], row[_NAME]
+                if (
+                    place not in self.children and place[0] not in new and place[0] not in self._whole
+                    and place[0] not in self._directories
+                ):  # fmt: skip
+                    names.add(place)  # of which nothing is known
+                    continue
+            node = None if gone else node_of(tuple(row))
+            if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
+                self._drop_body(number)
+                self.nodes[number] = node
             else:
-                ops[number] = [op]
+                names |= self._taken_up(number, node, nodes)
+        self._add_whole(ops)
+        if unknown:
+            names |= {(number, b"") for number in touched}
+        return Changes(frozenset(nodes), frozenset(names))
+
+    def _add_whole(self, ops: Mapping[int, Sequence[str]]) -> None:
+        """All that has been put into a directory since it was made is remembered by now."""
+        for number, done in ops.items():
+            if done[0] == "mkdir" and number in self._directories:
+                if len(self._whole) >= _MOST_WHOLE:
+                    self._whole.clear()
+                self._whole.add(number)
+
+    def _reread(self, rows: list[Any]) -> Changes | None:
+        """None when the log does not say enough. Until then nothing is forgotten."""
+        ops = self._done(rows)
+        if ops is None:
+            return None
+        found: dict[int, Node | None] = {}
+        passed: dict[int, set[bytes]] = {}  # the names that it came to and left
+        for row in rows:
+            number = row[3]
+            if row[1] != NOBODYS and row[2] in _NAMES:
+                passed.setdefault(number, set()).update(_last(path) for path in row[4:6] if path)
+            if number in ops and number not in found and row[1] != NOBODYS:
                 node = found[number] = None if row[6] is None else node_of(row[6:])
                 if node is not None and node.scope > self._scope:
                     self._scope = node.scope
                     return None  # who may see it is not known
-            if op in _MOVES and (node is None or node.kind is Kind.DIRECTORY):
-                return None  # with all that is below it
-            if op in _NAMES:
-                passed.setdefault(number, set()).update(_last(path) for path in row[4:6] if path)
+                if not _MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
+                    return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
         for number in passed:
@@ -209,6 +302,7 @@ class Remembered:
             names |= self._taken_up(number, node, nodes)
         for number in others - ops.keys():
             self._drop(number)
+        self._add_whole(ops)
         return Changes(frozenset(nodes | others), frozenset(names))
 
     def _taken_up(self, number: int, node: Node | None, nodes: set[int]) -> set[tuple[int, bytes]]:
@@ -218,6 +312,8 @@ class Remembered:
         gone = self._drop(number)
         if gone is not None and gone.parent is not None:
             names.add((gone.parent, gone.name))
+            if self.children.get((gone.parent, gone.name)) == number:
+                self.children[gone.parent, gone.name] = 0
         if node is not None and node.parent is not None:
             names.add((node.parent, node.name))
             before = self.children.get((node.parent, node.name))
@@ -246,6 +342,7 @@ class Remembered:
         """A node was called so, in whichever directory: what else had such a name may have been replaced, and then the
         log does not name it. ``nodes`` gets it."""
         names = {(parent, name) for name in passed for parent in self._parents if (parent, name) in self.children}
+        self._whole.difference_update(parent for parent, _ in names)  # first: see child()
         for name in names:
             number = self.children.pop(name)
             node = self.nodes.get(number)
@@ -255,6 +352,7 @@ class Remembered:
         return names
 
     def _forget(self) -> None:
+        self._whole.clear()  # first: see child()
         for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies):
             kept.clear()
         self._directories.clear()
@@ -289,6 +387,7 @@ class Remembered:
         if moment != self.moment:
             return False
         if len(self.nodes) + len(self.children) > _MOST:
+            self._whole.clear()  # first: see child()
             nodes, names = oldest(self.nodes), oldest(self.children)
             for number in nodes:
                 self._drop(number)

@@ -27,6 +27,7 @@ from avmfs.store import content, counting, fence
 from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
+from avmfs.store.news import Follower
 from avmfs.store.peek import CommitHeader, Remembered
 from avmfs.store.protocol import Attendant, Changes, Counts, VectorModel
 from avmfs.store.reader import SqliteReader
@@ -70,9 +71,11 @@ class SqliteStore:
     """See protocol.Store. Threads may share it."""
 
     def __init__(
-        self, path: Path, submitter: Submitter, clock: Callable[[], int] = time.time_ns, scanner: Scanner | None = None
-    ) -> None:
-        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process."""
+        self, path: Path, submitter: Submitter, clock: Callable[[], int] = time.time_ns, scanner: Scanner | None = None,
+        writer: Path | None = None,
+    ) -> None:  # fmt: skip
+        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
+        the socket of the one that tells what it commits (``news``)."""
         self.path = path
         self._submitter = submitter
         self._clock = clock
@@ -83,7 +86,8 @@ class SqliteStore:
         self._header: CommitHeader | None = None
         self._inherited: list[object] = []
         self._secret = b""
-        self._kept = Remembered()
+        self._writer = writer
+        self._kept = self._nothing_remembered()
         self._counted: dict[tuple[Principal, int], tuple[bytes, int | None, Counts]] = {}
         _stores.add(self)
 
@@ -212,10 +216,13 @@ class SqliteStore:
         if commits.read() != kept.header:
             with kept.lock:
                 header = commits.read()
-                if header != kept.header:
+                if header != kept.header and not kept.told(header):
                     with Lone(self._connections) as db:
                         kept.catch_up(header, db)
         return kept
+
+    def _nothing_remembered(self) -> Remembered:
+        return Remembered(None if self._writer is None else Follower(self._writer))
 
     def _commit_header(self) -> CommitHeader:
         if self._header is None:
@@ -347,7 +354,7 @@ class SqliteStore:
         locks)."""
         self._connections.forked()
         self._inherited.append(self._header)
-        self._header, self._kept, self._counted = None, Remembered(), {}
+        self._header, self._kept, self._counted = None, self._nothing_remembered(), {}
 
 
 class _Reading:
@@ -385,4 +392,4 @@ def open_attached(
     """For a process of the daemon: commands go through the writer's socket, and what is near to a vector is asked of
     the ``index`` process."""
     scanner = None if index is None else IndexClient(index, agent, proof)
-    return SqliteStore(path, WriterClient(writer, agent, proof), clock, scanner)
+    return SqliteStore(path, WriterClient(writer, agent, proof), clock, scanner, writer)

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from avmfs import wire
@@ -36,6 +37,8 @@ from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
 from avmfs.store.headroom import Headroom
+from avmfs.store.news import News
+from avmfs.store.peek import CommitHeader
 from avmfs.store.peers import Peer, Peers
 from avmfs.store.sinks import NATIVE
 
@@ -72,6 +75,8 @@ class Writer:
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
+        header = CommitHeader(applier.path)
+        self._news = News(applier.db, applier.path, Path(listener.getsockname()), header.read)
         self._headroom = Headroom(applier.path, applier.db)
         self._checkpointer = Checkpointer(applier.path, self._headroom)
 
@@ -100,6 +105,7 @@ class Writer:
                 self._send_synced()
             self._checkpointer.stop()
             self._peers.close()
+            self._news.close()
             self._applier.close()
 
     def _step(self) -> None:
@@ -110,6 +116,7 @@ class Writer:
         while self._calls:
             self._calls.popleft()()
             self._unsynced = True
+            self._news.tell()
             self._tell_sinks()
         if self._queue:
             self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
@@ -128,8 +135,11 @@ class Writer:
             for peer, item in batch:
                 replies.append((peer, self._answer(peer, item)))
             if self._begun:
+                self._news.gather()
                 self._applier.commit()
+                self._news.tell()
         except AvmError as e:
+            self._news.lost()
             self._applier.rollback()
             self._applier.events.clear()
             self._answered.clear()
@@ -254,6 +264,7 @@ class Writer:
             done = self._applier.alone(
                 Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
             )
+            self._news.tell()
             self._backlog, self._unsynced = done["left"], True
             self._may_drain = self._backlog > 0
             if done["done"] and not self._backlog:

@@ -1,0 +1,194 @@
+"""What commits have changed, told in shared memory: whoever remembers nodes need not ask the database.
+
+Owns a file that the writer and the processes of its daemon map: a ring of records, one for each commit, in order. A
+record is the header of the WAL index as the commit left it (``peek.CommitHeader``), the rows that it appended to the
+log, and the columns NODE of every node that is otherwise since then: those that the log names, and those that a hook
+of the writing connection has heard of, so that none is left out. Who has heard of all records up to one whose header
+is the present one knows what the database says of these nodes, without a statement, a lock or a page.
+
+The writer tells after COMMIT and before the replies; who looks in between finds no record for the header, and asks the
+database. So does everybody when the writer was replaced (another generation), when a commit was too large to be told,
+or when so much was written that the ring went round. Nothing here has to be durable, and nobody waits for anybody.
+
+All of the file's readers can read the database as well: a record says nothing that they could not ask.
+
+Words are stored whole, and in order where it matters: taking a lock is a full memory barrier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from avmfs import wire
+from avmfs.store.database import translated
+from avmfs.store.transaction import NODE
+
+SUFFIX: Final = ".news"  # of the file, beside the writer's socket
+_GENERATION, _END = 0, 1  # words: who tells, 0 nobody; bytes told so far
+_AT: Final = 4096  # where the ring begins
+_ROOM: Final = 1 << 18
+_LONGEST: Final = 1 << 14  # what a record says
+_MORE: Final = _LONGEST + 256  # than this no record adds
+_MOST: Final = 64  # rows, and nodes, of a commit that is told
+_BEGIN: Final = b"\x93"  # msgpack: a list of three
+_NEW_ROWS: Final = f"select seq, scope, op, node from log where seq > ? order by seq limit {_MOST + 1}"
+_NODE: Final = f"select {NODE} from node where id = ?"
+
+Record = tuple[bytes, list[list[Any]], list[list[Any]]]
+"""Header, rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id. As a list, packed."""
+
+
+def beside(socket: Path) -> Path:
+    """Where the writer with this socket tells."""
+    return socket.with_suffix(SUFFIX)
+
+
+class _Ring:
+    """The file, mapped."""
+
+    def __init__(self, descriptor: int, access: int) -> None:
+        self._map = mmap.mmap(descriptor, _AT + _ROOM, access=access)
+        self.words = memoryview(self._map)[:_AT].cast("Q")
+        self._mutex = threading.Lock()
+
+    def barrier(self) -> None:
+        with self._mutex:
+            pass
+
+    def put(self, at: int, data: bytes) -> None:
+        at %= _ROOM
+        first = data[: _ROOM - at]
+        self._map[_AT + at : _AT + at + len(first)] = first
+        if rest := len(data) - len(first):
+            self._map[_AT : _AT + rest] = data[-rest:]
+
+    def get(self, at: int, size: int) -> bytes:
+        at %= _ROOM
+        first = self._map[_AT + at : _AT + min(at + size, _ROOM)]
+        return first if len(first) == size else first + self._map[_AT : _AT + size - len(first)]
+
+
+class News:
+    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index."""
+
+    def __init__(self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes]) -> None:
+        self._db = db
+        self._translated = translated(database)
+        self._header = header
+        self._changed: set[int] = set()  # nodes, since the last record
+        self._gathered: tuple[int, bytes] | None = None  # the newest row of the log and what to tell, before a commit
+        self._seq: int = db.execute("select max(seq) from log").get or 0
+        self._path = beside(socket)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, _AT + _ROOM)  # that of a killed writer, which others have mapped, goes on
+            self._ring = _Ring(descriptor, mmap.ACCESS_WRITE)
+        finally:
+            os.close(descriptor)
+        self._begin_anew()
+        db.set_update_hook(self._row_changed)
+
+    def close(self) -> None:
+        self._ring.words[_GENERATION] = 0
+        self._path.unlink(missing_ok=True)
+        self._db.set_update_hook(None)
+
+    def _begin_anew(self) -> None:
+        """Nobody can follow from what was told before to what comes."""
+        words, ring = self._ring.words, self._ring
+        words[_GENERATION] = 0
+        ring.barrier()
+        words[_END] = self._end = 0
+        ring.barrier()
+        words[_GENERATION] = secrets.randbits(63) | 1
+
+    def _row_changed(self, what: int, database: str, table: str, row: int) -> None:
+        if table == "node" and len(self._changed) <= _MOST:
+            self._changed.add(row)
+
+    def gather(self) -> None:
+        """Inside the transaction, when all is done: see what it changes. After a commit it can be done as well."""
+        execute = self._db.execute
+        with self._translated:
+            rows: list[Any] = execute(_NEW_ROWS, (self._seq,)).fetchall()
+            self._changed.update(row[3] for row in rows if row[3])
+            if len(rows) > _MOST or len(self._changed) > _MOST:
+                self._gathered = (execute("select max(seq) from log").get or 0), b""
+                return
+            nodes = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
+        self._gathered = (rows[-1][0] if rows else self._seq), wire.pack(rows) + wire.pack(nodes)
+
+    def lost(self) -> None:
+        """The transaction was rolled back."""
+        self._gathered = None
+
+    def tell(self) -> None:
+        """After COMMIT, of all that was changed since this was called last."""
+        if self._gathered is None:
+            self.gather()
+            assert self._gathered is not None
+        (self._seq, packed), self._gathered = self._gathered, None
+        self._changed.clear()
+        if not packed or len(packed) > _LONGEST:
+            self._begin_anew()
+            return
+        record = _BEGIN + wire.pack(self._header()) + packed
+        ring = self._ring
+        ring.put(self._end, record)
+        ring.barrier()
+        self._end += len(record)
+        ring.words[_END] = self._end
+
+
+class Follower:
+    """A reader's side. One thread at a time."""
+
+    def __init__(self, socket: Path) -> None:
+        self._path = beside(socket)
+        self._ring: _Ring | None = None
+        self._records = wire.Stream()
+        self._generation = 0
+        self._at = 0
+
+    def take(self) -> list[Record] | None:
+        """All records since the last call; None when some may be missing. What was committed before those that come
+        next is in the database by now."""
+        ring = self._ring or self._opened()
+        if ring is None:
+            return None
+        words = ring.words
+        generation, at = words[_GENERATION], self._at
+        ring.barrier()
+        end = words[_END]
+        if generation != self._generation or not generation or end - at > _ROOM - _MORE or end < at:
+            self._generation, self._at = generation, end
+            if not generation:
+                self._ring = None  # that writer has left in order: the next one makes another file
+            return None
+        ring.barrier()
+        data = ring.get(at, end - at)
+        ring.barrier()
+        self._at = end
+        if words[_GENERATION] != generation or words[_END] + _MORE - at > _ROOM:
+            self._generation = 0
+            return None
+        return self._records.values(data) if data else []
+
+    def _opened(self) -> _Ring | None:
+        """None while no writer has begun to tell."""
+        with contextlib.suppress(FileNotFoundError, ValueError):  # not there yet, or not of its size yet
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._ring = _Ring(descriptor, mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
+        return self._ring

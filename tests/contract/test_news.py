@@ -1,0 +1,171 @@
+"""What the writer tells of its commits in shared memory: complete, in order, and enough to ask the database nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.errors import Stale
+from avmfs.node import Node
+from avmfs.store import news
+from avmfs.store.connections import Connections
+from avmfs.store.news import Follower, Record
+from avmfs.store.schema import MEMORY
+
+MANY = news._MOST + 1
+
+
+@pytest.fixture
+def attached(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, "attached")
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one with every question to the database."""
+    found: list[object] = []
+    borrow = Connections.borrow
+
+    def counted(self: Connections) -> Any:
+        found.append(self)
+        return borrow(self)
+
+    monkeypatch.setattr(Connections, "borrow", counted)
+    return found
+
+
+def follower(world: World) -> Follower:
+    assert world.writer is not None
+    made = Follower(world.writer.address)
+    assert made.take() is None, "what was before it cannot be known"
+    return made
+
+
+def changed(records: Sequence[Record] | None) -> set[int]:
+    assert records is not None, "some were missed"
+    return {node[0] for record in records for node in record[2]}
+
+
+def child(world: World, name: bytes, parent: int = MEMORY) -> Node:
+    found = world.store.peek_child(ALICE, parent, name)
+    assert isinstance(found, Node)
+    return found
+
+
+def test_after_a_commit_the_database_is_asked_nothing(attached: World, asked: list[object]) -> None:
+    """Almost never: the writer indexes by itself, and who looks before it has told of that has to ask."""
+    attached.write(ALICE, "/memory/f", b"1")
+    node = child(attached, b"f").id
+    attached.store.peek_node(ALICE, MEMORY)
+    asked.clear()
+    for turn in range(1, 41):
+        attached.do(ALICE, "commit", node=node, handle=None, edits=[["t", 0], ["w", 0, bytes(turn)]])
+        assert attached.store.peek_node(ALICE, node).size == turn
+        assert attached.store.peek_node(ALICE, MEMORY).id == MEMORY
+    assert len(asked) < 15
+
+
+def test_names_in_a_directory_that_was_made_meanwhile_are_known(attached: World, asked: list[object]) -> None:
+    attached.store.peek_node(ALICE, MEMORY)
+    made = attached.do(ALICE, "mkdir", parent=MEMORY, name=b"d", mode=0o755)["node"]
+    assert child(attached, b"d").id == made
+    before = attached.store.peek_node(ALICE, made)
+    asked.clear()
+    for turn in range(20):
+        name, other = b"f%d" % turn, b"g%d" % turn
+        assert attached.store.peek_child(ALICE, made, name) is None
+        file = attached.do(BOB, "create", parent=made, name=name, mode=0o644, exclusive=True)["node"]
+        assert child(attached, name, made).id == file
+        assert attached.store.peek_node(ALICE, made).mtime >= before.mtime
+        attached.do(BOB, "rename", parent=made, name=name, new_parent=MEMORY, new_name=other)
+        assert attached.store.peek_child(ALICE, made, name) is None
+        assert child(attached, other).id == file
+    assert len(asked) < 15
+
+
+def test_a_directory_made_and_filled_at_once_is_known_to_be_filled(attached: World) -> None:
+    attached.store.peek_node(ALICE, MEMORY)
+    made = attached.do(BOB, "mkdir", parent=MEMORY, name=b"d", mode=0o755)["node"]
+    file = attached.do(BOB, "create", parent=made, name=b"f", mode=0o644, exclusive=True)["node"]
+    assert child(attached, b"f", made).id == file
+    assert attached.store.peek_child(ALICE, made, b"other") is None
+
+
+def test_every_commit_is_told_with_all_nodes_that_it_changed(attached: World) -> None:
+    following = follower(attached)
+    made = attached.do(ALICE, "create", parent=MEMORY, name=b"f", mode=0o644, exclusive=True)["node"]
+    records = following.take()
+    assert records is not None
+    assert [(row[2], row[3]) for record in records for row in record[1]] == [("create", made)]
+    assert changed(records) == {made, MEMORY}, "its directory's times have changed"
+    attached.do(ALICE, "unlink", parent=MEMORY, name=b"f")
+    attached.drain()
+    records = following.take()
+    assert records is not None and [row[2] for record in records for row in record[1]] == ["remove"]
+    gone = [node for record in records for node in record[2] if node[0] == made]
+    assert gone and all(len(node) == 1 or node[1] is None for node in gone)
+
+
+def test_who_was_away_for_long_asks_the_database(attached: World) -> None:
+    following = follower(attached)
+    for turn in range(6000):
+        attached.do(ALICE, "set_attributes", node=MEMORY, mtime=turn)
+        if turn % 20 == 0:
+            assert MEMORY in changed(following.take())
+        elif turn == 30:
+            away = follower(attached)
+    assert away.take() is None
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
+    assert MEMORY in changed(away.take()), "from now on it follows"
+
+
+def test_a_large_commit_and_another_writer_are_not_followed(attached: World) -> None:
+    attached.store.peek_node(ALICE, MEMORY)
+    following = follower(attached)
+    items = [[[b"memory", b"many", b"f%d" % i], b"text"] for i in range(MANY)]
+    attached.do(ALICE, "write_many", items=items)
+    assert following.take() is None
+    many = child(attached, b"many").id
+    assert len(attached.store.peek_children(ALICE, many, b"", 1000)[0]) == MANY
+    attached.write(ALICE, "/memory/after", b"1")
+    assert following.take()
+    assert attached.writer is not None
+    attached.writer.kill()
+    attached.writer.start()
+    attached.do(ALICE, "unlink", parent=many, name=b"f1")
+    assert following.take() is None
+    assert attached.store.peek_child(ALICE, many, b"f1") is None
+    attached.do(BOB, "rename", parent=many, name=b"f2", new_parent=many, new_name=b"f1")
+    assert following.take()
+    assert child(attached, b"f1", many).name == b"f1"
+
+
+def test_a_writer_that_leaves_takes_its_file_along_and_the_next_one_is_followed(attached: World) -> None:
+    following = follower(attached)
+    assert attached.writer is not None and news.beside(attached.writer.address).exists()
+    assert attached.writer.stop() == 0
+    assert not news.beside(attached.writer.address).exists()
+    assert following.take() is None
+    attached.writer.start()
+    attached.write(ALICE, "/memory/f", b"1")
+    assert following.take() is None
+    attached.write(ALICE, "/memory/f", b"2")
+    assert MEMORY not in changed(following.take())
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
+    assert MEMORY in changed(following.take())
+
+
+def test_a_rolled_back_command_is_not_told(attached: World) -> None:
+    following = follower(attached)
+    with pytest.raises(Stale):
+        attached.do(ALICE, "commit", node=12345, handle=None, edits=[["w", 0, b"x"]])
+    attached.write(ALICE, "/memory/f", b"1")
+    records = following.take()
+    assert records is not None
+    assert {row[2] for record in records for row in record[1] if row[1]} == {"create", "write"}
