@@ -1,7 +1,7 @@
 """What commits have changed, told in shared memory: whoever remembers nodes need not ask the database.
 
 Owns a file that the writer and the processes of its daemon map: a ring of records, one for each commit, in order. A
-record is the header of the WAL index as the commit left it (``peek.CommitHeader``), the rows that it appended to the
+record is the header of the WAL index as the commit left it (``walheader``), the rows that it appended to the
 log, and the columns NODE of every node that is otherwise since then: those that the log names, and those that a hook
 of the writing connection has heard of, so that none is left out. Who has heard of all records up to one whose header
 is the present one knows what the database says of these nodes, without a statement, a lock or a page.
@@ -18,6 +18,7 @@ Words are stored whole, and in order where it matters: taking a lock is a full m
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import secrets
@@ -31,6 +32,8 @@ import apsw
 from avmfs import wire
 from avmfs.store.database import translated
 from avmfs.store.transaction import NODE
+
+log = logging.getLogger(__name__)
 
 SUFFIX: Final = ".news"  # of the file, beside the writer's socket
 _GENERATION, _END = 0, 1  # words: who tells, 0 nobody; bytes told so far
@@ -77,8 +80,23 @@ class _Ring:
         return first if len(first) == size else first + self._map[_AT : _AT + size - len(first)]
 
 
+def _made(path: Path) -> _Ring | None:
+    """That of a killed writer, which others have mapped, goes on."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _AT + _ROOM)  # a page without room for it would kill us (SIGBUS)
+            return _Ring(descriptor, mmap.ACCESS_WRITE)
+        finally:
+            os.close(descriptor)
+    except OSError as e:
+        log.warning("no room to tell other processes what is committed, so they will have to ask: %s", e)
+        return None
+
+
 class News:
-    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index."""
+    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index.
+    Where there is no room for the file nothing is told."""
 
     def __init__(self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes]) -> None:
         self._db = db
@@ -88,28 +106,24 @@ class News:
         self._gathered: tuple[int, bytes] | None = None  # the newest row of the log and what to tell, before a commit
         self._seq: int = db.execute("select max(seq) from log").get or 0
         self._path = beside(socket)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(descriptor, _AT + _ROOM)  # that of a killed writer, which others have mapped, goes on
-            self._ring = _Ring(descriptor, mmap.ACCESS_WRITE)
-        finally:
-            os.close(descriptor)
-        self._begin_anew()
-        db.set_update_hook(self._row_changed)
+        self._ring = _made(self._path)
+        if self._ring is not None:
+            self._begin_anew(self._ring)
+            db.set_update_hook(self._row_changed)
 
     def close(self) -> None:
-        self._ring.words[_GENERATION] = 0
+        if self._ring is not None:
+            self._ring.words[_GENERATION] = 0
         self._path.unlink(missing_ok=True)
         self._db.set_update_hook(None)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, ring: _Ring) -> None:
         """Nobody can follow from what was told before to what comes."""
-        words, ring = self._ring.words, self._ring
-        words[_GENERATION] = 0
+        ring.words[_GENERATION] = 0
         ring.barrier()
-        words[_END] = self._end = 0
+        ring.words[_END] = self._end = 0
         ring.barrier()
-        words[_GENERATION] = secrets.randbits(63) | 1
+        ring.words[_GENERATION] = secrets.randbits(63) | 1
 
     def _row_changed(self, what: int, database: str, table: str, row: int) -> None:
         if table == "node" and len(self._changed) <= _MOST:
@@ -117,6 +131,8 @@ class News:
 
     def gather(self) -> None:
         """Inside the transaction, when all is done: see what it changes. After a commit it can be done as well."""
+        if self._ring is None:
+            return
         execute = self._db.execute
         with self._translated:
             rows: list[Any] = execute(_NEW_ROWS, (self._seq,)).fetchall()
@@ -133,16 +149,18 @@ class News:
 
     def tell(self) -> None:
         """After COMMIT, of all that was changed since this was called last."""
+        ring = self._ring
+        if ring is None:
+            return
         if self._gathered is None:
             self.gather()
-            assert self._gathered is not None
+        assert self._gathered is not None
         (self._seq, packed), self._gathered = self._gathered, None
         self._changed.clear()
         if not packed or len(packed) > _LONGEST:
-            self._begin_anew()
+            self._begin_anew(ring)
             return
         record = _BEGIN + wire.pack(self._header()) + packed
-        ring = self._ring
         ring.put(self._end, record)
         ring.barrier()
         self._end += len(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 from store_world import ALICE, BOB, World
 
+from avmfs.access import Policy
 from avmfs.errors import Stale
 from avmfs.node import Node
-from avmfs.store import news
+from avmfs.store import database, news
 from avmfs.store.connections import Connections
-from avmfs.store.news import Follower, Record
+from avmfs.store.news import Follower, News, Record
+from avmfs.store.peek import Remembered
 from avmfs.store.schema import MEMORY
+from avmfs.store.sqlite import open_direct
+from avmfs.store.transaction import IndexRules
 
 MANY = news._MOST + 1
 
@@ -159,6 +164,52 @@ def test_a_writer_that_leaves_takes_its_file_along_and_the_next_one_is_followed(
     assert MEMORY not in changed(following.take())
     attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
     assert MEMORY in changed(following.take())
+
+
+class _Told(Follower):
+    """What a test tells."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] | None = []
+
+    def take(self) -> list[Record] | None:
+        return self.records
+
+
+def test_news_that_led_nowhere_are_made_up_for_by_the_database_alone(attached: World) -> None:
+    told = _Told()
+    kept = Remembered(told)
+    made = attached.do(ALICE, "create", parent=MEMORY, name=b"f", mode=0o644, exclusive=True)["node"]
+    told.records = [(b"1", [], [])]
+    assert not kept.told(b"1"), "nothing is known yet"
+    with contextlib.closing(database.connect(attached.path, writable=False)) as db:
+        kept.catch_up(b"1", db)
+        told.records = [(b"2", [], [])]
+        assert kept.told(b"2") and kept.header == b"2"
+        kept.add(kept.moment, attached.node(ALICE, "/memory/f"))
+        attached.do(ALICE, "set_attributes", node=made, mode=0o600)
+        told.records = [(b"3", [], [])]  # which tells of it, but not of all
+        assert not kept.told(b"4") and kept.header == b"2"
+        told.records = [(b"5", [], [])]
+        assert not kept.told(b"5"), "the database could not be asked in between"
+        kept.catch_up(b"5", db)
+    assert kept.nodes[made].mode == 0o600
+    told.records = [(b"6", [], [[made]])]
+    assert kept.told(b"6") and made not in kept.nodes
+    told.records = None
+    assert not kept.told(b"7")
+
+
+def test_without_room_for_it_nothing_is_told_and_all_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "avm.db"
+    store = open_direct(path, Policy.from_words([], "rw"), IndexRules())
+    with contextlib.closing(store), contextlib.closing(database.connect(path, writable=True)) as db:
+        address = tmp_path / "missing" / "writer.sock"
+        made = News(db, path, address, lambda: b"")
+        assert "they will have to ask" in caplog.text
+        made.gather()
+        made.tell()
+        assert Follower(address).take() is None
 
 
 def test_a_rolled_back_command_is_not_told(attached: World) -> None:
