@@ -2,8 +2,9 @@
 
     python -m benchmarks.bench_beside [--quick] [--local DIR] [--json FILE]
 
-The others use another mount of the same daemon for names (create, rename and delete in turn, so many a second), and the
-measured mount itself for the view, `:help` slowed down to 50 ms (plugin/sitecustomize.py).
+The others use another mount of the same daemon for names (create, rename and delete in turn, so many a second; in a
+directory of their own, or "in it": in the one that is measured), and the measured mount itself for the view, `:help`
+slowed down to 50 ms (plugin/sitecustomize.py).
 """
 
 from __future__ import annotations
@@ -33,19 +34,23 @@ PREPARE_S = 180.0
 
 @dataclass(frozen=True)
 class Others:
-    """What goes on beside: names a second on another mount, processes that read the slow view on the same one."""
+    """What goes on beside: names a second on another mount, perhaps in the directory that is measured; processes that
+    read the slow view on the same mount."""
 
     names: int = 0
+    here: bool = False
     viewers: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.names} names/s"] if self.names else []
+        parts = [f"{self.names} names/s{' in it' if self.here else ''}"] if self.names else []
         parts += [f"{self.viewers} x {SLOW_MS} ms view"] if self.viewers else []
         return ", ".join(parts) or "nothing"
 
 
 QUIET = Others()
-BESIDE = (QUIET, Others(names=10), Others(names=100), Others(viewers=1), Others(viewers=MOST))
+CHURN = tuple(Others(names=names, here=here) for here in (False, True) for names in (10, 100))
+VIEWS = (Others(viewers=1), Others(viewers=MOST))
+BESIDE = (QUIET, *CHURN, *VIEWS)
 Cell = tuple[str, Others]
 
 
@@ -70,11 +75,11 @@ def measure(run: Run) -> Findings:
     )
     failures: dict[str, str] = {}
     readers: dict[str, Client] = {}
-    for place, variant in enumerate(VARIANTS):
+    for variant in VARIANTS:
         [readers[variant]] = run.ending.enter_context(started_clients("benchmarks.mount_ops", 1, os.environ))
         with breaking_off(variant, failures):
             readers[variant].call(
-                "prepare", PREPARE_S, base=str(bases[variant]), prefix=f"beside-{place}", client=0, names=names,
+                "prepare", PREPARE_S, base=str(bases[variant]), prefix=_prefix(variant), client=0, names=names,
                 database=None, servers=[],
             )  # fmt: skip
     others = run.ending.enter_context(started_clients("benchmarks.beside_ops", MOST, os.environ))
@@ -91,7 +96,8 @@ def measure(run: Run) -> Findings:
             if beside.viewers:
                 client.send("view", {"path": f"{bases[variant]}/:help", **when})
             elif beside.names:
-                folder = f"{daemon.mountpoints['other']}/memory/churn"
+                where = f"{_prefix(variant)}-names" if beside.here else "churn"
+                folder = f"{daemon.mountpoints['other']}/memory/{where}"
                 client.send("churn", {"folder": folder, "per_second": beside.names, **when})
             else:
                 client.send("nothing", when)
@@ -132,16 +138,21 @@ def measure(run: Run) -> Findings:
                     sum(did[cell]) / len(did[cell]) if cell[1] is not QUIET else None,
                 ))  # fmt: skip
     targets: list[Target] = []
-    for beside in BESIDE[:3]:
+    for beside in (QUIET, *CHURN):
         for operation, baseline, bound in (("stat", "ext4", 0.5), ("read", "C", 1.3), ("readdir", "ext4", 0.5)):
             if operation not in operations:
                 continue
             value = outcome.ratio_median((operation, beside), "avmfs", baseline, (operation, QUIET))
             targets.append(Target(f"avmfs {operation}, beside {beside}, of {baseline}", value, ">=", bound))
-    for beside in BESIDE[3:]:
+    for beside in VIEWS:
         value = outcome.ratio_median(("stat", beside), "avmfs strict", "avmfs strict", ("stat", QUIET))
         targets.append(Target(f"avmfs strict stat, beside {beside}, of alone", value, ">=", 0.8))
     return Findings([Table("one client, others beside it", columns, rows)], targets, outcome.failures)
+
+
+def _prefix(variant: str) -> str:
+    """Of the names that a variant's client makes."""
+    return f"beside-{VARIANTS.index(variant)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

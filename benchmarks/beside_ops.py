@@ -21,9 +21,10 @@ def nothing(start_ns: int, limit_s: float) -> int:
 
 
 def churn(folder: str, per_second: float, start_ns: int, limit_s: float) -> int:
-    """Create, rename and delete a file in turn, one of these each 1/`per_second` s. How many it became; what cannot
-    be done in time is left out, not caught up with."""
+    """Create, rename and delete a file in turn, one of these each 1/`per_second` s, beside what else is in the folder.
+    How many it became; what cannot be done in time is left out, not caught up with."""
     os.makedirs(folder, exist_ok=True)
+    mine = f"churn{start_ns}-"
     wait_until(start_ns)
     end = time.monotonic() + limit_s
     due = time.monotonic()
@@ -33,7 +34,7 @@ def churn(folder: str, per_second: float, start_ns: int, limit_s: float) -> int:
         if due > end:
             break
         time.sleep(max(0.0, due - time.monotonic()))
-        name = f"{folder}/n{number // 3}"
+        name = f"{folder}/{mine}{number // 3}"
         match number % 3:
             case 0:
                 os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
@@ -43,7 +44,8 @@ def churn(folder: str, per_second: float, start_ns: int, limit_s: float) -> int:
                 os.unlink(f"{name}.moved")
         done += 1
     for left in os.listdir(folder):
-        os.unlink(f"{folder}/{left}")
+        if left.startswith(mine):
+            os.unlink(f"{folder}/{left}")
     return done
 
 

@@ -9,11 +9,17 @@ An entry is remembered until anybody commits what concerns it (``Store.peek_stat
 what this agent may see, as it is; not of a node that expires, since time passes without a commit. Uncommitted edits of
 this mount are not in the store: a node that has some is asked for anew. All quick answers are given in the reading
 thread; what is remembered may come from any.
+
+A name that has come, gone or changed hands a moment ago (``restless``) will often do so again, and ending one name in
+the kernel's cache costs it all others. Until it has rested, the kernel asks for it at every use, and nobody need tell.
+Where names change after they had rested, those of the same directory rest longer.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
+from time import monotonic
 
 from avmfs import paths
 from avmfs.errors import NotFound
@@ -29,6 +35,10 @@ from avmfs.vfs.tree import Tree
 
 CACHED_S = 60  # a safety net: notices end what is cached long before
 UNSETTLED_NS = 1_000_000  # of a node that the kernel may not have yet: stat(2) is spared a second question
+RESTS_S, MOST_RESTS_S = 3.0, 60.0  # how long a name has to stand for the same before the kernel may keep it
+_MOST_RESTLESS = 10_000
+_MOST_LIVELY = 1_000  # directories
+_MOST_AT_ONCE = 512  # more are what the store's memory has no room for, rather than changes
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
@@ -51,7 +61,9 @@ class Replies:
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
         self._names: dict[tuple[int, bytes], int] = {}  # with the name's NUL; node 0: no such name
-        self._mutex = threading.Lock()  # over changes of the last three
+        self._restless: dict[tuple[int, bytes], float] = {}  # until when, in order of their change
+        self._rests_s: dict[int, float] = {}  # of directories whose names take longer
+        self._mutex = threading.Lock()  # over changes of the last five
 
     @property
     def caching(self) -> bool:
@@ -80,9 +92,13 @@ class Replies:
         number = self._names.get(key)
         if number is None:
             return self._look(unique, node, key[1][:-1])
-        self.will_be_cached(node, key[1][:-1])
         # In this order: edits that are no longer there have been committed, which the state then tells.
         edited = number and self._edited(number)
+        if self._store.peek_state() != self._moment:
+            self._catch_up()
+            if self._names.get(key) != number:  # what changes is looked at twice before it is noted
+                return self._look(unique, node, key[1][:-1])
+        self.will_be_cached(node, key[1][:-1])
         if self._store.peek_state() != self._moment:
             self._catch_up()
         entry = self._entries.get(number)
@@ -90,15 +106,18 @@ class Replies:
             return self._look(unique, node, key[1][:-1])
         if entry is None:
             return self._absence(unique)
+        if not self._numbers.settled(number):
+            entry = _unsettled(entry)  # the kernel has forgotten the node since
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def getattr(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """The whole reply to a GETATTR."""
-        if not self._numbers.settled(node):
+        if not is_real(node):
             return None
+        self.settle(node)
         entry = self.known(node)
         if entry is None:
-            if not is_real(node) or self._edited(node):
+            if self._edited(node):
                 return None
             # What changes most is a directory, by a name that came or went. What goes wrong here does so once more.
             moment, found = self._moment, self._tree.node(node)
@@ -115,32 +134,34 @@ class Replies:
         """The whole reply to a LOOKUP of what is, if anything, a node of the store and nothing else."""
         if directory == ROOT or not is_real(directory) or b":" in name or len(name) > paths.NAME_MAX:
             return None
-        self.will_be_cached(directory, name)
-        moment = self._catch_up()
+        moment, restless = self._asked(directory, name)
         if self._tree.node(directory).node.kind is not Kind.DIRECTORY:
             return None
         child = self._tree.child(directory, name)
         if child is None:
+            if restless:
+                return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
             self._remember_name(moment, directory, name, 0)
             return self._absence(unique)
         found, attributes = child
         number = found.node.id
-        if found.node.expires is None:
-            self._remember_name(moment, directory, name, number)
         entry = self._entry(moment, number, found, attributes)
+        if restless:
+            entry = _nameless(entry)
+        elif found.node.expires is None:
+            self._remember_name(moment, directory, name, number)
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
     def found(self, parent: int, name: bytes) -> bytes:
         """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
-        self.will_be_cached(parent, name)
-        moment = self._catch_up()
+        moment, restless = self._asked(parent, name)
         where = self._numbers.address(parent)
         try:
             found, attributes = self._tree.lookup(where, name)
         except NotFound:
             # The epoch ends it when another mount makes the name. Not at the root and not for views, whose coming and
             # going is in no log.
-            if not isinstance(where, Real) or where.node.id == ROOT or b":" in name:
+            if not isinstance(where, Real) or where.node.id == ROOT or b":" in name or restless:
                 raise
             self._remember_name(moment, parent, name, 0)
             if not self._valid:
@@ -148,6 +169,8 @@ class Replies:
             return p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0) + bytes(p.ATTR.size)
         number = self._numbers.number(found)
         entry = self._entry(moment, number, found, attributes)
+        if restless:
+            return _nameless(entry)
         if isinstance(found, Real) and found.node.expires is None:
             self._remember_name(moment, parent, name, number)
         return entry
@@ -181,6 +204,15 @@ class Replies:
                 self._entries.pop(number, None)  # it says that they may not
         return first
 
+    def _asked(self, parent: int, name: bytes) -> tuple[int, bool]:
+        """A name is about to be looked up: the moment, and whether the kernel must not keep what it will be told."""
+        self._catch_up()
+        until = self._restless.get((parent, name))
+        if until is not None and monotonic() < until:
+            return self._moment, True
+        self.will_be_cached(parent, name)
+        return self._catch_up(), False  # what changed between the two is told of
+
     def _catch_up(self) -> int:
         """Let go of what has changed. Returns the moment under which what is asked from now on is remembered."""
         store = self._store
@@ -194,11 +226,32 @@ class Replies:
                 return moment
             for node in changes.nodes:
                 self._entries.pop(node, None)
-            for parent, name in changes.names:
-                self._names.pop((parent, name + b"\0"), None)
+            if changes.names:
+                self._changed(changes.names, monotonic())
             # Further changes may have come meanwhile: they are let go of once more, the next time.
             self._moment = moment
         return moment
+
+    def _changed(self, names: Collection[tuple[int, bytes]], now: float) -> None:
+        """These stand for something else now, or may, where they are too many."""
+        if len(names) > _MOST_AT_ONCE:
+            for parent, name in names:
+                self._names.pop((parent, name + b"\0"), None)
+            return
+        for changed in names:
+            parent, name = changed
+            rests_s = self._rests_s.get(parent, RESTS_S)
+            if self._names.pop((parent, name + b"\0"), 0):  # a node's, which the kernel was left
+                rests_s = self._rests_s[parent] = min(2 * rests_s, MOST_RESTS_S)
+            self._restless.pop(changed, None)
+            self._restless[changed] = now + rests_s
+        if len(self._rests_s) > _MOST_LIVELY:
+            del self._rests_s[next(iter(self._rests_s))]
+        while self._restless:
+            first = next(iter(self._restless))
+            if self._restless[first] > now and len(self._restless) <= _MOST_RESTLESS:
+                break
+            del self._restless[first]
 
     def _forget(self, moment: int) -> None:
         self._entries.clear()
@@ -246,6 +299,20 @@ class Replies:
         if found.node.expires is None:
             return self._valid
         return max(0, min(self._valid, (found.node.expires - self._tree.memory.now()) // _NS))
+
+
+def _nameless(entry: bytes) -> bytes:
+    """An entry whose attributes the kernel may keep, but not its name."""
+    node, generation, _, kept, _, kept_ns = p.ENTRY_OUT.unpack_from(entry)
+    return p.ENTRY_OUT.pack(node, generation, 0, kept, 0, kept_ns) + entry[_ATTR:]
+
+
+def _unsettled(entry: bytes) -> bytes:
+    """An entry of a node that the kernel does not have: its attributes are not for keeping."""
+    node, generation, valid, kept, _, _ = p.ENTRY_OUT.unpack_from(entry)
+    if not kept:
+        return entry
+    return p.ENTRY_OUT.pack(node, generation, valid, 0, 0, UNSETTLED_NS) + entry[_ATTR:]
 
 
 def _as_stored(node: Node, told: Attributes) -> bool:

@@ -1,7 +1,7 @@
 """What commits have changed, told in shared memory: whoever remembers nodes need not ask the database.
 
 Owns a file that the writer and the processes of its daemon map: a ring of records, one for each commit, in order. A
-record is the header of the WAL index as the commit left it (``peek.CommitHeader``), the rows that it appended to the
+record is the header of the WAL index as the commit left it (``walheader``), the rows that it appended to the
 log, and the columns NODE of every node that is otherwise since then: those that the log names, and those that a hook
 of the writing connection has heard of, so that none is left out. Who has heard of all records up to one whose header
 is the present one knows what the database says of these nodes, without a statement, a lock or a page.

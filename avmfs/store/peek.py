@@ -23,14 +23,10 @@ Threads: catching up and adding happen under one lock, and what was read before 
 
 from __future__ import annotations
 
-import functools
 import itertools
-import mmap
-import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -38,13 +34,13 @@ import apsw
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
 from avmfs.store.news import Follower
+from avmfs.store.ops import BYTES_ALONE, DIRECTORY_NAMES, MAKES, MOVES, NAMES, done_to, last_name, same_place
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
 _Key = TypeVar("_Key")
 
-HEADER: Final = 48
 _PARENT, _NAME, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "name", "kind", "scope"))
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
@@ -54,18 +50,10 @@ _MOMENTS: Final = 64  # that ``changes`` can still tell of
 _FIRST: Final = "select (select max(seq) from log), (select max(id) from scope)"
 # One statement is a snapshot by itself. Reading pages anew after each commit is what costs: no table without need.
 _NEWS: Final = (
-    f"select log.seq, log.scope, log.op, log.node, {NODE_JOINED} from log left join node on node.id = log.node"
-    f" where log.seq > ? order by log.seq limit {_ROWS + 1}"
+    f"select log.seq, log.scope, log.op, log.node, log.path, log.other, {NODE_JOINED}"
+    f" from log left join node on node.id = log.node where log.seq > ? order by log.seq limit {_ROWS + 1}"
 )
-_RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
 
-_ONE_NODE: Final = frozenset(("write", "attributes", "tags", "meta", "links", "ttl", "shared"))
-_DIRECTORY_NAMES: Final = frozenset(("mkdir", "rmdir"))
-_MOVES: Final = frozenset(("create", "remove", "rename"))
-_NAMES: Final = _DIRECTORY_NAMES | _MOVES
-_TOLD: Final = _ONE_NODE | _NAMES
-_NOTHING: Final = frozenset(("tell",))
-_BYTES_ALONE: Final = frozenset(("write", "attributes", "tags", "meta", "links"))  # who may see it, and where, stays so
 _LEAVES: Final = frozenset(("remove", "rename", "rmdir"))
 _MOST_WHOLE: Final = 10_000
 
@@ -86,6 +74,7 @@ class Remembered:
         self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
         self._body_bytes = 0
         self._directories: set[int] = set()
+        self._parents: set[int] = set()  # of all that is in ``children``
         self._whole: set[int] = set()  # directories of which ``children`` has every name
         self._seq = -1  # the newest log row of the snapshot
         self._scope = 0  # the newest scope that ``visible`` surely knows
@@ -134,6 +123,7 @@ class Remembered:
         with self.lock:
             if self._takes(moment):
                 self.children[parent, name] = 0
+                self._parents.add(parent)
 
     def add_subdirectories(self, moment: int, who: Principal, parent: int, count: int) -> None:
         with self.lock:
@@ -200,30 +190,16 @@ class Remembered:
             self._followed = True
         return True
 
-    @staticmethod
-    def _done(rows: Sequence[Sequence[Any]]) -> dict[int, list[str]] | None:
-        """What has happened to which node, of rows that begin with (seq, scope, op, node); None when the log does not
-        say enough."""
-        ops: dict[int, list[str]] = {}
-        for row in rows:
-            op = row[2]
-            if row[1] == NOBODYS:
-                if op == _RULES:
-                    return None
-            elif op in _TOLD:
-                ops.setdefault(row[3], []).append(op)
-            elif op not in _NOTHING:
-                return None
-        return ops
-
     def _adopt(self, rows: Sequence[Sequence[Any]], now: dict[int, list[Any]]) -> Changes | None:
         """None when the log does not say enough. ``now`` has the columns NODE of all nodes that have changed, whether
         the log names them or not; only the id of one that is gone."""
-        ops = self._done(rows)
+        ops = done_to(rows)
         if ops is None:
             return None
         nodes, names = set(now), set()
         new = {number for number, done in ops.items() if done[0] == "mkdir"}  # which become whole
+        touched: set[int] = set()  # directories
+        unknown = False
         for number, row in now.items():
             done, before, gone = ops.get(number, ()), self.nodes.get(number), len(row) == 1
             if not gone and row[_SCOPE] > self._scope:
@@ -231,26 +207,33 @@ class Remembered:
                 return None  # who may see it is not known
             directory = not gone and row[_KIND] == Kind.DIRECTORY
             if done and (gone or directory):
-                if not _MOVES.isdisjoint(done):
+                if not MOVES.isdisjoint(done):
                     return None  # with all that is below it
-                if not _DIRECTORY_NAMES.isdisjoint(done):
+                if not DIRECTORY_NAMES.isdisjoint(done):
                     self.subdirectories.clear()
             if directory:
-                names.add((number, b""))  # a name came or went, perhaps one that is not remembered
+                touched.add(number)
             if before is None and number not in new:
-                if gone or row[_PARENT] is None or _BYTES_ALONE.issuperset(done):
+                # It had a name that is not remembered, unless it was made meanwhile or only its bytes have changed.
+                unknown |= not (directory or (done and (done[0] in MAKES or BYTES_ALONE.issuperset(done))))
+                if gone or row[_PARENT] is None or (done and BYTES_ALONE.issuperset(done)):
                     continue
                 place = row[_PARENT], row[_NAME]
-                if place not in self.children and place[0] not in new and place[0] not in self._whole:
+                if (
+                    place not in self.children and place[0] not in new and place[0] not in self._whole
+                    and place[0] not in self._directories
+                ):  # fmt: skip
                     names.add(place)  # of which nothing is known
                     continue
             node = None if gone else node_of(tuple(row))
-            if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
+            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
                 self._drop_body(number)
                 self.nodes[number] = node
             else:
                 names |= self._taken_up(number, node, nodes)
         self._add_whole(ops)
+        if unknown:
+            names |= {(number, b"") for number in touched}
         return Changes(frozenset(nodes), frozenset(names))
 
     def _add_whole(self, ops: Mapping[int, Sequence[str]]) -> None:
@@ -263,31 +246,37 @@ class Remembered:
 
     def _reread(self, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
-        ops = self._done(rows)
+        ops = done_to(rows)
         if ops is None:
             return None
         found: dict[int, Node | None] = {}
+        passed: dict[int, set[bytes]] = {}  # the names that it came to and left
         for row in rows:
             number = row[3]
+            if row[1] != NOBODYS and row[2] in NAMES:
+                passed.setdefault(number, set()).update(last_name(path) for path in row[4:6] if path)
             if number in ops and number not in found and row[1] != NOBODYS:
-                node = found[number] = None if row[4] is None else node_of(row[4:])
+                node = found[number] = None if row[6] is None else node_of(row[6:])
                 if node is not None and node.scope > self._scope:
                     self._scope = node.scope
                     return None  # who may see it is not known
-                if not _MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
+                if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
                     return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
+        for number in passed:
+            if self._is_unplaced(number, ops[number]):
+                names |= self._let_go(passed[number], nodes)
         for number, done in ops.items():
             node, before = found[number], self.nodes.get(number)
-            if node is not None and before is not None and _NAMES.isdisjoint(done) and _same_place(node, before):
+            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
                 self._drop_body(number)
                 self.nodes[number] = node
                 continue
             if before is None and done[0] in _LEAVES:
                 return None  # it is not known which directory it has left
             others |= self._touched(number, done, node)
-            if not _DIRECTORY_NAMES.isdisjoint(done):
+            if not DIRECTORY_NAMES.isdisjoint(done):
                 self.subdirectories.clear()
             names |= self._taken_up(number, node, nodes)
         for number in others - ops.keys():
@@ -316,20 +305,37 @@ class Remembered:
     def _touched(self, number: int, done: list[str], node: Node | None) -> set[int]:
         """The directories in which this node's name came or went: their times have changed. All, where that is not
         known."""
-        steps = [op for op in done if op in _NAMES]
-        if not steps:
+        if NAMES.isdisjoint(done):
             return set()
         before = self.nodes.get(number)
         places = {each.parent for each in (before, node) if each is not None and each.parent is not None}
-        from_nowhere = steps[0] in ("create", "mkdir")
-        if len(steps) > 1 or not (from_nowhere or (before is not None and before.parent is not None)):
-            return self._directories | places
-        return places
+        return self._directories | places if self._is_unplaced(number, done) else places
+
+    def _is_unplaced(self, number: int, done: list[str]) -> bool:
+        """May a name have come to this node, or gone, of which neither what is remembered of it nor its row tells?"""
+        steps = [op for op in done if op in NAMES]
+        before = self.nodes.get(number)
+        return len(steps) > 1 or not (steps[0] in ("create", "mkdir") or (before is not None and before.parent))
+
+    def _let_go(self, passed: set[bytes], nodes: set[int]) -> set[tuple[int, bytes]]:
+        """A node was called so, in whichever directory: what else had such a name may have been replaced, and then the
+        log does not name it. ``nodes`` gets it."""
+        names = {(parent, name) for name in passed for parent in self._parents if (parent, name) in self.children}
+        self._whole.difference_update(parent for parent, _ in names)  # first: see child()
+        for name in names:
+            number = self.children.pop(name)
+            node = self.nodes.get(number)
+            if node is not None and (node.parent, node.name) == name:
+                self._drop(number)
+                nodes.add(number)
+        return names
 
     def _forget(self) -> None:
         self._whole.clear()  # first: see child()
-        for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies, self._directories):
+        for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies):
             kept.clear()
+        self._directories.clear()
+        self._parents.clear()
         self.last_visible = None
         self._body_bytes = 0
         self._moved_on(None)
@@ -342,6 +348,7 @@ class Remembered:
         self.nodes[node.id] = node
         if node.parent is not None:
             self.children[node.parent, node.name] = node.id
+            self._parents.add(node.parent)
         if node.kind is Kind.DIRECTORY:
             self._directories.add(node.id)
 
@@ -374,23 +381,3 @@ class Remembered:
 def oldest(kept: Mapping[_Key, object]) -> list[_Key]:
     """An eighth of what is kept: what has been there longest, and goes when there is too much."""
     return list(itertools.islice(kept, len(kept) // _OLDEST))
-
-
-def _same_place(one: Node, other: Node) -> bool:
-    """May the same see both, for as long, and by the same name?"""
-    return (
-        one.parent == other.parent and one.name == other.name and one.scope == other.scope
-        and one.expires == other.expires
-    )  # fmt: skip
-
-
-class CommitHeader:
-    """The WAL index header of one database. Only valid while this process has a connection open."""
-
-    def __init__(self, database: Path) -> None:
-        # Never closed: see the module.
-        descriptor = os.open(f"{os.fspath(database)}-shm", os.O_RDONLY | os.O_CLOEXEC)
-        mapped = mmap.mmap(descriptor, 2 * HEADER, prot=mmap.PROT_READ)
-        whole: Callable[[slice], bytes] = mapped.__getitem__
-        # Called several times for each request: a function in C takes a third of the time.
-        self.read = functools.partial(whole, slice(0, HEADER))

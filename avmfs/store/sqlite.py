@@ -28,7 +28,7 @@ from avmfs.store.catalogue import Catalogue
 from avmfs.store.connections import Connections, Lone, Snapshot
 from avmfs.store.index_client import IndexClient
 from avmfs.store.news import Follower
-from avmfs.store.peek import CommitHeader, Remembered
+from avmfs.store.peek import Remembered
 from avmfs.store.protocol import Attendant, Changes, Counts, VectorModel
 from avmfs.store.reader import SqliteReader
 from avmfs.store.scanning import LocalScanner, Scanner
@@ -37,6 +37,7 @@ from avmfs.store.search_index import SqliteSearchIndex
 from avmfs.store.submit import DirectWriter, Submitter, WriterClient
 from avmfs.store.transaction import NODE, IndexRules, node_of
 from avmfs.store.vector_model import read_vector_model
+from avmfs.store.walheader import CommitHeader
 from avmfs.text import sniff
 
 _NODE_BY_ID: Final = f"select {NODE} from node where id = ?"

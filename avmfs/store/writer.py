@@ -38,9 +38,9 @@ from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
 from avmfs.store.headroom import Headroom
 from avmfs.store.news import News
-from avmfs.store.peek import CommitHeader
 from avmfs.store.peers import Peer, Peers
 from avmfs.store.sinks import NATIVE
+from avmfs.store.walheader import CommitHeader
 
 log = logging.getLogger(__name__)
 

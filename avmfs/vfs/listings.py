@@ -7,7 +7,7 @@ import stat
 from avmfs import paths
 from avmfs.errors import NotDirectory
 from avmfs.memory import Memory
-from avmfs.node import Kind
+from avmfs.node import Kind, Node
 from avmfs.store.protocol import Reader
 from avmfs.store.schema import ROOT
 from avmfs.vfs import address
@@ -18,6 +18,10 @@ Entry = tuple[bytes, int, int]
 """(name, ino, type bits)"""
 
 
+def entry(node: Node) -> Entry:
+    return node.name, node.id, TYPE[node.kind]
+
+
 def names(memory: Memory, found: Address) -> list[Entry]:
     """All entries but . and .., in order of name. Raises NotDirectory."""
     with memory.reading() as reader:
@@ -25,7 +29,7 @@ def names(memory: Memory, found: Address) -> list[Entry]:
             return _names_of_place(memory, reader, found)
         if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
             raise NotDirectory()
-        entries = [(node.name, node.id, TYPE[node.kind]) for node in reader.children(found.node.id)]
+        entries = [entry(node) for node in reader.children(found.node.id)]
         if found.node.id == ROOT:
             entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
             entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
@@ -44,7 +48,7 @@ def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list
         return [], False, False
     nodes, more = memory.store.peek_children(memory.who, found.node.id, after, limit)
     lasting = all(node.expires is None for node in nodes)
-    return [(node.name, node.id, TYPE[node.kind]) for node in nodes], more, lasting
+    return [entry(node) for node in nodes], more, lasting
 
 
 def _names_of_place(memory: Memory, reader: Reader, found: Place) -> list[Entry]:

@@ -44,6 +44,18 @@ def _save(here: Path, there: Path, name: str, number: int) -> bool:
     return seen and (there / name).read_text() == f"s{number}" and not (there / "save.tmp").exists()
 
 
+def _save_and_leave(here: Path, there: Path, name: str, number: int) -> bool:
+    """What replaced a file is gone again, or elsewhere, before the other mount looks."""
+    seen = (there / name).exists() and name in os.listdir(there)
+    (here / "left.tmp").write_text(f"l{number}")
+    (here / "left.tmp").rename(here / name)
+    if number % 2:
+        (here / name).unlink()
+    else:
+        (here / name).rename(here / "left")
+    return seen and not (there / name).exists() and name not in os.listdir(there)
+
+
 def _append(here: Path, there: Path, name: str, number: int) -> bool:
     for mount, mark in ((here, "+"), (there, "*")):
         with open(mount / name, "a") as file:
@@ -122,4 +134,6 @@ def _exclusive(here: Path, there: Path, name: str, number: int) -> bool:
 
 
 _ALWAYS: list[Callable[[Path, Path, str, int], bool]] = [_overwrite, _save, _append, _directory, _held_open, _exclusive]
-_EXISTING: list[Callable[[Path, Path, str, int], bool]] = [_unlink, _chmod, _truncate, _utime, _becomes_a_directory]
+_EXISTING: list[Callable[[Path, Path, str, int], bool]] = [
+    _unlink, _chmod, _truncate, _utime, _becomes_a_directory, _save_and_leave,
+]  # fmt: skip

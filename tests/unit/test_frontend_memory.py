@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from views_fixtures import World, opened
 
 from avmfs import kept
+from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.pages import Pages
-from avmfs.fuse.replies import Replies
+from avmfs.fuse.replies import RESTS_S, Replies
 from avmfs.fuse.resume import Continuity
 from avmfs.store import seen
 from avmfs.store.seen import SeenNames
@@ -113,6 +115,76 @@ def test_what_is_remembered_of_one_name_is_not_told_of_another(world: World) -> 
     for _ in range(2):
         assert (told(b"f"), told(b"g")) == (0, node)
     assert replies.known(node) is not None
+
+
+def test_attributes_of_a_node_that_the_kernel_has_forgotten_are_not_for_keeping(world: World) -> None:
+    """A notice about it would be lost while the reply is under way; what is remembered may say otherwise."""
+    world.agent("bob")
+    tree, replies, where = _tree(world)
+    replies.switch(True)
+    node, _ = _create(tree, where, b"f")
+    request = bytes(p.IN_HEADER.size) + b"f\0"
+
+    def kept() -> int:
+        reply = replies.lookup(1, where.node.id, memoryview(request), len(request))
+        assert reply is not None
+        return int(p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)[3])
+
+    assert kept() == 0
+    assert replies.getattr(1, node, memoryview(b""), 0) is not None
+    assert kept() > 0 and kept() > 0
+    assert replies._numbers.forget_real(1, node, memoryview(b""), 0) == b""
+    assert kept() == 0
+    replies.attributes(node)
+    assert kept() > 0
+
+
+def test_a_name_that_has_just_changed_is_not_left_to_the_kernel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else ending it, when it changes again, would end all that the kernel has."""
+    now = [100.0]
+    monkeypatch.setattr("avmfs.fuse.replies.monotonic", lambda: now[0])
+    world.agent("bob")
+    _, replies, where = _tree(world)
+    replies.switch(True)
+    replies.known(1)  # it has looked before
+    table = replies.will_be_cached.__self__  # type: ignore[attr-defined]
+
+    def told(name: bytes) -> tuple[bool, bool]:
+        """May the kernel keep the name? Is it noted?"""
+        request = bytes(p.IN_HEADER.size) + name + b"\0"
+        reply = replies.lookup(1, where.node.id, memoryview(request), len(request))
+        assert reply is not None
+        absent = p.OUT_HEADER.unpack_from(reply)[1]
+        answers = [0 if absent else p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)[2]]
+        with contextlib.suppress(NotFound):
+            answers.append(p.ENTRY_OUT.unpack_from(replies.found(where.node.id, name))[2])
+        assert len({bool(valid) for valid in answers}) == 1
+        return answers[0] > 0, table.has(where.node.id, name)
+
+    assert told(b"f") == (True, True)
+    table.clear()
+    world.agent("bob").put("/memory/f", "new")
+    world.agent("bob").put("/memory/g", "new")
+    for _ in range(2):  # from the store, from memory
+        assert [told(name) for name in (b"f", b"g", b"h")] == [(False, False), (False, False), (True, True)]
+    now[0] += RESTS_S - 0.1
+    assert told(b"f") == (False, False)
+    here = where.node.id
+    world.agent("bob").memory.submit("rename", parent=here, name=b"g", new_parent=here, new_name=b"k")
+    now[0] += 0.2
+    for _ in range(2):
+        assert [told(name) for name in (b"f", b"g")] == [(True, True), (False, False)]
+    now[0] += RESTS_S
+    assert told(b"g") == (True, True), "its absence has rested"
+
+    for rests_s in (2 * RESTS_S, 4 * RESTS_S):  # a name that changes after it has rested rests longer
+        assert told(b"f") == (True, True)
+        world.agent("bob").put("/memory/new", "newer")
+        world.agent("bob").memory.submit("rename", parent=here, name=b"new", new_parent=here, new_name=b"f")
+        assert told(b"f") == (False, True)  # noted before; the notice that ends it clears the table
+        now[0] += rests_s - 0.1
+        assert told(b"f")[0] is False
+        now[0] += 0.2
 
 
 def test_uncommitted_edits_that_are_lost_are_not_remembered(world: World) -> None:

@@ -1,0 +1,182 @@
+"""Listings through the Linux front end: what a reader of a directory gets, from the front end or from the kernel's own
+cache as the front end has let it keep it, is what the store has."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs import kept
+from avmfs.fuse import directories
+from avmfs.fuse import protocol as p
+from avmfs.fuse.directories import Directories
+from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.replies import Replies
+from avmfs.fuse.resume import Continuity
+from avmfs.fuse.session import Request
+from avmfs.fuse.snapshots import Snapshot
+from avmfs.store import seen
+from avmfs.store.schema import MEMORY
+from avmfs.store.seen import SeenNames
+from avmfs.vfs.attributes import Caller
+from avmfs.vfs.listings import Entry
+from avmfs.vfs.tree import Tree
+
+pytestmark = pytest.mark.timeout(120)
+FOLDER = 0o40000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as world:
+        yield world
+
+
+class Reader:
+    """Stands for the kernel: asks, and keeps a listing where it is told that it may."""
+
+    def __init__(self, world: World) -> None:
+        self.tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
+        world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat to
+        continuity = Continuity(self.tree, kept.make())
+        numbers = Numbers(self.tree, continuity)
+        replies = Replies(self.tree, numbers, SeenNames(seen.create()))
+        replies.switch(True)
+        self.quick: dict[int, Callable[..., bytes | None]] = {}
+        self.handlers: dict[int, Callable[[Request], bytes]] = {}
+        Directories(self, self.tree, numbers, replies, continuity)  # type: ignore[arg-type]
+        self.unique = 0
+        self.keeps: list[str] | None = None
+        self.from_cache = self.read = 0
+
+    def answers(self, quick: Mapping[int, Callable[..., bytes | None]]) -> None:
+        self.quick.update(quick)
+
+    def serves(self, handlers: Mapping[int, Any], **how: bool) -> None:
+        self.handlers.update(handlers)
+
+    def may_block(self) -> bool:
+        return True
+
+    def ask(self, op: Op, body: bytes) -> bytes:
+        self.unique += 2
+        request = bytes(p.IN_HEADER.size) + body
+        answer = self.quick.get(op)
+        reply = None if answer is None else answer(self.unique, MEMORY, memoryview(request), len(request))
+        if reply is not None:
+            return reply[p.OUT_HEADER.size :]
+        return self.handlers[op](Request(op, self.unique, MEMORY, 0, 0, body))
+
+    def open(self) -> tuple[int, int]:
+        number, flags, _ = p.OPEN_OUT.unpack(self.ask(Op.OPENDIR, bytes(p.OPEN_IN.size)))
+        if not flags & p.FOPEN_KEEP_CACHE:
+            self.keeps = None
+        return number, flags
+
+    def entries(self, number: int, room: int) -> list[str]:
+        found: list[str] = []
+        offset = 0
+        while data := self.ask(Op.READDIR, p.READ_IN.pack(number, offset, room, 0, 0, 0, 0)):
+            at = 0
+            while at < len(data):
+                _, offset, length, _ = p.DIRENT.unpack_from(data, at)
+                at += p.DIRENT.size
+                found.append(data[at : at + length].decode())
+                at += length + -length % 8
+        return found
+
+    def close(self, number: int) -> None:
+        self.ask(Op.RELEASEDIR, p.RELEASE_IN.pack(number, 0, 0, 0))
+
+    def names(self, room: int) -> list[str]:
+        number, flags = self.open()
+        if self.keeps is not None:
+            self.from_cache += 1
+            found = self.keeps
+        else:
+            self.read += 1
+            found = self.entries(number, room)
+            self.keeps = found if flags & p.FOPEN_CACHE_DIR else None
+        self.close(number)
+        assert found[:2] == [".", ".."]
+        return found[2:]
+
+
+@pytest.mark.parametrize("page", [1024, 8])
+def test_a_listing_is_what_the_store_has_after_any_changes(
+    world: World, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directories, "PAGE", page)
+    reader, chance = Reader(world), random.Random(page)
+    other = Tree(world.agent("bob").memory, uid=os.getuid(), gid=os.getgid())
+    where, me = other.node(MEMORY), Caller(os.getuid(), os.getgid())
+    here = {name.decode() for name, _, _ in other.names(where)}
+    for _ in range(250):
+        for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
+            name, new = f"n{chance.randrange(14):02}", f"n{chance.randrange(14):02}"
+            if name not in here:
+                other.create(where, name.encode(), 0o644, os.O_WRONLY, me)[1].release()
+                here.add(name)
+            elif chance.random() < 0.5:
+                other.unlink(where, name.encode())
+                here.remove(name)
+            else:
+                other.rename(where, name.encode(), where, new.encode())
+                here -= {name}
+                here.add(new)
+        assert reader.names(chance.choice((64, 160, 4096))) == sorted(here)
+    assert reader.from_cache and reader.read
+
+
+def test_a_listing_held_open_is_begun_again_as_the_directory_is_and_spoils_no_cache(world: World) -> None:
+    reader, bob = Reader(world), world.agent("bob")
+    bob.put("/memory/a", "1")
+    held, _ = reader.open()
+    before = reader.entries(held, 4096)
+    bob.put("/memory/b", "1")
+    assert "b" in reader.names(4096) and reader.names(4096) == sorted(["b", *before[2:]])
+    assert reader.entries(held, 4096) == [".", "..", *sorted(["b", *before[2:]])]
+    number, flags = reader.open()
+    assert not flags, "what the kernel was given may be a mixture"
+    reader.close(number)
+    reader.close(held)
+    reader.names(4096)
+    assert reader.open()[1] & p.FOPEN_KEEP_CACHE
+
+
+def test_a_listing_packs_as_one_entry_after_the_other() -> None:
+    chance = random.Random(5)
+
+    def some(count: int) -> list[Entry]:
+        names = {b"x" * chance.randrange(1, 30) + b"%d" % chance.randrange(10**6) for _ in range(count)}
+        return [(name, chance.randrange(1, 1 << 63), chance.choice((FOLDER, 0o100000))) for name in sorted(names)]
+
+    for start in (2, 1026):
+        entries = some(60)
+        snapshot = Snapshot(entries)
+        for _ in range(5):
+            for room in (24, 100, 700, 1 << 16):
+                place = 0
+                while True:
+                    piece, count = snapshot.packed(start, place, room)
+                    alone = [p.dirent(i, start + n + 1, kind, name) for n, (name, i, kind) in enumerate(entries)]
+                    fitting = 0
+                    while place + fitting < len(alone) and len(b"".join(alone[place : place + fitting + 1])) <= room:
+                        fitting += 1
+                    assert (piece, count) == (b"".join(alone[place : place + fitting]), fitting)
+                    if not count:
+                        break
+                    place += count
+            new, gone = some(3), chance.sample(entries, 3)
+            found: dict[bytes, Entry | None] = {name: None for name, _, _ in gone}
+            found |= {name: (name, ino, kind) for name, ino, kind in new}
+            snapshot = snapshot.with_names(found)
+            entries = sorted({name: (name, i, k) for name, i, k in [*(set(entries) - set(gone)), *new]}.values())
+            assert snapshot.entries == entries
