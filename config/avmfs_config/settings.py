@@ -127,8 +127,8 @@ class SearchWeights:
     """
 
     cosine: float = 1.0
-    words: float = 0.1
-    context: float = 0.75
+    words: float = 0.2
+    context: float = 0.7
     speaker: float = 0.4
     date: float = 0.45
     when: float = 0.3

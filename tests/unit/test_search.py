@@ -161,7 +161,7 @@ WEIGHTS = SearchWeights(session=0, next=0)
 
 def test_fusion_adds_the_cosine_the_shares_of_the_best_and_the_rest_by_their_weights() -> None:
     _, fused = fused_of([0.3, 0.6, 0.1], [2.0, 0.0, 4.0], context=[3.0, 6.0, 0.0], speaker=[1.0, 0.0, 0.0])
-    assert np.allclose(fused.scores, [0.3 + 0.05 + 0.375 + 0.4, 0.6 + 0.75, 0.1 + 0.1])
+    assert np.allclose(fused.scores, [0.3 + 0.1 + 0.35 + 0.4, 0.6 + 0.7, 0.1 + 0.2])
     assert fused.best(2).tolist() == [1, 0]
     assert np.allclose(sum(fused.parts.values()), fused.scores)
 
