@@ -150,7 +150,7 @@ def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> No
             variants |= {
                 f"- {field.name}": replace(SearchWeights(), **{field.name: 0.0}) for field in fields(SearchWeights)
             }
-            variants["words and cosine alone"] = SearchWeights(1.0, 0.4, *[0.0] * 11)
+            variants["words and cosine alone"] = SearchWeights(1.0, 0.4, *[0.0] * (len(fields(SearchWeights)) - 2))
         rows: dict[str, list[dict[str, float]]] = defaultdict(list)
         by_category: dict[str, list[dict[str, float]]] = defaultdict(list)
         for store in stock(data, name, options.split, options.limit, options.pooled):

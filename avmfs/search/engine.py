@@ -207,6 +207,7 @@ class Engine:
             "when": signals.when(table, at, question),
             "question": signals.asks(table, at),
             "length": signals.length(table, at),
+            "event": signals.event(table, at, near),
             "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
         }
         weights = _BY_MEANING if by_meaning else self._weights
@@ -218,8 +219,9 @@ class Engine:
             ranked = fuse.fuse(table, at, columns, weights, brevity, known)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
-        short = lexical.shortness(table.lengths[ranked.positions])
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short)
+        lengths = table.lengths[ranked.positions]
+        short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in)
         return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _feedback(

@@ -83,7 +83,7 @@ def fuse(
     parts = {"cosine": weights.cosine * cosine, "words": trust * weights.words * words, "context": wide * context}
     for name in ("speaker", "date", "when", "question", "length"):
         parts[name] = getattr(weights, name) * signals[name]
-    for name in ("phrase", "feedback"):
+    for name in ("event", "phrase", "feedback"):
         if name in signals:
             parts[name] = getattr(weights, name) * signals[name]
     base = np.sum(list(parts.values()), axis=0)

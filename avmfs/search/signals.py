@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.search import lexical
 from avmfs.store.table import Table
 from avmfs.text import dates, segment, speech
 
@@ -88,6 +89,13 @@ def of_those_days(table: Table, question: Asked, tz: tzinfo, most: int) -> Place
 def when(table: Table, at: Places, question: Asked) -> Floats:
     """1 where a time is named, if one is asked for."""
     return _flagged(table, at, speech.TELLS_TIME) if question.when else np.zeros(len(at))
+
+
+def event(table: Table, at: Places, cosines: Floats) -> Floats:
+    """The cosine (m,), not below 0, where a remark names a time: of those that are about as near, it tells of something
+    that happened, where others agree or thank. A page names a time by the way."""
+    near = np.clip(np.nan_to_num(cosines), 0.0, 1.0)
+    return near * _flagged(table, at, speech.TELLS_TIME) * lexical.shortness(table.lengths[at])
 
 
 def asks(table: Table, at: Places) -> Floats:

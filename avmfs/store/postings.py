@@ -56,7 +56,8 @@ class KnownPostings:
         self._size = 0
 
     def of(self, db: apsw.Connection, terms: Sequence[str]) -> Postings:
-        """All passages with any of ``terms`` (the same word in several scopes), as ``db``'s transaction sees it."""
+        """All passages with any of ``terms`` (the same word in several scopes and forms), as ``db``'s transaction sees
+        it."""
         newest = int(db.execute("select max(id) from passage").get or 0)
         found = [self._one(db, term, newest) for term in terms]
         passages = np.concatenate([entry.passages for entry in found]) if found else np.zeros(0, np.uint32)
@@ -65,6 +66,9 @@ class KnownPostings:
         if len(found) > 1:
             order = np.argsort(ids, kind="stable")
             ids, counts = ids[order], counts[order]
+            first = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1]))) if len(ids) else order
+            if len(first) < len(ids):  # two forms of a word in one passage
+                ids, counts = ids[first], np.add.reduceat(counts, first)
         return Postings(ids, counts)
 
     def _one(self, db: apsw.Connection, term: str, newest: int) -> _Entry:

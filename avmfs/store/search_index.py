@@ -23,6 +23,7 @@ from avmfs.store.scanning import Scanner
 from avmfs.store.schema import ROOT
 from avmfs.store.table import Table
 from avmfs.store.vectors import Toward
+from avmfs.text import forms
 
 # What the asker may see of the files below a directory (?1), by its scopes (?2) at a time (?3).
 _FILES = """with recursive files(id, document) as (
@@ -49,7 +50,7 @@ class SqliteSearchIndex:
         with self._open() as (db, reader):
             scopes = _scopes(db, reader)
             known = self._catalogue.postings
-            return [known.of(db, [f"{scope}x{term}" for scope in scopes]) for term in terms]
+            return [known.of(db, [f"{scope}x{form}" for form in forms.of(term) for scope in scopes]) for term in terms]
 
     def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
         with self._open() as (db, reader):

@@ -122,22 +122,24 @@ class SearchWeights:
     of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
     `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
-    `answer` for the passage before it, where that one asks.
+    `answer` for the passage before it, where that one asks; `event`, a share of the cosine, for a note that names a
+    time, whatever is asked: it tells of something that happened.
     """
 
     cosine: float = 1.0
     words: float = 0.2
-    context: float = 0.6
-    speaker: float = 0.3
+    context: float = 0.7
+    speaker: float = 0.4
     date: float = 0.45
-    when: float = 0.2
+    when: float = 0.3
     question: float = -0.2
-    length: float = 0.3
+    length: float = 0.35
     session: float = 0.5
     next: float = 0.1
     feedback: float = 1.0
     phrase: float = 0.5
     answer: float = 0.05
+    event: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)

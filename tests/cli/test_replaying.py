@@ -211,7 +211,7 @@ def test_changes_are_laid_over_a_file_and_name_what_is_wrong_with_them(tmp_path:
     file = tmp_path / "config.yaml"
     file.write_text("search: {weights: {cosine: 2.0}, max_tokens: 9}")
     found = changed_settings(file, {}, ["search.weights.words=0.5", "search.max_tokens=7"]).search
-    assert (found.weights.cosine, found.weights.words, found.weights.context, found.max_tokens) == (2.0, 0.5, 0.6, 7)
+    assert (found.weights.cosine, found.weights.words, found.weights.context, found.max_tokens) == (2.0, 0.5, 0.7, 7)
     for change, said in (
         ("search.max_tokens", "expected KEY=VALUE"), ("search..x=1", "expected KEY=VALUE"),
         ("search.max_tokens=x", "search.max_tokens: expected a whole number"), ("srch.x=1", "did you mean search"),

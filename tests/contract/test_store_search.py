@@ -477,3 +477,16 @@ def test_a_new_note_without_a_vector_stays_among_the_first_ten(world: World) -> 
     world.write(ALICE, "/memory/new.md", b"coffee market risk number 99 of many")
     world.drain()
     assert b"/memory/new.md" in [scored.hit.path for scored in ask(world, BOB, "coffee market risk").hits[:10]]
+
+
+def test_a_term_occurs_in_all_its_forms_and_a_passage_is_named_once(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"we went to the lake and they go there too; going is fun")
+    world.write(ALICE, "/memory/b.md", b"she has gone")
+    world.write(ALICE, "/memory/private/alice/c.md", b"I went alone, I go often")
+    world.drain()
+    for term in ("go", "went", "gone"):
+        found = world.store.search_index(ALICE).postings([term])[0]
+        assert len(set(found.passages.tolist())) == len(found.passages) == 3
+        assert np.all(np.diff(found.passages) > 0)
+        assert sorted(found.times.tolist()) == [1, 2, 3], "a passage has the times of all forms"
+        assert sorted(world.store.search_index(BOB).postings([term])[0].times.tolist()) == [1, 3], "what BOB may see"

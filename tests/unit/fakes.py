@@ -15,7 +15,7 @@ from avmfs.node import Hit
 from avmfs.store.postings import Postings
 from avmfs.store.table import ROW, Table, arrange
 from avmfs.store.vectors import Toward, VectorTable
-from avmfs.text import passages, segment, speech
+from avmfs.text import forms, passages, segment, speech
 
 END = 2**63 - 1
 
@@ -104,7 +104,9 @@ class MemoryIndex:
     def postings(self, terms: Sequence[str]) -> list[Postings]:
         found = []
         for term in terms:
-            times = {p: own.count(term) for p, own in sorted(self._terms.items()) if term in own}
+            ways = forms.of(term)
+            counts = {p: sum(map(own.count, ways)) for p, own in sorted(self._terms.items())}
+            times = {p: count for p, count in counts.items() if count}
             found.append(Postings(np.array(list(times), np.int64), np.array(list(times.values()), np.int64)))
         return found
 

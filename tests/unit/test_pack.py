@@ -43,12 +43,12 @@ def test_the_golden_form() -> None:
     assert answer.text == (
         f"## Relevant Memory (3 items, {tokens} tokens)\n"
         "\n"
-        "### /memory/diary 2026-03-01 bob\n"
-        f"@aaad ({figures['aaad']}) Bob thinks NVDA is fine.\n"
-        "\n"
         "### /memory/market 2026-03-07 alice\n"
         f"@aaab ({figures['aaab']}) NVDA showing weakness. RSI at 72, reduce exposure.\n"
         f"@aaac ({figures['aaac']}) AMD follows NVDA with a day of delay.\n"
+        "\n"
+        "### /memory/diary 2026-03-01 bob\n"
+        f"@aaad ({figures['aaad']}) Bob thinks NVDA is fine.\n"
         "\n"
         f"({tokens} tokens of 4000 · relevance · seq=3)\n"
     )

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from avmfs.access import Principal
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
-from avmfs.search import lexical
+from avmfs.search import lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
 from avmfs.search.fuse import POOL, Ranked, fuse
 from avmfs.search.pack import SUMMARY, format_search, summary
 from avmfs.search.relevance import relevance
 from avmfs.store.postings import Postings
 from avmfs.store.table import SESSION_GAP, Table
-from avmfs.text import segment
+from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -194,7 +194,7 @@ WEIGHTS = SearchWeights(session=0, next=0)
 
 def test_fusion_adds_the_cosine_the_shares_of_the_best_and_the_rest_by_their_weights() -> None:
     _, fused = fused_of([0.3, 0.6, 0.1], [2.0, 0.0, 4.0], context=[3.0, 6.0, 0.0], speaker=[1.0, 0.0, 0.0])
-    assert np.allclose(fused.scores, [0.3 + 0.1 + 0.3 + 0.3, 0.6 + 0.6, 0.1 + 0.2])
+    assert np.allclose(fused.scores, [0.3 + 0.1 + 0.35 + 0.4, 0.6 + 0.7, 0.1 + 0.2])
     assert fused.best(2).tolist() == [1, 0]
     assert np.allclose(sum(fused.parts.values()), fused.scores)
 
@@ -468,3 +468,56 @@ def test_minilm_finds_a_paraphrase_that_shares_no_word() -> None:
     assert found(answer)[0] == "/memory/market/chips.md"
     assert set(found(answer)) <= {"/memory/market/chips.md", "/memory/market/nvda.md"}, "of one matter"
     assert asked.search(ALICE, "quantum chromodynamics on a lattice", min_relevance=0.3).hits == ()
+
+
+def test_a_word_is_found_in_the_form_in_which_it_was_written() -> None:
+    made = MemoryCorpus(embed=False)
+    made.add("/a", "We bought a kiln for the studio")
+    made.add("/b", "The children went to the lake")
+    made.add("/c", "Nobody took the train")
+    ask = engine(made, words_only=True)
+    for question, path in (
+        ("What did she buy?", "/a"),
+        ("buying", "/a"),
+        ("Where does every child go?", "/b"),
+        ("who takes it", "/c"),
+    ):
+        assert found(ask.search(ALICE, question)) == [path], question
+    assert set(forms.of("go")) == set(forms.of("went")) == {"go", "went", "gone"}
+    assert forms.of("kiln") == ("kiln",)
+
+
+def test_every_family_of_forms_is_apart_from_the_others() -> None:
+    families = {frozenset(forms.of(term)) for term in segment.terms(forms._GROUPS)}
+    assert sum(map(len, families)) == len(set().union(*families))
+    assert all(len(family) > 1 for family in families)
+
+
+def test_of_remarks_about_as_near_the_one_that_tells_of_an_event_comes_first() -> None:
+    made = MemoryCorpus()
+    made.add("/a/1", "The kiln is lovely", updated=0)
+    made.add("/b/1", "The kiln arrived yesterday", updated=0)
+    made.add("/c/1", "Nothing of note today", updated=0)
+    made.add("/d/1", "The kiln came yesterday " + "and so on and so forth " * 60, updated=0)
+    table = made.index(ALICE).table()
+    cosines = np.array([0.5, 0.5, -0.1, 0.5])
+    events = signals.event(table, np.arange(4), cosines)
+    assert events[:3].tolist() == pytest.approx([0, 0.5, 0], abs=0.001), "only where it is near"
+    assert events[3] < 0.01, "a page names a time by the way"
+    assert signals.event(table, np.arange(4), np.full(4, math.nan)).tolist() == [0, 0, 0, 0]
+    answer = engine(made).search(ALICE, "kiln")
+    assert {hit.hit.path: hit.parts.get("event", 0) > 0 for hit in answer.hits}[b"/b/1"]
+
+
+def test_a_remark_of_a_word_or_two_is_not_relevant_for_what_it_stands_beside() -> None:
+    cosine, coverage = [0.7, 0.1, 0.1, *[0.05] * 500], [0.8] + [0.0] * 502
+    given = (np.array([2.0, 1.9, 1.8, *[0.3] * 500]), np.array(cosine), np.array(coverage), np.ones(503))
+    terms = np.array([12.0, 1.0, 9.0] + [8.0] * 500)
+    free, held = relevance(*given), relevance(*given, terms)
+    assert free[1] > 0.8
+    assert held[1] < 0.1
+    assert held[[0, 2]].tolist() == free[[0, 2]].tolist()
+    alone = relevance(
+        np.array([1.0, 0.1]), np.array([0.8, 0.0]), np.array([1.0, 0.0]), np.ones(2), np.array([1.0, 9.0])
+    )
+    assert alone[0] > 0.9, "it is what was asked for"
