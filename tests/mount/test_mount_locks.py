@@ -187,7 +187,7 @@ def test_locks_of_an_open_file_description_end_with_it(place: Place) -> None:
     """Also those that were only asked about, and not before the last descriptor is closed, in whichever process."""
     (place.alice / "f").write_text("x")
     code = """
-import fcntl, os, struct, sys
+import fcntl, os, struct, sys, time
 path = sys.argv[1]
 lock = lambda kind: struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
 first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
@@ -199,7 +199,8 @@ if os.fork() == 0:
     os._exit(0)
 os.close(first)
 print("closed")
-sys.stdin.read()
+os.wait()
+time.sleep(60)
 """
     with running(code, place.alice / "f") as holder:
         assert [line_from(holder), line_from(holder)] == ["True", "closed"]
