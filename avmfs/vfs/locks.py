@@ -100,20 +100,20 @@ class LockTable:
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
         key = (what, node, owner)
-        with self._mutex:
+        with self._mutex:  # to the end: the next one of this owner has the same name at the holder
             owned = self._owned.pop(key, None)
-            if owned is not None and owned.through:
-                self._through.get(owned.through, set()).discard(key)
-        if owned is not None:
-            descriptor = owned.descriptor
+            if owned is None:
+                return
+            self._through.get(owned.through, set()).discard(key)
             if self._holder is not None:
                 # Its copy lives for a moment longer, and with it what is locked.
                 if what == "range":
-                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+                    request = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+                    fcntl.fcntl(owned.descriptor, fcntl.F_OFD_SETLK, request)
                 else:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    fcntl.flock(owned.descriptor, fcntl.LOCK_UN)
                 self._holder.drop(owned.name)
-            os.close(descriptor)
+            os.close(owned.descriptor)
 
     def closed(self, handle: int) -> None:
         """The last descriptor of a handle is closed, and the locks of its open file description (F_OFD_SETLK) end.

@@ -227,16 +227,15 @@ thread.join()
 print("held", flush=True)
 sys.stdin.readline()
 """
-    with (
-        running(HOLDER, place.bob / "f", "fcntl", "ex", "unlock") as holder,
-        running(code, place.alice / "f") as waiter,
-    ):
-        assert [line_from(holder), line_from(holder), line_from(waiter)] == ["asks", "held", "closed"]
-        assert holder.stdin is not None
-        holder.stdin.write("go\n")
-        holder.stdin.flush()
-        assert [line_from(waiter), line_from(holder)] == ["held", "free"]
-        assert _try(place.bob / "f", "fcntl") == _try(place.alice / "f", "fcntl") == "no"
+    with running(HOLDER, place.bob / "f", "fcntl", "ex", "unlock") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        with running(code, place.alice / "f") as waiter:
+            assert line_from(waiter) == "closed"
+            assert holder.stdin is not None
+            holder.stdin.write("go\n")
+            holder.stdin.flush()
+            assert [line_from(waiter), line_from(holder)] == ["held", "free"]
+            assert _try(place.bob / "f", "fcntl") == _try(place.alice / "f", "fcntl") == "no"
 
 
 def test_counters_under_a_lock_lose_nothing(place: Place) -> None:
