@@ -27,7 +27,7 @@ class Locking:
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)
         handle = self._handles.file(fh)
-        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
+        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end), through=fh)
         if found is None:
             return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
         kind, at, length = found
@@ -40,7 +40,7 @@ class Locking:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
         else:
-            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait)
+            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait, through=fh)
         return b""
 
 

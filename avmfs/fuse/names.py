@@ -58,7 +58,7 @@ class Names:
                 handle.truncate(size)
             else:
                 self._tree.truncate(found, size)
-        if valid & p.SetAttr.KILL_SUIDGID:
+        if valid & p.SetAttr.KILL_SUIDGID and isinstance(found, Real):
             self._tree.drop_set_ids(request.node, request.caller)
         now = self._tree.memory.now()
         changes = {

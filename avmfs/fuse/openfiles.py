@@ -133,6 +133,7 @@ class OpenFiles:
             return None
         self._pages.heard(node, fh)
         handle.release()
+        self._locks.closed(fh)
         self._handles.drop(fh)
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
@@ -248,6 +249,7 @@ class OpenFiles:
         if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
             self._locks.forget(handle.file.node, owner, "whole")
         handle.release()
+        self._locks.closed(fh)
         self._handles.drop(fh)
         return b""
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from avmfs.errors import Busy, Interrupted, Invalid
 
@@ -34,6 +34,17 @@ class Holder(Protocol):
     def drop(self, name: str) -> None: ...
 
 
+_Key = tuple[str, int, int]  # kind, node, owner
+
+
+class _Owned(NamedTuple):
+    """What an owner's locks of a node are held by. ``through``: the handle that the first of them was asked for by."""
+
+    descriptor: int
+    name: str  # at the holder
+    through: int
+
+
 class LockTable:
     """The locks of one mount. Thread-safe. ``interrupted`` tells whether the waiting client gave up; ``held`` are the
     descriptors that a process before gave to ``holder``, by name."""
@@ -46,63 +57,92 @@ class LockTable:
         self._folder = folder
         self._interrupted = interrupted
         self._holder = holder
-        self._owned: dict[tuple[str, int, int], int] = {}
+        self._owned: dict[_Key, _Owned] = {}
+        self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
         self._mutex = threading.Lock()
         for name, descriptor in (held or {}).items():
-            _, what, node, owner = name.split(" ")
-            self._owned[what, int(node, 16), int(owner, 16)] = descriptor
+            _, what, node, owner, *through = name.split(" ")
+            self._own((what, int(node, 16), int(owner, 16)), _Owned(descriptor, name, int("".join(through) or "0", 16)))
 
-    def set_range(self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool) -> None:
-        """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file.
-        Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up."""
-        descriptor = self._descriptor("range", node, owner, make=kind != fcntl.F_UNLCK)
-        if descriptor is None:
-            return
+    def set_range(
+        self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool, through: int = 0
+    ) -> None:
+        """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
+        ``through`` is the number of the handle. Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up.
+        """
         request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
-        self._until_granted(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), wait)
+        self._until_granted(
+            ("range", node, owner), lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), wait,
+            through, make=kind != fcntl.F_UNLCK,
+        )  # fmt: skip
 
-    def conflict(self, node: int, owner: int, kind: int, start: int, length: int) -> tuple[int, int, int] | None:
+    def conflict(
+        self, node: int, owner: int, kind: int, start: int, length: int, *, through: int = 0
+    ) -> tuple[int, int, int] | None:
         """F_GETLK: (kind, start, length) of a lock in the way, or None."""
-        descriptor = self._descriptor("range", node, owner, make=True)
-        if descriptor is None:
-            raise Invalid("no lock file")
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
+        request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+        with self._mutex:
+            descriptor = self._descriptor(("range", node, owner), through, make=True)
+            if descriptor is None:
+                raise Invalid("no lock file")
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
         found, _, at, size, _ = _FLOCK.unpack(answer)
         return None if found == fcntl.F_UNLCK else (found, at, size)
 
     def set_whole(self, node: int, owner: int, operation: int) -> None:
         """flock(2). Raises Busy for LOCK_NB on a conflict, Interrupted when a waiter gave up."""
         wanted = operation & (fcntl.LOCK_SH | fcntl.LOCK_EX | fcntl.LOCK_UN)
-        descriptor = self._descriptor("whole", node, owner, make=wanted != fcntl.LOCK_UN)
-        if descriptor is None:
-            return
-        self._until_granted(lambda: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB), wait=not operation & fcntl.LOCK_NB)
+        self._until_granted(
+            ("whole", node, owner), lambda descriptor: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB),
+            not operation & fcntl.LOCK_NB, make=wanted != fcntl.LOCK_UN,
+        )  # fmt: skip
 
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
-        with self._mutex:
-            descriptor = self._owned.pop((what, node, owner), None)
-        if descriptor is not None:
+        key = (what, node, owner)
+        with self._mutex:  # to the end: the next one of this owner has the same name at the holder
+            owned = self._owned.pop(key, None)
+            if owned is None:
+                return
+            self._through.get(owned.through, set()).discard(key)
             if self._holder is not None:
                 # Its copy lives for a moment longer, and with it what is locked.
                 if what == "range":
-                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+                    request = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+                    fcntl.fcntl(owned.descriptor, fcntl.F_OFD_SETLK, request)
                 else:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-                self._holder.drop(_name(what, node, owner))
-            os.close(descriptor)
+                    fcntl.flock(owned.descriptor, fcntl.LOCK_UN)
+                self._holder.drop(owned.name)
+            os.close(owned.descriptor)
+
+    def closed(self, handle: int) -> None:
+        """The last descriptor of a handle is closed, and the locks of its open file description (F_OFD_SETLK) end.
+
+        The kernel says so of no range: it takes FLUSH to end them, which tells of a process. But of a process that
+        took one through this handle FLUSH has come by now, so what began through it and is left is no process'."""
+        if handle in self._through:
+            with self._mutex:
+                left = self._through.pop(handle)
+            for what, node, owner in left:
+                self.forget(node, owner, what)
 
     def close(self) -> None:
         with self._mutex:
-            descriptors, self._owned = list(self._owned.values()), {}
-        for descriptor in descriptors:
-            os.close(descriptor)
+            all_owned, self._owned, self._through = list(self._owned.values()), {}, {}
+        for owned in all_owned:
+            os.close(owned.descriptor)
 
-    def _until_granted(self, attempt: Callable[[], object], wait: bool) -> None:
+    def _until_granted(
+        self, key: _Key, attempt: Callable[[int], object], wait: bool, through: int = 0, *, make: bool
+    ) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                attempt()
+                # Another thread of a waiting process may close the file, and with it the descriptor (`forget`).
+                with self._mutex:
+                    descriptor = self._descriptor(key, through, make=make)
+                    if descriptor is not None:
+                        attempt(descriptor)
                 return
             except OSError as e:
                 if e.errno not in (errno.EAGAIN, errno.EACCES):
@@ -115,22 +155,26 @@ class LockTable:
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    def _descriptor(self, what: str, node: int, owner: int, *, make: bool) -> int | None:
-        key = (what, node, owner)
-        with self._mutex:
-            if key not in self._owned and make:
-                path = self._folder / f"{node:016x}.{what}"
-                self._owned[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                if self._holder is not None:
-                    self._holder.put(_name(what, node, owner), self._owned[key])
-            return self._owned.get(key)
+    def _descriptor(self, key: _Key, through: int, *, make: bool) -> int | None:
+        """Whoever calls holds the mutex for as long as it uses what it gets."""
+        owned = self._owned.get(key)
+        if owned is None and make:
+            what, node, owner = key
+            descriptor = os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            name = f"{NAME}{what} {node:x} {owner:x}" + (f" {through:x}" if through else "")
+            owned = _Owned(descriptor, name, through)
+            self._own(key, owned)
+            if self._holder is not None:
+                self._holder.put(name, descriptor)
+        return None if owned is None else owned.descriptor
+
+    def _own(self, key: _Key, owned: _Owned) -> None:
+        self._owned[key] = owned
+        if owned.through:
+            self._through.setdefault(owned.through, set()).add(key)
 
 
 NAME = "lock "
-
-
-def _name(what: str, node: int, owner: int) -> str:
-    return f"{NAME}{what} {node:x} {owner:x}"
 
 
 def clear(folder: Path) -> None:

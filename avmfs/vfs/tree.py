@@ -201,7 +201,7 @@ class Tree:
         after a write stays. A touch of a view is a write of nothing."""
         with self._errors:
             if isinstance(found, ViewOf):
-                if found.view.empty_write:
+                if found.view.empty_write and mtime is not None:
                     (handle if isinstance(handle, nodes.ViewHandle) else self._open_view(found, False, True)).touch()
                 return
             if not isinstance(found, Real):

@@ -3,8 +3,9 @@
 Called by the supervisor (which owns a Mountpoint per mount) and by a mount child right before it mounts. Never
 asks a path that may be a dead or hanging mount: what is mounted is read from the kernel's table.
 
-What a program writes into the directory below a mount disappears once the mount is back, so between a mount's
-end and its successor the directory refuses writes: the immutable flag where root may set it, else mode 0.
+What a program writes into the directory below a mount disappears once the mount is back, and what it looks for there is
+not: so between a mount's end and its successor the directory refuses writes (the immutable flag where root may set it,
+else mode 0), and a dead mount covers it for as long as possible.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ COMMAND_TIMEOUT_S = 5
 STAT_TIMEOUT_S = 2
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL = 0x80086601, 0x40086602, 0x10  # linux/fs.h, 64-bit
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_SYS_OPEN_TREE, _AT_FDCWD, _OPEN_TREE_CLONE = 428, -100, 1  # linux/mount.h; the number is that of every architecture
 _FLAGS = struct.Struct("Q")
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -85,8 +87,9 @@ def unmount(path: Path, device: str | None = None) -> None:
         detach(path)
 
 
-def detach_stale(path: Path, patience_s: float = 2.0) -> int:
-    """Detach what a killed daemon left at `path`: FUSE mounts that do not answer. How many they were.
+def detach_stale(path: Path, patience_s: float = 2.0, *, leave_one: bool = False) -> int:
+    """Detach what a killed daemon left at `path`: FUSE mounts that do not answer; with `leave_one` the lowest stays.
+    How many went.
 
     Raises MountpointError when something that answers is mounted there for longer than `patience_s` (the
     children of a daemon that was killed a moment ago are still about to go).
@@ -101,6 +104,8 @@ def detach_stale(path: Path, patience_s: float = 2.0) -> int:
                 raise MountpointError(f"{path}: another avm-daemon has its mount there")
             time.sleep(0.05)
             continue
+        if leave_one and len(there) == 1:
+            break
         if not detach(path):
             raise MountpointError(f"{path}: cannot detach the mount of an earlier run")
         count += 1
@@ -139,12 +144,18 @@ class Mountpoint:
     ) -> Mountpoint:
         """Open the directory, made if missing; a protection that a killed daemon left is taken off.
 
-        `mode` is what the directory had before such a protection; `for_others`: another user has to get through the
-        directories above it that are made. Raises MountpointError.
+        A dead mount goes on covering it where that can be, until `detach_predecessor`. `mode` is what the directory had
+        before a protection; `for_others`: another user has to get through the directories above it that are made.
+        Raises MountpointError.
         """
+        detach_stale(path, leave_one=True)
+        covered = _open_below(path) if mounts_at(path) else None
+        if covered is None:
+            detach_stale(path)
         try:
-            _make(path, for_others)
-            descriptor = os.open(path, _OPEN)
+            if covered is None:
+                _make(path, for_others)
+            descriptor = os.open(path, _OPEN) if covered is None else covered
         except PermissionError as e:
             descriptor = _opened_despite_mode_0(path, mode, e)
         except NotADirectoryError:
@@ -156,6 +167,7 @@ class Mountpoint:
         mountpoint.release()
         if must_be_empty and os.listdir(descriptor):
             os.close(descriptor)
+            detach_stale(path)  # for people to see what it is
             raise MountpointError(f"{path}: the directory is not empty; what is in it would be hidden")
         return mountpoint
 
@@ -220,6 +232,23 @@ def _make(path: Path, for_others: bool) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
         if for_others and directory != path:
             directory.chmod(0o711)
+
+
+def _open_below(path: Path) -> int | None:
+    """The directory that a mount covers, reached through a copy of the mount above it, on which nothing is mounted.
+    None where the kernel makes none (before 5.2) or we may not (only root may)."""
+    if sys.platform != "linux":
+        return None
+    parent = os.fsencode(os.path.realpath(path.parent))
+    copy = ctypes.CDLL(None).syscall(_SYS_OPEN_TREE, _AT_FDCWD, parent, _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    if copy < 0:
+        return None
+    try:
+        return os.open(path.name, _OPEN, dir_fd=copy)
+    except OSError:
+        return None
+    finally:
+        os.close(copy)
 
 
 def _opened_despite_mode_0(path: Path, mode: int | None, refusal: PermissionError) -> int:

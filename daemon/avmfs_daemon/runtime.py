@@ -21,7 +21,7 @@ from avmfs_config import Settings
 
 from avmfs.errors import Busy
 from avmfs.store.lock import StoreLock
-from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
+from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale, mounts_at
 
 log = logging.getLogger(__name__)
 
@@ -108,12 +108,13 @@ def remembered(directory: Path) -> dict[Path, int]:
         return {}
 
 
-def clean_up(directory: Path, keep: Collection[Path] = ()) -> int:
+def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[Path] = ()) -> int:
     """Take away what a killed daemon left: dead mounts, protections, sockets, temporary files. Mounts removed.
-    ``keep``: mountpoints whose mounts are gone on with."""
+    ``keep``: mountpoints whose mounts are gone on with. ``awaited``: those that get another mount soon, which a dead
+    one is to cover until then."""
     count = 0
     for path, mode in remembered(directory).items():
-        if path in keep:
+        if path in keep or (path in awaited and mounts_at(path)):
             continue
         try:
             count += detach_stale(path)

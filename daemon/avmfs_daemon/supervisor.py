@@ -36,7 +36,7 @@ from avmfs_daemon.children import Entries
 from avmfs_daemon.crew import Crew
 from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.legacy import Legacy
-from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale
+from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 from avmfs_daemon.notify import from_environment
 from avmfs_daemon.runtime import RuntimeProblem
 from avmfs_daemon.slot import ABOUT, STOP_S, Child, Slot
@@ -102,7 +102,7 @@ class Supervisor:
         database.prepare(path)
         self._legacy = Legacy(directory, self._mounts, path, self._environ)
         stack.callback(self._legacy.end)
-        runtime.clean_up(directory, self._legacy.mountpoints)
+        runtime.clean_up(directory, self._legacy.mountpoints, [mount.mountpoint for mount in self._mounts])
         modes = {
             runtime.WRITER: 0o600,
             runtime.INDEX: 0o600,
@@ -256,7 +256,6 @@ class Supervisor:
         slot = Slot(f"mount {mount.agent_id}", "mount", mount)
         if not self._legacy.bequeath(slot):
             try:
-                detach_stale(mount.mountpoint)
                 slot.mountpoint = Mountpoint.prepare(mount.mountpoint, for_others=mount.uid not in (None, os.geteuid()))
             except MountpointError as problem:
                 slot.change("failed", str(problem))

@@ -423,6 +423,41 @@ def test_the_bare_directory_refuses_writes_while_nothing_covers_it(daemon: Daemo
     assert hidden == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reaches a directory below a dead mount")
+def test_a_dead_mount_covers_its_directory_until_there_is_another(daemon: Daemon) -> None:
+    """After everything was killed a program that makes the directories it needs would otherwise make them below."""
+    daemon.mounts("alice")
+    daemon.start()
+    at = daemon.at("alice")
+    stop, kept = threading.Event(), []
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            with contextlib.suppress(OSError):
+                (at / "memory/shared/a").mkdir(parents=True, exist_ok=True)
+                (at / f"memory/shared/a/{number}").write_text("x")
+                kept.append(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        before = daemon.family()
+        for name in ("supervisor", "holder"):  # the others end with it
+            os.kill(before[name], signal.SIGKILL)
+        wait(lambda: not any(alive(pid) for pid in before.values()), 5)
+        daemon.start()
+        count = len(kept)
+        wait(lambda: len(kept) > count + 3)
+    finally:
+        stop.set()
+        thread.join(10)
+    assert [number for number in kept if not (at / f"memory/shared/a/{number}").exists()] == []
+    daemon.command("stop")
+    assert os.listdir(at) == []
+
+
 def test_a_terminated_mount_child_leaves_no_bare_directory(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -198,6 +199,26 @@ def test_locks_are_kept_and_waited_for(mounted: Mounted) -> None:
         fcntl.lockf(ranged, fcntl.LOCK_UN, 10, 0)
         fcntl.flock(whole, fcntl.LOCK_UN)
         assert [process.wait(20) for process in waiting] == [0] * 3
+
+
+def test_a_lock_of_an_open_file_description_ends_with_it_also_at_a_successor(mounted: Mounted) -> None:
+    path = mounted.memory / "locked"
+    path.write_text("x")
+    request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with opened(mounted.daemon.at("bob") / "memory/locked", os.O_RDWR) as other:
+        with opened(path, os.O_RDWR) as one:
+            fcntl.fcntl(one, fcntl.F_OFD_SETLK, request)
+            mounted.kill()
+            with pytest.raises(BlockingIOError):
+                fcntl.fcntl(other, fcntl.F_OFD_SETLK, request)
+
+        def is_free() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.fcntl(other, fcntl.F_OFD_SETLK, request)
+                return True
+            return False
+
+        wait(is_free)
 
 
 def test_a_lock_ends_with_its_file_and_not_a_moment_later(mounted: Mounted) -> None:

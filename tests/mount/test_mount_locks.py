@@ -183,6 +183,61 @@ sys.stdin.readline()
             assert _try(place.bob / "f", kind) == free
 
 
+def test_locks_of_an_open_file_description_end_with_it(place: Place) -> None:
+    """Also those that were only asked about, and not before the last descriptor is closed, in whichever process."""
+    (place.alice / "f").write_text("x")
+    code = """
+import fcntl, os, struct, sys, time
+path = sys.argv[1]
+lock = lambda kind: struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+fcntl.fcntl(first, fcntl.F_OFD_SETLK, lock(fcntl.F_WRLCK))
+print(struct.unpack("hhqqi4x", fcntl.fcntl(second, fcntl.F_OFD_GETLK, lock(fcntl.F_WRLCK)))[0] == fcntl.F_WRLCK)
+os.close(second)
+if os.fork() == 0:
+    sys.stdin.readline()
+    os._exit(0)
+os.close(first)
+print("closed")
+os.wait()
+time.sleep(60)
+"""
+    with running(code, place.alice / "f") as holder:
+        assert [line_from(holder), line_from(holder)] == ["True", "closed"]
+        assert _try(place.alice / "f", "fcntl") == _try(place.bob / "f", "fcntl") == "no"
+        assert holder.stdin is not None
+        holder.stdin.write("go\n")
+        holder.stdin.flush()
+        until(lambda: _try(place.alice / "f", "fcntl") == _try(place.bob / "f", "fcntl") == "yes")
+
+
+def test_a_waiter_gets_its_lock_though_its_process_closes_the_file_elsewhere(place: Place) -> None:
+    (place.alice / "f").write_text("x")
+    code = """
+import fcntl, os, sys, threading, time
+path = sys.argv[1]
+file = open(path, "r+b")
+thread = threading.Thread(target=fcntl.lockf, args=(file, fcntl.LOCK_EX))
+thread.start()
+time.sleep(0.2)
+open(path).close()
+others = [open(path + str(number), "w") for number in range(50)]
+print("closed", flush=True)
+thread.join()
+print("held", flush=True)
+sys.stdin.readline()
+"""
+    with running(HOLDER, place.bob / "f", "fcntl", "ex", "unlock") as holder:
+        assert [line_from(holder), line_from(holder)] == ["asks", "held"]
+        with running(code, place.alice / "f") as waiter:
+            assert line_from(waiter) == "closed"
+            assert holder.stdin is not None
+            holder.stdin.write("go\n")
+            holder.stdin.flush()
+            assert [line_from(waiter), line_from(holder)] == ["held", "free"]
+            assert _try(place.bob / "f", "fcntl") == _try(place.alice / "f", "fcntl") == "no"
+
+
 def test_counters_under_a_lock_lose_nothing(place: Place) -> None:
     (place.alice / "n").write_text("0")
     code = """

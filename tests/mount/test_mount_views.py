@@ -170,6 +170,24 @@ def test_mode_bits_of_views_say_what_can_be_done(place: Place, bob: Path) -> Non
         assert _errno(echo, "x", place.bob / f"f:{name}") == errno.EACCES
 
 
+def test_an_owner_and_a_mode_change_nothing_of_a_view(place: Place, alice: Path, bob: Path) -> None:
+    """They are no touch either, which would be a write of nothing: it marks mail as read."""
+    note = place.alice / "note.md"
+    note.write_text("alpha\n")
+    sh(f"touch {quoted(alice / ':inbox')}")
+    echo("text", bob / "tell/alice")
+    every = [view(note, f":{name}") for name in ON_FILES]
+    every += [place.alice / f":{name}" for name in ON_DIRECTORIES] + [alice / f":{name}" for name in ON_ROOT]
+    for path in (*every, alice / "tell/bob"):
+        before = path.stat().st_mode
+        os.chown(path, os.geteuid(), os.getegid())
+        os.chmod(path, 0o600)
+        assert path.stat().st_mode == before, path
+    assert " 1 unread)" in cat(alice / ":inbox")
+    sh(f"touch {quoted(alice / ':inbox')}")
+    assert " 0 unread)" in cat(alice / ":inbox")
+
+
 def test_reading_a_view_works_with_every_way_of_reading(place: Place) -> None:
     (place.alice / "f").write_text("".join(f"line {number}\n" for number in range(20_000)))
     whole = (place.alice / "f").read_bytes()
