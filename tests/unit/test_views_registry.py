@@ -48,6 +48,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         alice.memory.tell("eve", "quagga", priority="urgent")
         bob.memory.tell("bob", "to myself", priority="urgent")
         alice.memory.rename(b"/shared/quagga-limited.md", b"/private/was-limited.md")
+        alice.peek_bytes("/:search?q=RSI")  # whoever asks first has words made: `document.due` says so
         yield made
 
 
