@@ -102,6 +102,28 @@ class NoLog:
         pass
 
 
+class NoNews:
+    """In the place of News where there is no log whose index has a header to tell of: mounts ask the database."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def nothing(self) -> None:
+        pass
+
+    gather = tell = lost = close = nothing
+
+
+class NoHeader:
+    """In the place of CommitHeader, for NoNews."""
+
+    def __init__(self, database: Path) -> None:
+        pass
+
+    def read(self) -> bytes:
+        raise BenchmarkError("a store without a log has no header of its index")
+
+
 def take_out(parts: Sequence[str]) -> None:
     """From the modules of this process, before anything of theirs is opened."""
     from avmfs.store import writer
@@ -114,6 +136,9 @@ def take_out(parts: Sequence[str]) -> None:
         replace(writer, "LogSync", NoLog)
         replace(writer, "_promises", lambda item: False)
         replace(writer, "SYNC_AT_LEAST_S", math.inf)
+    if "journal" in parts:
+        replace(writer, "News", NoNews)
+        replace(writer, "CommitHeader", NoHeader)
     if "single" in parts:
         replace(writer, "BATCH", 1)
 

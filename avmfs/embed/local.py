@@ -148,7 +148,10 @@ class LocalEmbedding:
             # Another kind of model, or another version of the libraries, whose parts have other names.
             log.info("%s is computed by its own code: %s", self.model, error)
             return None
-        return encoder if off <= _ALIKE else None
+        if off > _ALIKE:
+            log.info("%s is computed by its own code: plain vectors are off by %.1e", self.model, off)
+            return None
+        return encoder
 
 
 def _encoded(transformer: SentenceTransformer, texts: list[str], running: threading.Lock) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 BOTH: Final = (-15.4, 19.9, 17.2)
 """Bias, and weights of the cosine and of the coverage."""
-MEANING: Final = (-8.5, 20.0)
+MEANING: Final = (-7.6, 20.0)
 WORDS: Final = (-9.9, 14.0)
 BLIND: Final = (-4.8, 16.0)
 """Words where there is no vector: nobody else can tell."""

@@ -1,6 +1,8 @@
 """The header of SQLite's WAL index: 48 bytes that differ after every commit of any process (wal.c, WalIndexHdr).
 
-Every connection has them mapped. What they are good for is told in ``peek``."""
+What they are good for is told in ``peek``. The file they are mapped from is never closed: closing any descriptor of
+it would drop the POSIX locks that SQLite holds on it for this process.
+"""
 
 from __future__ import annotations
 

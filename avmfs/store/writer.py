@@ -75,8 +75,7 @@ class Writer:
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
-        header = CommitHeader(applier.path)
-        self._news = News(applier.db, applier.path, Path(listener.getsockname()), header.read)
+        self._news = News(applier.db, applier.path, Path(listener.getsockname()), CommitHeader(applier.path).read)
         self._headroom = Headroom(applier.path, applier.db)
         self._checkpointer = Checkpointer(applier.path, self._headroom)
 

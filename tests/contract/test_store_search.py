@@ -258,6 +258,7 @@ def test_what_was_nearest_is_remembered_until_a_vector_changes(world: World, mon
     settled(world)
     assert len(ids(BOB)) == 21 and len(scans) == 4
     world.unlink(ALICE, "/memory/3")
+    settled(world)  # its vectors go with the next step of making words
     assert len(ids(BOB)) == len(ids(BOB)) == 20 and len(scans) == 5
     monkeypatch.setattr(scanning, "ANSWERED", 1)
     assert ids(BOB, "one") == ids(BOB, "two") and len(scans) == 7
