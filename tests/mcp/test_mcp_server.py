@@ -366,6 +366,7 @@ def test_http_offers_the_same_in_both_protocols(world: World, portal: BlockingPo
 
 def test_two_agents_speak_over_http_and_stdio(portal: BlockingPortal, url: str, bob: Peer) -> None:
     with http(portal, url) as alice:
+        alice.call("avm_remember", content="here I am")  # else nobody is called so yet
         bob.call("avm_tell", recipient="alice", body="over the wire", priority="urgent")
         assert "over the wire" in alice.call("avm_stats").content[1].text
         alice.call("avm_inbox", mark_read=True)
