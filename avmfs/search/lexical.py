@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.bounded import Bounded
 from avmfs.store.postings import Postings
 from avmfs.store.table import NONE, Table
 
@@ -93,33 +94,24 @@ class Term:
 
 
 class _Known:
-    """Terms of all tables of this process, the one asked for last at the end; with every change to what an asker sees
-    there is another table. Thread-safe."""
+    """Terms of all tables of this process; with every change to what an asker sees there is another table.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._terms: dict[tuple[int, str], Term] = {}
-        self._size = 0
+        self._terms: Bounded[tuple[int, str], Term] = Bounded(KEPT, lambda term: term.size)
 
     def of(self, table: Table, terms: Sequence[str]) -> dict[str, Term]:
         found = {}
         with self._lock:
             for term in terms:
-                if (one := self._terms.pop((table.number, term), None)) is not None:
-                    found[term] = self._terms[table.number, term] = one
+                if (one := self._terms.get((table.number, term))) is not None:
+                    found[term] = one
         return found
 
     def add(self, table: Table, term: str, found: Term) -> None:
         with self._lock:
-            self._forget((table.number, term))
-            self._terms[table.number, term] = found
-            self._size += found.size
-            while self._size > KEPT:
-                self._forget(next(iter(self._terms)))
-
-    def _forget(self, key: tuple[int, str]) -> None:
-        gone = self._terms.pop(key, None)
-        self._size -= 0 if gone is None else gone.size
+            self._terms.put((table.number, term), found)
 
 
 _known: Final = _Known()

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
+from avmfs.bounded import Bounded
 from avmfs.node import Hit
 from avmfs.store import content
 from avmfs.store.reader import SqliteReader
@@ -63,7 +64,7 @@ class KnownHits:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._read = (-1, -1)  # newest of passage_log, newest of log
-        self._hits: dict[int, _Kept] = {}  # by passage, the one asked for last at the end
+        self._hits: Bounded[int, _Kept] = Bounded(KEPT, gone=self._gone)  # by passage
         self._of: dict[int, set[int]] = {}  # passages of a document, and of a node: both ids are random
         self._places: dict[int, bytes] = {}  # paths of directories, without a slash at the end
 
@@ -81,7 +82,6 @@ class KnownHits:
                     and (kept.expires is None or kept.expires > reader.now)
                 ):  # fmt: skip
                     found[passage] = kept.hit
-                    self._hits[passage] = self._hits.pop(passage)
             missing = [passage for passage in passages if passage not in found]
             places = dict(self._places) if current and missing else {}
         if missing:
@@ -94,11 +94,9 @@ class KnownHits:
 
     def _keep(self, fresh: dict[int, _Kept], places: dict[int, bytes]) -> None:
         for passage, kept in fresh.items():
-            self._hits[passage] = kept
+            self._hits.put(passage, kept)
             for number in (kept.hit.document, kept.hit.node):
                 self._of.setdefault(number, set()).add(passage)
-        while len(self._hits) > KEPT:
-            self._drop(next(iter(self._hits)))
         self._places = places if len(places) <= _PLACES else {}
 
     def _catch_up(self, db: apsw.Connection, newest: tuple[int, int]) -> bool:
@@ -127,18 +125,18 @@ class KnownHits:
                 return
             gone |= self._of.get(document, _NO_PASSAGES) | self._of.get(node, _NO_PASSAGES)
         for passage in gone:
-            self._drop(passage)
+            self._hits.drop(passage)
 
-    def _drop(self, passage: int) -> None:
-        hit = self._hits.pop(passage).hit
-        for number in (hit.document, hit.node):
+    def _gone(self, kept: _Kept) -> None:
+        for number in (kept.hit.document, kept.hit.node):
             there = self._of[number]
-            there.discard(passage)
+            there.discard(kept.hit.passage)
             if not there:
                 del self._of[number]
 
     def _clear(self) -> None:
-        self._hits, self._of, self._places = {}, {}, {}
+        self._hits.clear()
+        self._of, self._places = {}, {}
 
 
 def _fetched(
@@ -149,7 +147,7 @@ def _fetched(
     rows: list[Any] = db.execute(
         _HITS, ("[" + ",".join(map(str, passages)) + "]", reader.visible.json, reader.now)
     ).fetchall()
-    texts: dict[int, str | None] = {}
+    texts: Bounded[int, str] = Bounded(_TEXTS_KEPT)
     places[ROOT] = b""
     found = {}
     for row in rows:
@@ -157,13 +155,11 @@ def _fetched(
         handle, created, importance, head, author, route, body, tags, scope, expires = row[10:]
         if (place := _place(db, parent, places)) is None:
             continue
-        if node not in texts:
-            while len(texts) >= _TEXTS_KEPT:
-                del texts[next(iter(texts))]
+        if (text := texts.get(node)) is None:
             data = content.read(db, node, size, True, 0, size) if extents else bytes(body or b"").ljust(size, b"\0")
-            texts[node] = sniff.decode(data)
-        if (text := texts[node]) is None:
-            continue
+            if (text := sniff.decode(data)) is None:
+                continue
+            texts.put(node, text)
         hit = Hit(
             passage, document, node, place + b"/" + bytes(name), handle, author, mtime, created, importance,
             head, tuple(tags.split(",")) if tags else (), text[start:stop], start, stop,

@@ -17,6 +17,8 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.bounded import Bounded
+
 KEPT: Final = 400_000
 """Passages in all entries together, 6 bytes each."""
 SMALL: Final = 32
@@ -52,8 +54,7 @@ class KnownPostings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
-        self._size = 0
+        self._entries: Bounded[str, _Entry] = Bounded(KEPT, lambda entry: len(entry.passages))
 
     def of(self, db: apsw.Connection, terms: Sequence[str]) -> Postings:
         """All passages with any of ``terms`` (the same word in several scopes and forms), as ``db``'s transaction sees
@@ -81,18 +82,11 @@ class KnownPostings:
         else:
             return entry
         with self._lock:
-            self._forget(term)
-            if SMALL <= len(entry.passages) <= KEPT and newest < 2**32:
-                self._entries[term] = entry  # as the latest
-                self._size += len(entry.passages)
-                while self._size > KEPT:
-                    self._forget(next(iter(self._entries)))
+            if len(entry.passages) >= SMALL and newest < 2**32:
+                self._entries.put(term, entry)
+            else:
+                self._entries.drop(term)
         return entry
-
-    def _forget(self, term: str) -> None:
-        entry = self._entries.pop(term, None)
-        if entry is not None:
-            self._size -= len(entry.passages)
 
 
 def _occurrences(db: apsw.Connection, term: str) -> tuple[NDArray[Any], NDArray[Any]]:

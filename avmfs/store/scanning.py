@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
+from avmfs.bounded import Bounded
 from avmfs.store.known import Scopes
 from avmfs.store.vectors import Ids, Nearest, Toward, VectorTable
 
@@ -29,7 +30,7 @@ SLICE: Final = 4096
 """Rows read in one transaction: an open one keeps the WAL from being reset."""
 
 ANSWERED: Final = 300_000
-"""Rows of all answers that are remembered, 16 bytes each: some three hundred questions."""
+"""Rows of all answers that are remembered, 16 bytes each, and one for the question: some three hundred questions."""
 
 
 class Scanner(Protocol):
@@ -62,8 +63,7 @@ class FollowedTable:
         self.table = VectorTable(dimension)
         self.damaged: set[int] = set()
         self._seq = 0
-        self._answers: dict[bytes, Nearest] = {}  # by what was asked, the oldest first
-        self._rows = 0
+        self._answers: Bounded[bytes, Nearest] = Bounded(ANSWERED, lambda found: 1 + len(found.passages))
 
     def load(self, opener: Opener) -> None:
         """Read all vectors, slice by slice; afterwards ``catch_up`` finds what changed meanwhile."""
@@ -86,7 +86,7 @@ class FollowedTable:
         newest = _newest(db)
         if newest == self._seq:
             return False
-        self._changed()
+        self._answers.clear()
         if (db.execute("select min(seq) from vector_log").get or 0) > self._seq + 1:
             raise Behind
         while self._seq < newest:
@@ -120,20 +120,15 @@ class FollowedTable:
         digest = hashlib.blake2b(repr((sorted(visible), k, toward and toward.pull)).encode(), digest_size=16)
         for array in (vector, also, *(() if toward is None else (toward.passages,))):
             digest.update(len(array).to_bytes(8) + np.ascontiguousarray(array).tobytes())
-        found = self._answers.pop(digest.digest(), None)
+        asked = digest.digest()
+        found = self._answers.get(asked)
         if found is None:
             found = self.table.nearest(visible, vector, k, also, None, toward)
-            self._rows += len(found.passages)
-        self._answers[digest.digest()] = found
-        while self._rows > ANSWERED and len(self._answers) > 1:
-            self._rows -= len(self._answers.pop(next(iter(self._answers))).passages)
+            self._answers.put(asked, found)
         return found
 
-    def _changed(self) -> None:
-        self._answers, self._rows = {}, 0
-
     def _put(self, rows: list[Any]) -> None:
-        self._changed()
+        self._answers.clear()
         self.damaged.difference_update(row[0] for row in rows)
         self.damaged.update(self.table.put(rows))
 

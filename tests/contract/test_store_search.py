@@ -234,6 +234,7 @@ def nearest(
 
 
 def test_what_was_nearest_is_remembered_until_a_vector_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "ANSWERED", 3 * 21 + 1)
     for number in range(20):
         world.write(ALICE, f"/memory/{number}", b"coffee %d" % number)
     world.write(ALICE, "/memory/private/alice/own", b"coffee of my own")
@@ -260,10 +261,15 @@ def test_what_was_nearest_is_remembered_until_a_vector_changes(world: World, mon
     world.unlink(ALICE, "/memory/3")
     settled(world)  # its vectors go with the next step of making words
     assert len(ids(BOB)) == len(ids(BOB)) == 20 and len(scans) == 5
-    monkeypatch.setattr(scanning, "ANSWERED", 1)
     assert ids(BOB, "one") == ids(BOB, "two") and len(scans) == 7
+    ids(BOB)
+    assert len(scans) == 7, "three fit"
+    ids(BOB, "three")
+    assert len(scans) == 8
+    ids(BOB)
+    assert len(scans) == 8, "asked for since"
     ids(BOB, "one")
-    assert len(scans) == 8, "the memory is bounded"
+    assert len(scans) == 9, "the memory is bounded"
 
 
 def test_vectors_come_and_go_with_their_passages(world: World) -> None:

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.localtime",
         "avmfs.closed_streams",
         "avmfs.kept",
+        "avmfs.bounded",
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),

@@ -98,7 +98,7 @@ def test_what_a_term_adds_is_remembered_for_this_table_alone(monkeypatch: pytest
     monkeypatch.setattr(lexical, "KEPT", 40)
     monkeypatch.setattr(lexical, "_known", known := lexical._Known())
     assert [told(terms) for terms in questions] == first
-    assert known._size == sum(term.size for term in known._terms.values()) <= 40
+    assert 0 < known._terms.size <= 40
 
 
 def test_bm25_is_the_published_formula() -> None:
