@@ -201,11 +201,10 @@ class Remembered:
         touched: set[int] = set()  # directories
         unknown = False
         for number, row in now.items():
-            done, before, gone = ops.get(number, ()), self.nodes.get(number), len(row) == 1
-            if not gone and row[_SCOPE] > self._scope:
-                self._scope = row[_SCOPE]
-                return None  # who may see it is not known
+            done, gone = ops.get(number, ()), len(row) == 1
             directory = not gone and row[_KIND] == Kind.DIRECTORY
+            if not gone and self._is_for_others(row[_SCOPE]):
+                return None
             if done and (gone or directory):
                 if not MOVES.isdisjoint(done):
                     return None  # with all that is below it
@@ -213,28 +212,44 @@ class Remembered:
                     self.subdirectories.clear()
             if directory:
                 touched.add(number)
-            if before is None and number not in new:
+            if number not in self.nodes and number not in new:
+                bytes_alone = bool(done) and BYTES_ALONE.issuperset(done)
                 # It had a name that is not remembered, unless it was made meanwhile or only its bytes have changed.
-                unknown |= not (directory or (done and (done[0] in MAKES or BYTES_ALONE.issuperset(done))))
-                if gone or row[_PARENT] is None or (done and BYTES_ALONE.issuperset(done)):
+                unknown |= not (directory or bytes_alone or (done and done[0] in MAKES))
+                if gone or bytes_alone or row[_PARENT] is None:
                     continue
-                place = row[_PARENT], row[_NAME]
-                if (
-                    place not in self.children and place[0] not in new and place[0] not in self._whole
-                    and place[0] not in self._directories
-                ):  # fmt: skip
-                    names.add(place)  # of which nothing is known
+                if not self._is_looked_into(row[_PARENT], row[_NAME], new):
+                    names.add((row[_PARENT], row[_NAME]))
                     continue
             node = None if gone else node_of(tuple(row))
-            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
-                self._drop_body(number)
-                self.nodes[number] = node
-            else:
+            if not self._stays(number, node, done):
                 names |= self._taken_up(number, node, nodes)
         self._add_whole(ops)
         if unknown:
             names |= {(number, b"") for number in touched}
         return Changes(frozenset(nodes), frozenset(names))
+
+    def _is_for_others(self, scope: int) -> bool:
+        """Is it so new that ``visible`` does not know who may see what has it?"""
+        if scope <= self._scope:
+            return False
+        self._scope = scope
+        return True
+
+    def _is_looked_into(self, parent: int, name: bytes, new: set[int]) -> bool:
+        """Is anything known of this name, or of its directory? ``new`` ones are."""
+        return (
+            (parent, name) in self.children or parent in new or parent in self._whole or parent in self._directories
+        )  # fmt: skip
+
+    def _stays(self, number: int, node: Node | None, done: Sequence[str]) -> bool:
+        """Is it where it was, for whom it was? Then it is taken over."""
+        before = self.nodes.get(number)
+        if node is None or before is None or not NAMES.isdisjoint(done) or not same_place(node, before):
+            return False
+        self._drop_body(number)
+        self.nodes[number] = node
+        return True
 
     def _add_whole(self, ops: Mapping[int, Sequence[str]]) -> None:
         """All that has been put into a directory since it was made is remembered by now."""
@@ -253,27 +268,27 @@ class Remembered:
         passed: dict[int, set[bytes]] = {}  # the names that it came to and left
         for row in rows:
             number = row[3]
-            if row[1] != NOBODYS and row[2] in NAMES:
+            if row[1] == NOBODYS or number not in ops:
+                continue
+            if row[2] in NAMES:
                 passed.setdefault(number, set()).update(last_name(path) for path in row[4:6] if path)
-            if number in ops and number not in found and row[1] != NOBODYS:
-                node = found[number] = None if row[6] is None else node_of(row[6:])
-                if node is not None and node.scope > self._scope:
-                    self._scope = node.scope
-                    return None  # who may see it is not known
-                if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
-                    return None  # with all that is below it
+            if number in found:
+                continue
+            node = found[number] = None if row[6] is None else node_of(row[6:])
+            if node is not None and self._is_for_others(node.scope):
+                return None
+            if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
+                return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
         for number in passed:
             if self._is_unplaced(number, ops[number]):
                 names |= self._let_go(passed[number], nodes)
         for number, done in ops.items():
-            node, before = found[number], self.nodes.get(number)
-            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
-                self._drop_body(number)
-                self.nodes[number] = node
+            node = found[number]
+            if self._stays(number, node, done):
                 continue
-            if before is None and done[0] in _LEAVES:
+            if number not in self.nodes and done[0] in _LEAVES:
                 return None  # it is not known which directory it has left
             others |= self._touched(number, done, node)
             if not DIRECTORY_NAMES.isdisjoint(done):
