@@ -39,7 +39,7 @@ from benchmarks.figures import BenchmarkError, Round, percentile, summarize, tim
 from benchmarks.harness import filesystem_of
 from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import Outcome, take_turns
-from benchmarks.script import Findings, Run, options, positive, run_script
+from benchmarks.script import Findings, Run, add_models, options, positive, run_script
 from benchmarks.texts import notes
 from benchmarks.vector_store import named_errors
 
@@ -261,9 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=get_args(EngineName), default="torch", help="(%(default)s)")
     parser.add_argument("--notes", type=positive, metavar="N", help="a round: 200")
     parser.add_argument("--burst", type=positive, metavar="N", help="written at once: 1000")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
-    )
+    add_models(parser)
     return run_script("what embedding costs", parser, measure, arguments)
 
 

@@ -25,7 +25,7 @@ from benchmarks.clients import breaking_off
 from benchmarks.figures import BenchmarkError, Round, summarize, timed_loop
 from benchmarks.results import Table, Value
 from benchmarks.rounds import Outcome, take_turns
-from benchmarks.script import Findings, Run, names_among, options, positive, run_script
+from benchmarks.script import Findings, Run, add_models, names_among, options, positive, run_script
 from benchmarks.texts import Matrix, Questions, read_set, recall_of_ten, sentences
 
 BASELINE = "torch"
@@ -130,9 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines", type=names_among(ENGINES), metavar="A,B", help=",".join(ENGINES))
     parser.add_argument("--memories", type=positive, metavar="N", help="of a set: 240")
     parser.add_argument("--queries", type=positive, metavar="N", help="of a set: 100")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
-    )
+    add_models(parser)
     return run_script("embedding engines", parser, measure, arguments)
 
 

@@ -50,7 +50,7 @@ from benchmarks.daemons import Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, summarize, timed_loop
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Target, Value
-from benchmarks.script import Findings, Run, names_among, options, positive, positive_numbers, run_script
+from benchmarks.script import Findings, Run, add_models, names_among, options, positive, positive_numbers, run_script
 from benchmarks.texts import Matrix, sentences
 from benchmarks.vector_store import BENCH, named_errors
 
@@ -313,9 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines", type=names_among(ENGINES), metavar="A,B", help=",".join(BOUNDS_MS))
     parser.add_argument("--questions", type=positive, metavar="N", help="of each kind: 60")
     parser.add_argument("--programs", type=positive, metavar="N", help="`avm recall`s of each kind: 10")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
-    )
+    add_models(parser)
     return run_script("a recall, from the question to the answer", parser, measure, arguments)
 
 

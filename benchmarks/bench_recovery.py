@@ -1,4 +1,6 @@
-"""How long a client waits when a process of the daemon is killed: python -m benchmarks.bench_recovery
+"""How long a client waits when a process of the daemon is killed.
+
+    python -m benchmarks.bench_recovery [--victims child,writer,both] [--kills 100] [--quick]
 
 Kills a process again and again with SIGKILL under load and reports, per kill, the longest time that any system call of
 any client took from then on. Windows of the same length without a kill take turns with those and are the baseline. Any
@@ -7,7 +9,6 @@ error of a client ends the run: with an exit status of 1.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -22,8 +23,9 @@ from avmfs_daemon import control
 
 from benchmarks.daemons import Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, percentile
-from benchmarks.harness import start_child, stop_on_terminate
-from benchmarks.results import Report, Table, Value, machine, print_facts, print_findings, write_json
+from benchmarks.harness import start_child
+from benchmarks.results import Table, Value
+from benchmarks.script import Findings, Run, names_among, options, positive, run_script
 
 VICTIMS = ("child", "writer", "both")
 WINDOW_S = {"child": 0.3, "writer": 0.8, "both": 0.8}
@@ -53,46 +55,31 @@ while True:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 when a client saw an error; 2 when the run could not start."""
-    options = _parser().parse_args(arguments)
-    stop_on_terminate()
-    kills = options.kills or (5 if options.quick else 100)
-    facts = {
-        **machine(), "kills": f"{kills} of each victim, alternating with as many quiet windows",
-        "clients": f"{options.clients} that read (open, read 1 KiB, close), {options.clients} that write and close",
-    }  # fmt: skip
-    document: dict[str, Any] = {}
+def measure(run: Run) -> Findings:
+    kills: int = run.options.kills or (5 if run.quick else 100)
+    clients: int = run.options.clients
+    run.begin(
+        kills=f"{kills} of each victim, alternating with as many quiet windows",
+        clients=f"{clients} that read (open, read 1 KiB, close), {clients} that write and close",
+    )
+    data: dict[str, Any] = {}
     rows: list[Sequence[Value]] = []
-    failures: list[str] = []
-    try:
-        print_facts("avmfs recovery benchmark", facts)
-        for victim in options.victims:
-            with temporary_daemon(options.local.resolve(), agents("bench")) as daemon:
-                killed, quiet = _measure(daemon, victim, kills, options.clients, failures)
-            if failures:
-                break
-            document[victim] = {"killed_s": killed, "quiet_s": quiet}
-            rows += [_row(f"kill -9 of {victim}", killed), _row("  the same window without", quiet)]
-    except (BenchmarkError, control.ControlError, control.NotRunning) as error:
-        print(f"bench_recovery: {error}", file=sys.stderr)
-        return 2
-    report = Report(
-        "recovery", "Recovery", "python -m benchmarks.bench_recovery", facts,
-        [Table("longest wait of any client, ms", ("", "N", "median", "p90", "p99", "max"), rows)], data=document,
-    )  # fmt: skip
-    print_findings(report)
-    for failure in failures:
-        print(f"a client failed:\n{failure}", file=sys.stderr)
-    if options.json:
-        write_json(options.json, report)
-    return 1 if failures else 0
+    failures: dict[str, str] = {}
+    for victim in run.options.victims:
+        with temporary_daemon(run.local, agents("bench")) as daemon:
+            killed, quiet, errors = _measure(daemon, victim, kills, clients)
+        if errors:
+            failures[f"kill -9 of {victim}"] = "\n".join(["a client failed:", *errors])
+            break
+        data[victim] = {"killed_s": killed, "quiet_s": quiet}
+        rows += [_row(f"kill -9 of {victim}", killed), _row("  the same window without", quiet)]
+    table = Table("longest wait of any client, ms", ("", "N", "median", "p90", "p99", "max"), rows)
+    return Findings([table], failures=failures, data=data)
 
 
-def _measure(
-    daemon: Daemon, victim: str, kills: int, clients: int, failures: list[str]
-) -> tuple[list[float], list[float]]:
-    """Seconds: the longest wait of each window that began with a kill, and of each that did not."""
+def _measure(daemon: Daemon, victim: str, kills: int, clients: int) -> tuple[list[float], list[float], list[str]]:
+    """Seconds: the longest wait of each window that began with a kill, and of each that did not. Of clients that have
+    failed, what they said."""
     place = daemon.mountpoints["bench"] / "memory"
     home = daemon.data.parent
     outputs, running = [], []
@@ -122,7 +109,7 @@ def _measure(
     finally:
         for client in running:
             _end(client)
-    waits = []
+    waits, failures = [], []
     for output in outputs:
         lines = output.read_text().splitlines()
         numbers = [line.split() for line in lines if line[:1].isdigit()]
@@ -132,14 +119,17 @@ def _measure(
     longest: dict[bool, list[float]] = {True: [], False: []}
     for kill, began, ended in windows:
         longest[kill].append(max((took for at, took in waits if at < ended and at + took > began), default=0.0))
-    return sorted(longest[True]), sorted(longest[False])
+    return sorted(longest[True]), sorted(longest[False]), failures
 
 
 def _ready(environment: Mapping[str, str], victim: str) -> list[int]:
     """The pids to kill, once they serve. Raises BenchmarkError."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
-        found = control.ask(Path(environment["AVM_RUNTIME_DIR"]) / "control.sock", "status")
+        try:
+            found = control.ask(Path(environment["AVM_RUNTIME_DIR"]) / "control.sock", "status")
+        except (control.ControlError, control.NotRunning) as error:
+            raise BenchmarkError(f"the daemon does not answer: {error}") from error
         (mount,), store = found["mounts"], found["store"]
         states = {"child": [mount["state"]], "writer": [store["writer_state"]]}
         pids = {"child": [mount["pid"]], "writer": [store["writer_pid"]]}
@@ -161,15 +151,12 @@ def _row(what: str, waits: Sequence[float]) -> Sequence[Value]:
     return (what, len(waits), *(round(1000 * figure, 1) for figure in figures))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few kills")
-    parser.add_argument("--kills", type=int, help="of each victim")
-    parser.add_argument("--clients", type=int, default=2, help="of each kind")
-    parser.add_argument("--victims", type=lambda text: text.split(","), default=VICTIMS, metavar=",".join(VICTIMS))
-    parser.add_argument("--local", type=Path, default=Path("/var/tmp"), help="directory on the disk to use")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options(__doc__, "bench_recovery", "5 kills")
+    parser.add_argument("--kills", type=positive, metavar="N", help="of each victim: 100, or 5 with --quick")
+    parser.add_argument("--clients", type=positive, default=2, metavar="N", help="of each kind (%(default)s)")
+    parser.add_argument("--victims", type=names_among(VICTIMS), default=VICTIMS, metavar="A,B", help=",".join(VICTIMS))
+    return run_script("Recovery", parser, measure, arguments)
 
 
 if __name__ == "__main__":

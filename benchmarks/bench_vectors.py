@@ -40,7 +40,7 @@ from avmfs.store.vectors import VectorTable
 from benchmarks.figures import BenchmarkError, percentile
 from benchmarks.harness import scratch_directory
 from benchmarks.results import Table, Value
-from benchmarks.script import Findings, Run, names_among, options, positive, positive_numbers, run_script
+from benchmarks.script import Findings, Run, add_models, names_among, options, positive, positive_numbers, run_script
 from benchmarks.texts import Matrix, sentences
 
 Search = Callable[[Matrix, int], Sequence[int]]
@@ -214,9 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--vectors", type=Path, metavar="FILE", help="made when it is not there")
     parser.add_argument("--texts", type=Path, metavar="DIR", help="of memories; docstrings make up for what is missing")
     parser.add_argument("--engine", choices=get_args(EngineName), help="onnx-int8, or static with --quick")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("/var/tmp/avmfs-models"), metavar="DIR", help="(%(default)s)"
-    )
+    add_models(parser)
     parser.add_argument("--sizes", type=positive_numbers, metavar="N,N", help="1000,10000,100000")
     parser.add_argument("--k", type=positive_numbers, metavar="N,N", help="10,1000")
     parser.add_argument("--queries", type=positive, metavar="N", help="200")

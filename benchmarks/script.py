@@ -63,6 +63,12 @@ def options(doc: str | None, program: str, quick: str) -> argparse.ArgumentParse
     return parser
 
 
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """The option of a script that asks models: where they are kept from one run to the next."""
+    default = Path("/var/tmp/avmfs-models")
+    parser.add_argument("--cache", type=Path, default=default, metavar="DIR", help="of models (%(default)s)")
+
+
 def run_script(
     title: str, parser: argparse.ArgumentParser, measure: Callable[[Run], Findings], arguments: Sequence[str] | None
 ) -> int:

@@ -31,6 +31,7 @@ RUNS = {
     "bench_files": [],
     "bench_idle": ["--mounts", "2"],
     "bench_mail": ["--messages", "20"],
+    "bench_recovery": ["--kills", "1", "--victims", "child"],
     "bench_start": ["--programs", "avm read,avm-mcp: first answer"],
     "bench_vectors": ["--sizes", "200", "--queries", "5"],
     "bench_index": ["--sizes", "0,300", "--questions", "6"],
@@ -43,7 +44,7 @@ RUNS = {
 SELDOM = {
     "bench_api", "bench_store", "bench_outbox", "bench_guarded", "bench_programs", "bench_beside", "bench_files",
     "bench_idle", "bench_mail", "bench_vectors", "bench_index", "bench_recall", "bench_engines", "bench_embedding",
-    "bench_discovery",
+    "bench_discovery", "bench_recovery",
 }  # fmt: skip
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
