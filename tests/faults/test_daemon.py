@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,12 +13,41 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemons import QUIET, Daemon, alive, is_immutable, set_immutable, wait
+from daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, is_immutable, set_immutable, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
+
+
+def duration_of(*command: str) -> float:
+    """Seconds that a program takes on this machine now."""
+    started = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def writing(write: Callable[[int], object]) -> Iterator[list[int]]:
+    """A thread that writes again and again while the block lasts; the numbers of the writes that have succeeded."""
+    stop = threading.Event()
+    written: list[int] = []
+
+    def work() -> None:
+        for number in itertools.takewhile(lambda _: not stop.is_set(), itertools.count(1)):
+            with contextlib.suppress(OSError):
+                write(number)
+                written.append(number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        thread.join(LIMIT_S)
 
 
 def answers(path: Path, text: str) -> bool:
@@ -39,7 +69,7 @@ def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
         "supervisor", "holder", "fork server", "writer", "index", "door", "keeper", "alice", "bob",
     }  # fmt: skip
     daemon.command("stop")
-    wait(daemon.gone, 1)
+    wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
     assert not is_immutable(daemon.at("alice"))
     assert sorted(path.name for path in daemon.run.iterdir()) == ["daemon.lock"]
@@ -117,8 +147,8 @@ def test_a_signal_ends_a_daemon_in_the_foreground_in_order(daemon: Daemon, numbe
         wait(lambda: daemon.state("alice") == "ready")
         daemon.family()
         process.send_signal(number)
-        assert process.wait(12) == 0
-    wait(daemon.gone, 1)
+        assert process.wait(LIMIT_S) == 0
+    wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 
 
@@ -133,7 +163,7 @@ def test_stop_with_files_open_takes_no_longer_than_ten_seconds(daemon: Daemon) -
         assert time.monotonic() - started < 10
         with contextlib.suppress(OSError):
             file.close()
-    wait(daemon.gone, 1)
+    wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 
 
@@ -146,7 +176,7 @@ def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     started = time.monotonic()
     daemon.command("stop")
     assert time.monotonic() - started < 12
-    wait(daemon.gone, 1)
+    wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 
 
@@ -220,14 +250,14 @@ def test_a_changed_mount_is_replaced_without_a_gap(daemon: Daemon) -> None:
     daemon.mounts("alice", more=", read_only: true")
     assert "0 added, 0 removed, 1 restarted" in daemon.command("reload")
     stop.set()
-    thread.join(10)
-    # Between detaching and mounting lies one run of fusermount3: milliseconds. A remount that first waited for the
-    # old process to end, or for the new one to start, would be seen for longer.
-    assert not failed or failed[-1] - failed[0] < 0.25
+    thread.join(LIMIT_S)
+    # Between detaching and mounting lies one run of fusermount3: milliseconds where the machine has nothing else to do.
+    # A remount that first waited for the old process to end, or for the new one to start, would be seen for longer.
+    assert not failed or failed[-1] - failed[0] < 0.25 + 10 * duration_of("fusermount3", "--version")
     assert daemon.mount("alice")["pid"] != before
     with pytest.raises(OSError, match="Read-only"):
         (daemon.at("alice") / "memory/note").write_text("more")
-    wait(lambda: not alive(before), 5)
+    wait(lambda: not alive(before))
 
 
 def test_a_bad_reload_keeps_the_old_configuration(daemon: Daemon) -> None:
@@ -259,14 +289,14 @@ def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("victim", ["alice", "writer", "index", "door", "keeper"])
-def test_a_killed_child_is_back_within_two_seconds(daemon: Daemon, victim: str) -> None:
+def test_a_killed_child_is_back_soon(daemon: Daemon, victim: str) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
     (daemon.at("bob") / "memory/before").write_text("1")
     before = daemon.family()
     os.kill(before[victim], signal.SIGKILL)
-    wait(lambda: victim in daemon.family() and daemon.family()[victim] != before[victim], 2)
-    wait(lambda: answers(daemon.at("alice") / "memory/before", "1"), 2)
+    wait(lambda: daemon.family().get(victim) not in (before[victim], None), SOON_S)
+    wait(lambda: answers(daemon.at("alice") / "memory/before", "1"))
     (daemon.at("alice") / "memory/after").write_text("2")
     assert (daemon.at("bob") / "memory/after").read_text() == "2"
     after = daemon.family()
@@ -299,7 +329,7 @@ def test_connecting_to_a_killed_door_or_writer_never_fails(daemon: Daemon) -> No
         time.sleep(0.3)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT_S)
     assert not failures
 
 
@@ -318,11 +348,12 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed_again_and_again
     thread = threading.Thread(target=write)
     thread.start()
     for _ in range(4):
+        count = len(written)
+        wait(lambda count=count: len(written) > count)
         time.sleep(0.3)
         os.kill(daemon.status()["store"]["writer_pid"], signal.SIGKILL)
     stop.set()
-    thread.join(20)
-    assert len(written) > 4
+    thread.join(LIMIT_S)
     assert all((daemon.at("bob") / "memory" / name).read_text() == name for name in written)
 
 
@@ -332,10 +363,10 @@ def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
     (daemon.at("alice") / "memory/note").write_text("text")
     before = daemon.family()
     os.kill(before["fork server"], signal.SIGKILL)
-    wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready", 15)
-    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 5)
+    wait(lambda: daemon.family().keys() == before.keys() and daemon.mount("alice")["state"] == "ready")
+    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"))
     for name in ("writer", "index", "door", "keeper", "alice"):
-        wait(lambda name=name: not alive(before[name]), 3)
+        wait(lambda name=name: not alive(before[name]))
 
 
 def test_after_a_killed_supervisor_and_holder_the_children_go_and_start_just_works(daemon: Daemon) -> None:
@@ -345,7 +376,7 @@ def test_after_a_killed_supervisor_and_holder_the_children_go_and_start_just_wor
     before = daemon.family()
     for name in ("supervisor", "holder"):
         os.kill(before[name], signal.SIGKILL)
-    wait(lambda: not any(alive(pid) for pid in before.values()), 5)
+    wait(lambda: not any(alive(pid) for pid in before.values()))
     assert daemon.mounted("alice")  # dead rather than a bare directory that takes writes
     with pytest.raises(OSError, match="not connected"):
         (daemon.at("alice") / "lost").write_text("never acknowledged")
@@ -368,7 +399,7 @@ def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemo
     daemon.mounts("alice", "bob")
     daemon.start()
     os.kill(daemon.family()["supervisor"], signal.SIGKILL)
-    wait(daemon.orphaned, 5)
+    wait(daemon.orphaned, SOON_S)
     daemon.mounts("alice")
     daemon.start()
     assert not daemon.mounted("bob")
@@ -379,7 +410,7 @@ def test_stop_cleans_up_after_a_killed_supervisor(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     os.kill(daemon.family()["supervisor"], signal.SIGKILL)
-    wait(daemon.orphaned, 5)
+    wait(daemon.orphaned, SOON_S)
     assert daemon.mounted("alice")
     assert "killed" in daemon.command("stop")
     assert not daemon.mounted("alice")
@@ -401,25 +432,13 @@ def test_the_bare_directory_refuses_writes_while_nothing_covers_it(daemon: Daemo
     daemon.start()
     at = daemon.at("alice")
     (at / "memory/note").write_text("text")
-    stop, hidden = threading.Event(), []
-
-    def write() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            with contextlib.suppress(OSError):
-                (at / f"stray{number}").write_text("x")  # nothing can be created at the root of a mount
-                hidden.append(number)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    for _ in range(5):
-        pid = daemon.mount("alice")["pid"]
-        os.kill(pid, signal.SIGKILL)
-        wait(lambda pid=pid: daemon.mount("alice")["pid"] not in (pid, None), 5)
-        wait(lambda: answers(at / "memory/note", "text"), 5)
-    stop.set()
-    thread.join(10)
+    # Nothing can be created at the root of a mount.
+    with writing(lambda number: (at / f"stray{number}").write_text("x")) as hidden:
+        for _ in range(5):
+            pid = daemon.mount("alice")["pid"]
+            os.kill(pid, signal.SIGKILL)
+            wait(lambda pid=pid: daemon.mount("alice")["pid"] not in (pid, None))
+            wait(lambda: answers(at / "memory/note", "text"))
     assert hidden == []
 
 
@@ -429,30 +448,19 @@ def test_a_dead_mount_covers_its_directory_until_there_is_another(daemon: Daemon
     daemon.mounts("alice")
     daemon.start()
     at = daemon.at("alice")
-    stop, kept = threading.Event(), []
 
-    def write() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            with contextlib.suppress(OSError):
-                (at / "memory/shared/a").mkdir(parents=True, exist_ok=True)
-                (at / f"memory/shared/a/{number}").write_text("x")
-                kept.append(number)
+    def write(number: int) -> None:
+        (at / "memory/shared/a").mkdir(parents=True, exist_ok=True)
+        (at / f"memory/shared/a/{number}").write_text("x")
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
+    with writing(write) as kept:
         before = daemon.family()
         for name in ("supervisor", "holder"):  # the others end with it
             os.kill(before[name], signal.SIGKILL)
-        wait(lambda: not any(alive(pid) for pid in before.values()), 5)
+        wait(lambda: not any(alive(pid) for pid in before.values()))
         daemon.start()
         count = len(kept)
         wait(lambda: len(kept) > count + 3)
-    finally:
-        stop.set()
-        thread.join(10)
     assert [number for number in kept if not (at / f"memory/shared/a/{number}").exists()] == []
     daemon.command("stop")
     assert os.listdir(at) == []
@@ -467,8 +475,8 @@ def test_a_terminated_mount_child_leaves_no_bare_directory(daemon: Daemon) -> No
     while daemon.mount("alice")["pid"] == pid:
         with contextlib.suppress(OSError):  # dead, or the tree; never an empty directory
             assert "memory" in os.listdir(daemon.at("alice"))
-    wait(lambda: daemon.mount("alice")["pid"] not in (pid, None), 2)
-    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"), 2)
+    wait(lambda: daemon.mount("alice")["pid"] not in (pid, None))
+    wait(lambda: answers(daemon.at("alice") / "memory/note", "text"))
 
 
 # --- the control socket

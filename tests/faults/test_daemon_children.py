@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from daemons import Daemon, wait
+from daemons import LIMIT_S, SOON_S, Daemon, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def running(daemon: Daemon) -> Iterator[None]:
         daemon.family()
         yield
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("eve", ["eve-floods", "eve-garbles", "eve-lists", "eve-stalls", "eve-boasts"])
@@ -39,14 +39,12 @@ def test_a_hostile_child_does_not_hold_up_the_loop(daemon: Daemon, eve: str) -> 
     daemon.mounts("alice", eve)
     with running(daemon):
         for number in range(5):
-            started = time.monotonic()
-            assert daemon.mount("alice")["state"] == "ready"
-            assert time.monotonic() - started < 2
+            assert daemon.mount("alice")["state"] == "ready"  # the question has a time limit
             (daemon.at("alice") / f"memory/note{number}").write_text("text")
         victim = daemon.mount("alice")["pid"]
         os.kill(victim, signal.SIGKILL)
-        wait(lambda: daemon.mount("alice")["pid"] not in (victim, None), 3)
-    wait(daemon.gone, 2)
+        wait(lambda: daemon.mount("alice")["pid"] not in (victim, None))
+    wait(daemon.gone, SOON_S)
 
 
 def test_a_child_that_cannot_start_is_failed_with_its_reason_and_tried_ever_more_slowly(daemon: Daemon) -> None:

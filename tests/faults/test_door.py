@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import QUIET, Daemon, wait
+from daemons import LIMIT_S, QUIET, Daemon, wait
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed
 from avmfs.rpc import methods
 from avmfs.rpc.client import RemoteDoor
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 KNOWN, STRANGER = 12345, 54321
-PROMPT_S = 2.0
+PROMPT_S = 10.0
 MEGABYTE = 10**6
 
 
@@ -80,7 +80,7 @@ def answers(daemon: Daemon) -> None:
 
 def raw(daemon: Daemon) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(10)
+    sock.settimeout(LIMIT_S)
     sock.connect(str(daemon.run / "avm.sock"))
     return sock
 
@@ -104,7 +104,7 @@ def as_user(daemon: Daemon, uid: int, code: str) -> Any:
     """What a program of another user prints, from JSON."""
     done = subprocess.run(
         [sys.executable, "-c", _AS + code, str(daemon.run / "avm.sock"), str(uid)],
-        env=daemon.environ, capture_output=True, text=True, timeout=30, cwd="/",
+        env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -254,7 +254,7 @@ def test_half_frames_hold_nobody_up_and_are_dropped(served: Daemon) -> None:
         for sock in slow:
             with contextlib.suppress(ConnectionResetError):
                 assert sock.recv(1) == b""
-        assert time.monotonic() - started < 9
+        assert time.monotonic() - started < 30, "one after the other"
     finally:
         for sock in slow:
             sock.close()
@@ -286,7 +286,7 @@ def test_three_hundred_clients_of_its_own_user(served: Daemon) -> None:
     finally:
         for sock in clients:
             sock.close()
-    wait(lambda: _admitted(served), 5)
+    wait(lambda: _admitted(served))
     answers(served)
 
 
@@ -331,8 +331,8 @@ def test_other_users_crowds_do_not_keep_its_own_user_out(served: Daemon, uids: l
     finally:
         for process in crowd:
             process.kill()
-            process.communicate(timeout=10)
-    wait(lambda: _admitted(served), 8)
+            process.communicate(timeout=LIMIT_S)
+    wait(lambda: _admitted(served))
 
 
 # --- any value at all
@@ -348,7 +348,7 @@ QUERIES = [
 
 
 def prompt(client: RemoteDoor, method: str, **arguments: Any) -> AvmError | None:
-    """The method answers or refuses within two seconds, and never fails."""
+    """The method answers or refuses within its time, and never fails."""
     started = time.monotonic()
     refused = None
     try:

@@ -74,10 +74,10 @@ def test_what_echo_wrote_is_there_after_kill_9_at_once(daemon: Daemon, victims: 
         with contextlib.suppress(ProcessLookupError):  # it went with its supervisor
             os.kill(pid, signal.SIGKILL)
     if victims == "everything":
-        wait(lambda: not any(alive(pid) for pid in family.values()), 5)
+        wait(lambda: not any(alive(pid) for pid in family.values()))
         daemon.start()
-    wait(lambda: _reads(daemon.at("bob") / "memory/f") == "x\n", 5)
-    wait(lambda: _reads(daemon.at("alice") / "memory/f") == "x\n", 5)
+    wait(lambda: _reads(daemon.at("bob") / "memory/f") == "x\n")
+    wait(lambda: _reads(daemon.at("alice") / "memory/f") == "x\n")
 
 
 def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if kind == "everything":
-                wait(lambda family=family: not any(alive(pid) for pid in family.values()), 5)  # type: ignore[misc]
+                wait(lambda family=family: not any(alive(pid) for pid in family.values()))  # type: ignore[misc]
                 daemon.start()
-            wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"}, 15)
+            wait(lambda: {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"})
     finally:
         for client in clients.values():
             client.kill()
             client.wait(10)
-    wait(lambda: _reads(daemon.at("alice") / "memory/log") is not None, 10)
+    wait(lambda: _reads(daemon.at("alice") / "memory/log") is not None)
     for mount in (daemon.at("alice"), daemon.at("bob")):
         lines = (mount / "memory/log").read_text().splitlines()
         assert len(lines) == len(set(lines)), "an append was applied twice"

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 from avmfs_daemon import control
-from daemons import QUIET, Daemon, alive, wait
+from daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 
 
 class Mounted:
@@ -62,7 +62,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def in_background(work: Callable[[], Any]) -> Callable[[float], Any]:
+def in_background(work: Callable[[], Any]) -> Callable[[], Any]:
     """Start it in a thread; the returned function waits for its result, or raises its error."""
     outcome: list[Any] = []
 
@@ -75,8 +75,8 @@ def in_background(work: Callable[[], Any]) -> Callable[[float], Any]:
     thread = threading.Thread(target=run)
     thread.start()
 
-    def result(limit_s: float) -> Any:
-        thread.join(limit_s)
+    def result() -> Any:
+        thread.join(LIMIT_S)
         assert outcome, "still waiting"
         well, value = outcome[0]
         if not well:
@@ -167,7 +167,7 @@ def test_requests_that_nobody_answers_wait_for_the_successor(mounted: Mounted) -
     ]
     time.sleep(0.3)
     mounted.kill()
-    assert [result(10) for result in results][:2] == [3, "text"]
+    assert [result() for result in results][:2] == [3, "text"]
     assert (at / "new").read_text() == "new" and (at / "once").exists() and (at / "there2").read_text() == "text"
 
 
@@ -194,11 +194,11 @@ def test_locks_are_kept_and_waited_for(mounted: Mounted) -> None:
         mounted.kill()
         time.sleep(0.3)
         assert [process.poll() for process in waiting] == [None] * 3
-        assert locking("try").wait(20) == 1 and locking("try", "bob").wait(20) == 1
-        assert locking("beside").wait(20) == 0
+        assert locking("try").wait(LIMIT_S) == 1 and locking("try", "bob").wait(LIMIT_S) == 1
+        assert locking("beside").wait(LIMIT_S) == 0
         fcntl.lockf(ranged, fcntl.LOCK_UN, 10, 0)
         fcntl.flock(whole, fcntl.LOCK_UN)
-        assert [process.wait(20) for process in waiting] == [0] * 3
+        assert [process.wait(LIMIT_S) for process in waiting] == [0] * 3
 
 
 def test_a_lock_of_an_open_file_description_ends_with_it_also_at_a_successor(mounted: Mounted) -> None:
@@ -346,7 +346,7 @@ def test_a_process_that_always_dies_ends_the_mount_instead_of_hanging_it(mounted
     assert "mounting anew" in mounted.daemon.log()
     with contextlib.suppress(OSError):
         os.close(file)
-    wait(lambda: mounted.status()["state"] == "ready" and _works(mounted.memory / "file"), 20)
+    wait(lambda: mounted.status()["state"] == "ready" and _works(mounted.memory / "file"))
     assert mounted.status()["survives"] == "resume"
 
 
@@ -384,12 +384,12 @@ def test_a_killed_supervisor_keeps_clients_waiting_until_the_next_one(mounted: M
         os.fsync(gone)
         (mounted.memory / "unlinked").unlink()
         os.kill(family["supervisor"], signal.SIGKILL)
-        wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"), 5)
+        wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"))
         late = in_background(lambda: (mounted.memory / "late").write_text("acknowledged"))
         time.sleep(0.3)
         started, _ = starter.communicate("go\n", timeout=40)
         assert "is running" in started
-        assert late(10) == 12
+        assert late() == 12
         os.write(file, b"after")
         assert os.pread(gone, 10, 0) == b"kept"
         os.close(gone)
@@ -400,7 +400,7 @@ def test_a_killed_supervisor_keeps_clients_waiting_until_the_next_one(mounted: M
     assert (daemon.at("bob") / "memory/late").read_text() == "acknowledged"
     assert os.stat(mounted.memory).st_dev == device
     daemon.command("stop")
-    wait(daemon.gone, 2)
+    wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 
 
@@ -411,7 +411,7 @@ def test_a_mount_that_is_no_longer_configured_ends_with_the_next_start(mounted: 
     stuck = in_background(lambda: (mounted.memory / "never").write_text("x"))
     daemon.start()
     with pytest.raises(OSError):
-        stuck(10)
+        stuck()
     assert not daemon.mounted("alice")
     assert _works(daemon.at("bob") / "memory/x"), daemon.log()
 
@@ -420,14 +420,14 @@ def test_stop_ends_what_a_killed_supervisor_left_and_whoever_waits_for_it(mounte
     daemon = mounted.daemon
     family = daemon.family()
     os.kill(family["supervisor"], signal.SIGKILL)
-    wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"), 5)
+    wait(lambda: not any(alive(pid) for name, pid in family.items() if name != "holder"))
     stuck = in_background(lambda: (mounted.memory / "never").write_text("x"))
     time.sleep(0.2)
     daemon.command("stop")
     with pytest.raises(OSError):
-        stuck(10)
+        stuck()
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
-    wait(daemon.gone, 3)
+    wait(daemon.gone, SOON_S)
 
 
 def test_nobody_waits_for_a_supervisor_for_ever(daemon: Daemon) -> None:
@@ -439,9 +439,9 @@ def test_nobody_waits_for_a_supervisor_for_ever(daemon: Daemon) -> None:
     began = time.monotonic()
     stuck = in_background(lambda: (daemon.at("alice") / "memory/never").write_text("x"))
     with pytest.raises(OSError):
-        stuck(10)
+        stuck()
     assert time.monotonic() - began > 0.5
-    wait(daemon.gone, 3)
+    wait(daemon.gone, SOON_S)
     daemon.start()
     assert _works(daemon.at("alice") / "memory/x")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import QUIET, Daemon, alive, wait
+from daemons import QUIET, SOON_S, Daemon, alive, wait
 from receivers import Delivery, Fate, Receiver, receiving
 
 from avmfs.agents.webhooks import verify
@@ -130,14 +130,14 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
                 wait(lambda family=family: not any(  # type: ignore[misc]
                     alive(pid) for name, pid in family.items() if name != "holder"), 10)  # fmt: skip
                 daemon.start()
-            wait(lambda: "keeper" in daemon.family(), 10)
+            wait(lambda: "keeper" in daemon.family())
         writer.join(60)
         assert len(writer.done) == DELIVERIES // 2
         try:
             wait(lambda: not missing(), 60 + DELIVERIES / 5)
         except AssertionError:
             pytest.fail(f"missing: {sorted(missing())}; {daemon.status()['outbox']}; {daemon.log()[-3000:]}")
-        wait(lambda: daemon.status()["outbox"].get("waiting") == 0, 30)
+        wait(lambda: daemon.status()["outbox"].get("waiting") == 0)
         taken = receiver.taken()
         for each in receiver.got:
             assert verify(secrets[each.target], each.headers, each.body, time.time()), each
@@ -188,7 +188,7 @@ def test_a_receiver_that_hangs_delays_nobody_else(daemon: Daemon) -> None:
         alice.call("subscribe", pattern="/memory/*", url=quick.url("/"))
         for n in range(3):
             alice.call("write", path=f"/memory/{n}", data=b"x")
-            wait(lambda n=n: len(quick.taken()) >= 2 * n + 2, 3)  # type: ignore[misc]
+            wait(lambda n=n: len(quick.taken()) >= 2 * n + 2, SOON_S)  # type: ignore[misc]
         eve.close()
         alice.close()
         assert len(slow.got) > 0
@@ -214,21 +214,21 @@ def test_mail_notices_and_hooks_in_one_daemon(daemon: Daemon, tmp_path: Path) ->
         secret = bob.call("subscribe", pattern="/tell/me", url=receiver.url("/mail"))["secret"]
         bob.call("subscribe", pattern="/shared/*")
         alice.call("tell", recipient="bob", body="the words themselves", priority="urgent")
-        wait(lambda: receiver.taken(), 5)
+        wait(lambda: receiver.taken())
         (mail,) = receiver.taken()
         assert verify(secret, mail.headers, mail.body, time.time())
         assert (mail.said["event"], mail.said["path"], mail.said["agent_id"]) == ("tell", "/tell/bob", "bob")
         assert b"words" not in mail.body
         alice.call("write", path="/shared/a.md", data=b"x")
-        wait(lambda: Path(f"{said}.part").exists() and Path(f"{said}.arguments").exists(), 5)
+        wait(lambda: Path(f"{said}.part").exists() and Path(f"{said}.arguments").exists())
         assert Path(f"{said}.arguments").read_text() == "$HOME; rm x\n"
         hook = json.loads(Path(f"{said}.part").read_text())
         assert (hook["event"], hook["path"], hook["agent_id"]) == ("write", "/memory/shared/a.md", "alice")
         found = bob.call("notices", mark_read=True)["notices"]
         assert [event["path"] for each in found for event in each["events"]] == ["/memory/shared/a.md"] * 2
         assert bob.call("notices")["notices"] == []
-        wait(lambda: "not done within 0.2 s" in daemon.log(), 5)
-        wait(lambda: daemon.status()["outbox"]["dead"] == 1, 5)
+        wait(lambda: "not done within 0.2 s" in daemon.log())
+        wait(lambda: daemon.status()["outbox"]["dead"] == 1)
         assert not _sleepers(daemon), "a hook outlived its time"
         alice.close()
         bob.close()

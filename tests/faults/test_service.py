@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import Daemon, wait
+from daemons import LIMIT_S, Daemon, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 
 
 class Manager:
@@ -26,7 +26,7 @@ class Manager:
         self.sock.setblocking(False)
         self.heard: list[str] = []
 
-    def until(self, word: str, limit_s: float = 20.0) -> str:
+    def until(self, word: str, limit_s: float = LIMIT_S) -> str:
         """The next message that has this in it, from now on."""
         at = len(self.heard)
 
@@ -65,16 +65,16 @@ def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemo
             [*_python(), "start"], env=environ, cwd=daemon.root, stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
     try:
-        first = manager.until("READY=1", 40)
+        first = manager.until("READY=1")
         assert first == "READY=1\nSTATUS=1 of 1 mounts are ready"
         assert daemon.mounted("alice")  # ready means mounted
         daemon.family()
         manager.until("WATCHDOG=1")
         started, before = time.monotonic(), sum("WATCHDOG" in each for each in manager.heard)
-        wait(lambda: time.monotonic() - started > 2.0)
+        time.sleep(2.0)
         manager.drain()
-        beats = sum("WATCHDOG" in each for each in manager.heard) - before
-        assert 4 <= beats <= 12  # each 0.2 s, on a busy machine fewer
+        beats, took = sum("WATCHDOG" in each for each in manager.heard) - before, time.monotonic() - started
+        assert took / 0.6 <= beats <= took / 0.2 + 2  # each 0.2 s; on a busy machine fewer, but enough for the watchdog
 
         os.kill(process.pid, signal.SIGHUP)
         assert re.search(r"^MONOTONIC_USEC=\d+$", manager.until("RELOADING=1"), re.MULTILINE)
@@ -99,7 +99,7 @@ def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemo
 
         os.kill(process.pid, signal.SIGTERM)
         assert "STOPPING=1" in manager.until("STOPPING=1")
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
         assert not daemon.mounted("alice") and not daemon.mounted("bob")
     finally:
         process.kill()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from daemons import Daemon
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 
 
 def begun(work: Callable[[], object]) -> threading.Thread:
