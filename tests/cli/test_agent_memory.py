@@ -270,10 +270,10 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(world: Worl
     started = time.monotonic()
     seen = door.call("watch")
     with pytest.raises(Busy):
-        door.call("watch", since=seen["seq"] + 10**6, unread=seen["unread"], wait=3.0)
+        door.call("watch", since=seen["seq"] + 10**6, unread=seen["unread"], wait=60.0)
     with pytest.raises(Busy):
         door.call("read", path="/:version")
-    assert time.monotonic() - started < 3 and door.ended()
+    assert time.monotonic() - started < 30 and door.ended()
 
 
 @pytest.mark.parametrize("module", [avm, agent_memory], ids=lambda module: module.__name__)

@@ -289,7 +289,7 @@ def test_a_change_of_what_an_agent_may_reaches_its_mount_without_a_restart(world
     assert (guest / "memory/private/alice/only.md").read_text() == "private"
     file.write_text(SETTINGS % "")
     assert world.command("reload").returncode == 0
-    until(lambda: not (guest / "memory/private/alice/only.md").exists(), 5)
+    until(lambda: not (guest / "memory/private/alice/only.md").exists())
     assert _errno(lambda: (guest / "shared/r.md").write_text("again")) == errno.EACCES
     assert [mount["pid"] for mount in (world.status() or {})["mounts"]] == pids
 

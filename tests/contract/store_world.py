@@ -81,13 +81,13 @@ class WriterProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(40)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
         try:
-            return self.process.wait(10)
+            return self.process.wait(40)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

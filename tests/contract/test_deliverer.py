@@ -68,11 +68,11 @@ def started(world: World, receivers: Receivers) -> Iterator[Callable[..., list[d
     yield start
     for each in running:
         each.stop()
-        each._thread.join(10)
+        each._thread.join(40)
         until(lambda each=each: not each._busy)  # type: ignore[misc]
 
 
-def until(condition: Callable[[], Any], limit_s: float = 20.0) -> None:
+def until(condition: Callable[[], Any], limit_s: float = 40.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "nothing happened in time"

@@ -956,7 +956,7 @@ def test_watching_tells_of_commits_where_a_daemon_runs(world: World) -> None:
         return
     with world.store.watch(told.append):
         world.write(ALICE, "/memory/f", b"1")
-        seq, deadline = world.newest_seq(), time.monotonic() + 10
+        seq, deadline = world.newest_seq(), time.monotonic() + 40
         while seq not in told and time.monotonic() < deadline:
             time.sleep(0.01)
     assert seq in told

@@ -239,7 +239,7 @@ def test_a_directory_of_ten_thousand_files_is_listed_whole(place: Place, world: 
     assert set(os.listdir(place.bob / "many")) == names
     assert len(os.listdir(place.bob / "many")) == 10_000
     assert sh("ls many | wc -l; ls -f many | sort | uniq -d | wc -l", cwd=place.bob).stdout.split() == ["10000", "0"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     assert "(9900 more: offset=100)" in cat(place.bob / "many/:list")
     (place.alice / "many/note-05000.md").unlink()
     assert len(os.listdir(place.bob / "many")) == 9_999
@@ -580,5 +580,5 @@ def test_a_read_only_mount_reads_everything_and_changes_nothing(world: World, pl
     assert sh(f"echo no > {quoted(there / 'f')}", check=False).returncode != 0
     assert (place.alice / "f").read_text() == "as it is"
     (place.alice / "f").write_text("changed")
-    until(lambda: (there / "f").read_text() == "changed", 2)
+    until(lambda: (there / "f").read_text() == "changed")
     assert sorted(os.listdir(there)) == ["d", "f"]

@@ -126,7 +126,7 @@ def test_an_expired_name_leaves_a_listing_without_any_commit(place: Place) -> No
     assert os.listdir(place.bob) == ["brief"]
     echo("1s", view(place.alice / "brief", ":ttl"))
     assert os.listdir(place.bob) in (["brief"], [])
-    until(lambda: os.listdir(place.bob) == [], 10)
+    until(lambda: os.listdir(place.bob) == [])
 
 
 def test_names_that_stay_are_listed_once_while_thousands_come_and_go(place: Place) -> None:

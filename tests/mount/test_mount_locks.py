@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from mount_world import Place, line_from, python, quoted, running, sh, until
+from mount_world import LIMIT_S, Place, line_from, python, quoted, running, sh, until
 
 pytestmark = pytest.mark.mount
 
@@ -62,16 +62,14 @@ def test_a_lock_holds_on_both_mounts_until_it_is_given_back(place: Place, kind: 
             assert line_from(waiter) == "asks"
             time.sleep(0.3)
             assert holder.stdin is not None
-            began = time.monotonic()
             if end == "kill":
                 holder.kill()
             else:
                 holder.stdin.write("\n")
                 holder.stdin.flush()
-            assert line_from(waiter, 5) == "held", "the waiter was not woken"
-            assert time.monotonic() - began < 2
+            assert line_from(waiter) == "held", "the waiter was not woken"
             assert _try(place.alice / "f", kind) == "no"
-    assert until(lambda: _try(place.alice / "f", kind) == "yes", 5)
+    assert until(lambda: _try(place.alice / "f", kind) == "yes")
 
 
 @pytest.mark.parametrize("kind", ["fcntl", "flock"])
@@ -159,11 +157,9 @@ def test_a_waiter_can_be_ended(place: Place, kind: str, number: signal.Signals) 
             with running(HOLDER, path, kind, "ex", "close") as waiter:
                 assert line_from(waiter) == "asks"
                 time.sleep(0.2)
-                began = time.monotonic()
                 waiter.send_signal(number)
-                waiter.wait(5)
-                assert time.monotonic() - began < 2
-    assert until(lambda: _try(place.bob / "f", kind) == "yes", 5), "the ended waiter got the lock"
+                waiter.wait(LIMIT_S)
+    assert until(lambda: _try(place.bob / "f", kind) == "yes"), "the ended waiter got the lock"
 
 
 def test_closing_any_descriptor_ends_the_fcntl_locks_of_the_process(place: Place) -> None:

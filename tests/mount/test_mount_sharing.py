@@ -550,7 +550,7 @@ with open(sys.argv[1], "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
 """
     python(code, place.alice / "mapped")
     expected = b"0" * 5000 + b"hello" + b"0" * 14994 + b"!"
-    until(lambda: (place.bob / "mapped").read_bytes() == expected, 5)
+    until(lambda: (place.bob / "mapped").read_bytes() == expected)
     assert (place.alice / "mapped").read_bytes() == expected
     code = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)\n"
     assert python(code + "print(m[4999:5006])", place.bob / "mapped").strip() == "b'0hello0'"
@@ -564,7 +564,7 @@ def test_a_slow_view_does_not_hold_up_other_callers(place: Place, bob: Path) -> 
     for number in range(200):
         (place.alice / f"f{number}").write_text(str(number))
     waiter = "import sys; print('begins', flush=True); print(open(sys.argv[1]).read(), flush=True)"
-    with running(waiter, bob / ":inbox?wait=6") as one, running(waiter, bob / ":inbox?wait=6") as two:
+    with running(waiter, bob / ":inbox?wait=50") as one, running(waiter, bob / ":inbox?wait=50") as two:
         assert line_from(one) == line_from(two) == "begins"
         time.sleep(0.3)
         began = time.monotonic()
@@ -576,7 +576,7 @@ def test_a_slow_view_does_not_hold_up_other_callers(place: Place, bob: Path) -> 
         (place.bob / "written").write_text("meanwhile")
         took = time.monotonic() - began
         assert one.poll() is None and two.poll() is None, "the views were not slow"
-        assert took < 3, f"{took:.1f} s"
+        assert took < 40, f"{took:.1f} s"
 
 
 def test_the_bytes_of_a_view_do_not_change_while_it_is_open(place: Place) -> None:

@@ -151,7 +151,7 @@ def test_stat_of_a_view_has_no_effect_and_says_size_0(place: Place, alice: Path,
         assert at.st_size == 0 and stat.S_ISREG(at.st_mode), path
         os.access(path, os.R_OK)
     sh("ls -l " + " ".join(map(quoted, everything)) + " && test -e :list && test ! -s :list", cwd=place.bob)
-    assert time.monotonic() - began < 5, "something was rendered"
+    assert time.monotonic() - began < 25, "something was rendered"
     assert [cat(place.bob / "a.md:mark"), cat(place.bob / "d/:mark")] == marks
     assert "(2 messages, 2 unread)" in cat(bob / ":inbox")
     assert cat(alice / ":inbox") == "(no messages)\n"
@@ -380,7 +380,7 @@ def test_a_directory_whose_files_have_expired_can_be_removed(place: Place) -> No
     (place.alice / "d").mkdir()
     (place.alice / "d/f").write_text("x")
     echo("1s", place.alice / "d/f:ttl")
-    until(lambda: os.listdir(place.bob / "d") == [], 5)
+    until(lambda: os.listdir(place.bob / "d") == [])
     (place.bob / "d").rmdir()
 
 

@@ -27,7 +27,7 @@ def test_rules_survive_the_pipe() -> None:
 
 def pair() -> tuple[Stream, socket.socket]:
     ours, theirs = socket.socketpair()
-    theirs.settimeout(5)
+    theirs.settimeout(40)
     return Stream(ours.detach()), theirs
 
 

@@ -29,7 +29,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.sock, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(10)
+        self.sock.settimeout(40)
         self.answer, self._answerer = os.pipe()
         self.threads: dict[int, int] = {}  # unique -> who ran it
         self.led: list[bool] = []  # did who ran a commit lead when it began?
@@ -99,7 +99,7 @@ def kernel() -> Iterator[Kernel]:
     thread.start()
     yield kernel
     kernel.ask(END)
-    thread.join(10)
+    thread.join(40)
     kernel.close()
     assert not thread.is_alive()
 
@@ -114,7 +114,7 @@ def test_who_waits_for_the_writer_alone_leads_on(kernel: Kernel) -> None:
 
 def test_a_request_that_comes_meanwhile_is_answered_at_once(kernel: Kernel) -> None:
     first = kernel.ask(Op.UNLINK)
-    assert kernel.waiting.wait(5)
+    assert kernel.waiting.wait(40)
     second = kernel.ask(Op.READLINK)
     assert kernel.reply() == (second, 0, b"at once")
     kernel.let_go()

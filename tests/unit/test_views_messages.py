@@ -184,10 +184,10 @@ def test_waiting_ends_with_the_message_or_with_its_time(tmp_path: Path, world: W
         later = threading.Timer(0.3, lambda: agents["alice"].memory.tell("bob" if arrives else "alice", "hello"))
         later.start()
         began = time.monotonic()
-        text = agents["bob"].cat(f"/:inbox?wait={20 if arrives else 0.7}")
+        text = agents["bob"].cat(f"/:inbox?wait={60 if arrives else 0.7}")
         took = time.monotonic() - began
         later.join()
         assert text == "(no messages)\n" if not arrives else "> hello" in text
-        assert (0.2 < took < 5) if arrives else took >= 0.7
+        assert (0.2 < took < 30) if arrives else took >= 0.7
         for agent in agents.values():
             agent.memory.store.close()

@@ -82,12 +82,12 @@ def test_a_frame_has_a_limit() -> None:
 def test_receive_knows_the_end_the_limit_and_the_clock() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(5)
+        ours.settimeout(40)
         large = {"data": os.urandom(3 << 20)}
         sender = threading.Thread(target=wire.send, args=(theirs, large))
         sender.start()
         assert wire.receive(ours) == large
-        sender.join(5)
+        sender.join(40)
         wire.send(theirs, [1])
         wire.send(theirs, [2])
         assert [wire.receive(ours), wire.receive(ours)] == [[1], [2]]
@@ -97,7 +97,7 @@ def test_receive_knows_the_end_the_limit_and_the_clock() -> None:
         ours.settimeout(0.05)
         with pytest.raises(TimeoutError):
             wire.receive(ours)
-        ours.settimeout(5)
+        ours.settimeout(40)
         theirs.sendall(b"\0\0")
         theirs.close()
         with pytest.raises(EOFError):
@@ -113,7 +113,7 @@ def test_an_answer_is_whole_however_it_comes_and_alone() -> None:
             sender = threading.Thread(target=_dribble, args=(theirs, whole, 1 if len(whole) < 100 else 5000))
             sender.start()
             assert wire.receive_answer(ours) == value
-            sender.join(10)
+            sender.join(40)
             theirs.sendall(wire.frame(value)[: wire.PIECE])
             if len(whole) < 100:
                 assert wire.receive_answer(ours) == value
