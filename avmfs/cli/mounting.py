@@ -76,18 +76,23 @@ def mount_(
         sys.stdout.flush()
 
     if background:
-        done = subprocess.run([*_DAEMON, "--daemon"], env=environ, capture_output=True, text=True, check=False)
-        problem = done.stderr.strip()
-        if done.returncode or problem:
-            if not done.returncode:
-                subprocess.run([*_DAEMON[:-1], "stop"], env=environ, capture_output=True, check=False)
-            raise StoreFailed(_reason(problem))
+        _start(environ)
         told()
-    else:
-        try:
-            _serve(where.runtime_dir, environ, told)
-        finally:
-            listing.unlink(missing_ok=True)
+        return
+    try:
+        _serve(where.runtime_dir, environ, told)
+    finally:
+        listing.unlink(missing_ok=True)
+
+
+def _start(environ: dict[str, str]) -> None:
+    """A supervisor that goes on without this process. Raises StoreFailed where it has not mounted all."""
+    done = subprocess.run([*_DAEMON, "--daemon"], env=environ, capture_output=True, text=True, check=False)
+    problem = done.stderr.strip()
+    if not done.returncode and problem:
+        subprocess.run([*_DAEMON[:-1], "stop"], env=environ, capture_output=True, check=False)
+    if done.returncode or problem:
+        raise StoreFailed(_reason(problem))
 
 
 def _serve(runtime_dir: Path, environ: dict[str, str], ready: Callable[[], None]) -> None:

@@ -42,6 +42,11 @@ def read(call: Call, path: str, offset: int, limit: int) -> Content:
     )
 
 
+def minute(at: str) -> str:
+    """The door's time of something, as people read it."""
+    return f"{at[:16]}Z"
+
+
 def decoded(data: bytes, more: bool) -> tuple[str, int, Literal["utf-8", "base64"]]:
     """(text, bytes that are in it, how). With ``more`` to come, a character whose end is missing is left for then."""
     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from avmfs.errors import Invalid
-from avmfs.mcp.content import Content
+from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import signed
@@ -144,17 +145,21 @@ def avm_tags(
         return Answer(lines or "(no tags)\n", Tags(path=None, tags=list(counts), counts=counts))
     if replace is not None and (add or remove):
         raise Invalid("either replace, or add and remove")
-    for odd in (*(add or ()), *(remove or ()), *(replace or ())):
-        if "," in odd or "\n" in odd or not odd.strip():
-            raise Invalid(f"{odd!r} cannot be a tag")
-    if replace is not None:
-        _write_view(call, path, "tags", ",".join(replace) + "\n")
-    elif add or remove:
-        _write_view(
-            call, path, "tags", ",".join([*(f"+{t}" for t in add or ()), *(f"-{t}" for t in remove or ())]) + "\n"
-        )
+    written = _tags_view(add or (), remove or ()) if replace is None else _tags_view(replace)
+    if written or replace is not None:
+        _write_view(call, path, "tags", written + "\n")
     known = _json(call, f"{path}:meta")
     return Answer(",".join(known["tags"]) + "\n", Tags(path=known["path"], tags=known["tags"], counts=None))
+
+
+def _tags_view(added: Sequence[str], removed: Sequence[str] | None = None) -> str:
+    """What is written to :tags: all tags, or with ``removed`` those that come and go."""
+    for odd in (*added, *(removed or ())):
+        if "," in odd or "\n" in odd or not odd.strip():
+            raise Invalid(f"{odd!r} cannot be a tag")
+    if removed is None:
+        return ",".join(added)
+    return ",".join([*(f"+{tag}" for tag in added), *(f"-{tag}" for tag in removed)])
 
 
 class Version(Result):
@@ -184,7 +189,7 @@ def avm_history(
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
     value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
     lines = [
-        f"v{each.version}  {each.at[:16]}Z  {signed(each.author, each.route or '')}  {each.size} bytes\n"
+        f"v{each.version}  {minute(each.at)}  {signed(each.author, each.route or '')}  {each.size} bytes\n"
         for each in value.versions
     ]
     if value.total > len(value.versions):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from avmfs.errors import AvmError
-from avmfs.mcp.content import Content, read
+from avmfs.mcp.content import Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 
 Under = Annotated[str, Field(description="Only below this directory, such as /memory/shared.", min_length=1)]
@@ -202,7 +202,7 @@ def avm_recent(
     """Which files were added, changed, moved or removed, by whom and when; newest first."""
     found = call.door("recent", path=under, minutes=minutes, since=since, limit=limit)
     value = Recent(**{**found, "changes": [Change(**each) for each in found["changes"]]})
-    lines = [f"{each.at[:16]}Z  {each.author}  {each.status}  {each.path}\n" for each in value.changes]
+    lines = [f"{minute(each.at)}  {each.author}  {each.status}  {each.path}\n" for each in value.changes]
     return Answer("".join(lines) or "(no changes)\n", value)
 
 

@@ -8,7 +8,7 @@ sessions or transports.
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -16,7 +16,7 @@ from mcp_types import Resource, ResourceTemplate
 
 from avmfs import paths
 from avmfs.errors import Invalid, IsDirectory
-from avmfs.mcp.content import Content, read
+from avmfs.mcp.content import Content, minute, read
 from avmfs.mcp.registry import Call
 
 LIMIT = 4_000_000  # bytes of one resource
@@ -118,7 +118,7 @@ def listed(call: Call) -> list[Resource]:
     recent = call.door("recent", path="/memory", limit=LISTED)["changes"]
     files = [
         Resource(
-            uri=uri_of(each["path"]), name=each["path"], description=f"changed {each['at'][:16]}Z by {each['author']}"
+            uri=uri_of(each["path"]), name=each["path"], description=f"changed {minute(each['at'])} by {each['author']}"
         )
         for each in recent
         if each["status"] != "removed" and "\ufffd" not in each["path"]
@@ -126,19 +126,30 @@ def listed(call: Call) -> list[Resource]:
     return fixed + files
 
 
-def touched(uri: str, changed: Iterable[str], everything: bool, mail: bool) -> bool:
-    """Whether what a subscription names may be another since. ``changed`` are paths; ``everything``: more than can be
-    named; ``mail``: something else is unread."""
+@dataclass(frozen=True)
+class News:
+    """What is another since: ``paths``; ``everything``: more than can be named; ``mail``: something else is unread."""
+
+    paths: Sequence[str]
+    everything: bool
+    mail: bool
+
+    @property
+    def of_files(self) -> bool:
+        return bool(self.paths) or self.everything
+
+
+def touched(uri: str, news: News) -> bool:
+    """Whether what a subscription names may be another since."""
     fixed = _BY_URI.get(uri)
     if fixed is not None and fixed.mail:
-        return mail
-    changed = list(changed)
+        return news.mail
     if fixed is not None or uri.startswith(("avm://recall/", "avm://search/")):
-        return bool(changed) or everything
-    if everything:
+        return news.of_files
+    if news.everything:
         return True
     path = path_of(uri).rstrip("/")
     last = paths.parse_view(paths.raw(path.rpartition("/")[2]))
     if last is not None:
         path = f"{path.rpartition('/')[0]}/{paths.text(last.base)}".rstrip("/")
-    return any(each == path or each.startswith(f"{path}/") or path.startswith(f"{each}/") for each in changed)
+    return any(each == path or each.startswith(f"{path}/") or path.startswith(f"{each}/") for each in news.paths)

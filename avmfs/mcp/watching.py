@@ -21,7 +21,7 @@ import anyio
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
 
 from avmfs.errors import AvmError
-from avmfs.mcp.resources import touched
+from avmfs.mcp.resources import News, touched
 from avmfs.mcp.session import Session
 
 log = logging.getLogger(__name__)
@@ -119,29 +119,28 @@ class Watching:
             if before == (None, None):
                 ready()
             elif before != (seq, unread):
-                mail = before[1] != unread
-                self._tell(found["paths"], bool(found["all"]), mail)
+                self._tell(News(found["paths"], bool(found["all"]), mail=before[1] != unread))
                 time.sleep(0.05)  # a burst of commits is one notification
 
-    def _tell(self, changed: list[str], everything: bool, mail: bool) -> None:
+    def _tell(self, news: News) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             with contextlib.suppress(RuntimeError):  # it closed just now
-                loop.call_soon_threadsafe(self._spread, changed, everything, mail)
+                loop.call_soon_threadsafe(self._spread, news)
 
-    def _spread(self, changed: list[str], everything: bool, mail: bool) -> None:
-        task = asyncio.ensure_future(self._send(changed, everything, mail))
+    def _spread(self, news: News) -> None:
+        task = asyncio.ensure_future(self._send(news))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send(self, changed: list[str], everything: bool, mail: bool) -> None:
-        for uri in [uri for uri in self._wanted if touched(uri, changed, everything, mail)]:
+    async def _send(self, news: News) -> None:
+        for uri in [uri for uri in self._wanted if touched(uri, news)]:
             await self.bus.publish(ResourceUpdated(uri=uri))
-        for uri in [uri for uri in self._subscribed if touched(uri, changed, everything, mail)]:
+        for uri in [uri for uri in self._subscribed if touched(uri, news)]:
             for listener in list(self._subscribed.get(uri, {}).values()):
                 if not await _sent(listener.send_resource_updated(uri)):
                     self.unsubscribe(listener, uri)
-        if changed or everything:
+        if news.of_files:
             await self.bus.publish(ResourcesListChanged())
             for key, listener in list(self._lists.items()):
                 if not await _sent(listener.send_resource_list_changed()):

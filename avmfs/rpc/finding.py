@@ -34,8 +34,6 @@ def recall(
     strategy: str = "balanced", under: str = "/", cite: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
-    if min_relevance is not None and not 0 <= min_relevance <= 1:  # also refuses nan
-        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
     found = memory.recall(
         q,
         max_tokens=max_tokens,

@@ -36,13 +36,12 @@ def questions(memory: Memory, limit: int = 50, forget: bool = False) -> dict[str
 
 @method
 def replay(
-    memory: Memory, q: str, weights: dict[str, Any], max_tokens: int = 4000, min_relevance: float = 0.3,
+    memory: Memory, q: str, weights: dict[str, Any], max_tokens: int | None = None, min_relevance: float | None = None,
     strategy: str = "balanced", under: str = "/",
 ) -> dict[str, Any]:  # fmt: skip
-    """What recall would find with these ``weights`` (of ``search.weights``; those not named as by default). {"paths",
-    "tokens", "degraded"}: each file once, best first. It counts neither as a question nor as a saving."""
-    if not 0 <= min_relevance <= 1:  # also refuses nan
-        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
+    """What recall would find with these ``weights`` (of ``search.weights``; those not named as by default), the rest
+    as recall has it. {"paths", "tokens", "degraded"}: each file once, best first. It counts neither as a question nor
+    as a saving."""
     found = memory.recall(
         q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=under_of(memory, under),
         handed_out=False, weights=_weights(weights),

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final
 
+from avmfs_config import SearchSettings
+
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.search import pack
 from avmfs.search.engine import Engine, Mode, Scored
 
+DEFAULTS: Final = SearchSettings()
 HALF_LIFE: Final = 30 * 86_400 * 10**9
 """Nanoseconds in which a memory's recency halves."""
 
@@ -61,8 +64,8 @@ def recall(
     *,
     now: int,
     tz: tzinfo,
-    max_tokens: int = 4000,
-    min_relevance: float = 0.3,
+    max_tokens: int = DEFAULTS.max_tokens,
+    min_relevance: float = DEFAULTS.min_relevance,
     strategy: str = "balanced",
     under: tuple[bytes, ...] = (),
     cite: str | None = None,
@@ -74,8 +77,8 @@ def recall(
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
-    every item. ``nonce`` gives what fences an answer of that seq. Raises Invalid for an unknown strategy or citation
-    and for a budget below 1.
+    every item. ``nonce`` gives what fences an answer of that seq. Raises Invalid for an unknown strategy or citation,
+    a budget below 1 and a ``min_relevance`` out of its bounds.
     """
     if strategy not in STRATEGIES:
         raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -83,6 +86,8 @@ def recall(
         raise Invalid(f"cite {cite!r}: expected path")
     if max_tokens < 1:
         raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
+    if not 0 <= min_relevance <= 1:  # also refuses nan
+        raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
     # An item takes some 15 tokens at least; below 50 candidates, strategies would have nothing to choose from.
     limit = min(max(max_tokens // 15, 50), 2000)
     answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)

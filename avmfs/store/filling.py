@@ -7,7 +7,7 @@ their transaction (commands/outbox.py has the reasons for all this).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -76,24 +76,30 @@ def fill(tx: Tx, limit: int) -> bool:
     ).fetchall()
     if not rows:
         return False
-    scopes = {one.id: tx.known.scopes.visible_as_loaded(one.who) for one in subscriptions}
     found: dict[int, list[Event]] = {}
+    for one, event in _seen(tx, subscriptions, rows):
+        if one.wants(event):
+            found.setdefault(one.id, []).append(event)
+    for one in subscriptions:
+        if one.id in found:
+            _queue(tx, one, found[one.id])
+    tx.db.execute("update outbox_cursor set seq = ?", (rows[-1][0],))
+    return len(rows) == limit
+
+
+def _seen(tx: Tx, subscriptions: Sequence[Subscription], rows: Sequence[Any]) -> Iterator[tuple[Subscription, Event]]:
+    """What happened at the place of a subscription and may be seen by it: of each row at most one event."""
+    scopes = {one.id: tx.known.scopes.visible_as_loaded(one.who) for one in subscriptions}
     by_prefix = [(prefix_of(one.place), one) for one in subscriptions]
     for row in rows:
         told: set[int] = set()
         for event in of_row(*row):
             path = event.path  # most patterns are about other places: this line is what a hundred of them cost
             for one in [one for prefix, one in by_prefix if path.startswith(prefix)]:
-                seen = event.seq > one.since and event.scope in scopes[one.id] and one.id not in told
-                if seen and matches(one.place, path):
+                visible = event.seq > one.since and event.scope in scopes[one.id]
+                if visible and one.id not in told and matches(one.place, path):
                     told.add(one.id)
-                    if one.wants(event):
-                        found.setdefault(one.id, []).append(event)
-    for one in subscriptions:
-        if one.id in found:
-            _queue(tx, one, found[one.id])
-    tx.db.execute("update outbox_cursor set seq = ?", (rows[-1][0],))
-    return len(rows) == limit
+                    yield one, event
 
 
 def _queue(tx: Tx, one: Subscription, found: list[Event]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from avmfs import paths
+from avmfs.agents.graph import document_at
 from avmfs.store.protocol import Reader
 from avmfs.views.registry import Context, Range, view
 from avmfs.views.shape import lines, whole
@@ -48,16 +49,6 @@ def linked_with(reader: Reader, document: int | None, here: bytes, depth: int) -
                 if link.path not in seen:
                     seen.add(link.path)
                     found[link.path] = f"{'->' if link.outgoing else '<-'} {link.type}" if far == 1 else f"{far} links"
-                    further.append(_document(reader, link.path))
+                    further.append(document_at(reader, link.path))
         edge = further
     return found
-
-
-def _document(reader: Reader, path: bytes) -> int | None:
-    node = reader.node(1)
-    for name in path.split(b"/")[1:]:
-        child = reader.child(node.id, name)
-        if child is None:
-            return None
-        node = child
-    return node.document

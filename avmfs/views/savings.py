@@ -8,6 +8,8 @@ or program started; files that are gone are left out on both sides.
 from __future__ import annotations
 
 from avmfs.errors import NotFound
+from avmfs.store.protocol import Reader
+from avmfs.text.tokens import TokenCounter
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, whole
 
@@ -22,10 +24,7 @@ def savings(ctx: Context) -> str:
         for tokens, nodes in recalls:
             for node in nodes:
                 if node not in sizes:
-                    try:
-                        sizes[node] = counter.count(whole(reader, reader.node(node)).decode("utf-8", "replace"))
-                    except NotFound:
-                        sizes[node] = None
+                    sizes[node] = _tokens(reader, node, counter)
             there = [size for node in nodes if (size := sizes[node]) is not None]
             if there:
                 counted, given, read = counted + 1, given + tokens, read + sum(there)
@@ -33,3 +32,11 @@ def savings(ctx: Context) -> str:
         "files": sum(size is not None for size in sizes.values()), "given": given, "recalls": counted,
         "saved": read - given, "whole": read,
     })  # fmt: skip
+
+
+def _tokens(reader: Reader, node: int, counter: TokenCounter) -> int | None:
+    """Of the whole file; None where it is gone."""
+    try:
+        return counter.count(whole(reader, reader.node(node)).decode("utf-8", "replace"))
+    except NotFound:
+        return None

@@ -239,7 +239,7 @@ def test_a_parked_reader_of_the_inbox_goes_on_waiting(mounted: Mounted) -> None:
     mounted.kill()
     time.sleep(0.2)
     (mounted.daemon.at("bob") / "tell/alice").write_text("wake up")
-    assert "wake up" in inbox(10)
+    assert "wake up" in inbox()
 
 
 def test_open_views_go_on(mounted: Mounted) -> None:
@@ -299,7 +299,7 @@ def test_changes_made_while_nobody_serves_are_seen(mounted: Mounted) -> None:
     size = in_background(lambda: (os.stat(at / "file").st_size, (at / "later").exists()))
     time.sleep(0.2)
     os.kill(pid, signal.SIGCONT)
-    assert size(10) == (6, True)
+    assert size() == (6, True)
     assert mounted.status()["caching"] == "epoch"
 
 

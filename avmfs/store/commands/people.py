@@ -39,10 +39,7 @@ def create_key(
     """A key for the asker, or for anybody if that is the operator. ``within``: paths, see keys.parse_path; ``expires``
     in ns. {"id"}. Nobody's rights grow: what a key allows is at most what its agent may."""
     tx.agent(agent)
-    if tx.who.key is not None:
-        raise Denied("an API key cannot make others")
-    if agent != tx.who.name and not tx.who.operator:
-        raise Denied("only an operator makes keys for other agents")
+    _check_maker(tx, agent)
     if not actions or not within:
         raise Invalid("an API key needs paths and actions")
     for action in actions:
@@ -54,12 +51,7 @@ def create_key(
         raise Invalid(f"a label has at most {LABEL_MOST} printable characters")
     if len(hash) != 32 or tx.db.execute("select 1 from api_key where id = ?", (id,)).get:
         raise Invalid("a new API key needs an id and a hash of its own")
-    live = tx.db.execute(
-        "select count(*) from api_key where agent = ? and revoked is null and (expires is null or expires > ?)",
-        (agent, tx.now),
-    ).get
-    if live >= KEYS_MOST:
-        raise OverQuota(f"{agent} has {live} API keys: revoke some")
+    _check_room(tx, agent)
     if len(within) > PATHS_MOST:
         raise Invalid(f"an API key has at most {PATHS_MOST} paths")
     areas = _areas(tx, agent, [keys.parse_path(path) for path in within])
@@ -71,6 +63,23 @@ def create_key(
     )  # fmt: skip
     _note(tx, "key")
     return {"id": id}
+
+
+def _check_maker(tx: Tx, agent: str) -> None:
+    """May the asker make keys for this agent?"""
+    if tx.who.key is not None:
+        raise Denied("an API key cannot make others")
+    if agent != tx.who.name and not tx.who.operator:
+        raise Denied("only an operator makes keys for other agents")
+
+
+def _check_room(tx: Tx, agent: str) -> None:
+    live = tx.db.execute(
+        "select count(*) from api_key where agent = ? and revoked is null and (expires is null or expires > ?)",
+        (agent, tx.now),
+    ).get
+    if live >= KEYS_MOST:
+        raise OverQuota(f"{agent} has {live} API keys: revoke some")
 
 
 @command
