@@ -3,8 +3,8 @@
 Owns scopes (interned visibility classes) and the rules that produce them. A node's scope is folded
 at write time from its place, its ``:shared`` set, what agents are capable of, the rules by pattern, and the areas that
 API keys are limited to; afterwards a question "may X read this node" is a look at its scope alone, so the store can ask
-it inside every query (DESIGN 3.4). Called by the store in its write transactions and by readers through ``visible``.
-Knows no SQL. docs/SECURITY.md is the guide.
+it inside every query (ARCHITECTURE, decision 3). Called by the store in its write transactions and by readers through
+``visible``. Knows no SQL. docs/SECURITY.md is the guide.
 
 Two rules compose by taking the lesser access: a pattern can narrow a private space or a ``:shared``
 set, never widen it.

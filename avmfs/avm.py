@@ -27,8 +27,8 @@ class AVM(AmongAgents):
     """One agent's view of one store.
 
     ``db``: the database, else AVM_DB or the configured one. ``config``: config.yaml. ``agent``: who asks, else
-    AVM_AGENT; names are as in SPEC section 6. ``embeddings`` False answers searches from words alone when no daemon
-    runs (with one, the daemon's model is used).
+    AVM_AGENT. ``embeddings`` False answers searches from words alone when no daemon runs (with one, the daemon's model
+    is used).
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection

@@ -1,6 +1,6 @@
 """The path grammar: names, view suffixes, queries, handles.
 
-Owns every rule about ``:``, ``?``, ``%`` and ``@`` (SPEC section 2); nobody else looks at them.
+Owns every rule about ``:``, ``?``, ``%`` and ``@``; nobody else looks at them.
 Called by the vfs to resolve names and by the doors to parse what users type. Knows nothing of
 the store: whether a name exists is not its question.
 
@@ -27,7 +27,7 @@ SHARED = b"shared"
 TELL = b"tell"
 EVERYONE = "@all"
 
-# Every suffix of SPEC section 3, those of later releases too: a name that could be created today must not
+# Every suffix that is planned, those of later releases too: a name that could be created today must not
 # become unreachable tomorrow.
 CORE_VIEWS = frozenset(
     (

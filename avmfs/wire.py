@@ -2,7 +2,7 @@
 
 Owns the encoding that the writer's socket, the daemon's door and the embedding pipes share. msgpack
 carries None, bool, int, float, str, bytes, list and dict and builds nothing else, so a hostile peer
-can at most send wrong values (DESIGN 3.6). Strings may carry surrogate escapes (undecodable names).
+can at most send wrong values. Strings may carry surrogate escapes (undecodable names).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Look = Callable[[str, int], int]
 @dataclass(frozen=True)
 class Kind:
     """`change(folder, n)` makes the n-th state, from 1 on; `look(folder, acked)` says which state it sees: its number,
-    or with `parity` whether that is odd. `promised`: SPEC says that the next look is right on any mount."""
+    or with `parity` whether that is odd. `promised`: the next look is right on any mount."""
 
     change: Change
     look: Look

@@ -1,7 +1,7 @@
 """What search needs of a store: the seam that the store implements.
 
 Owns one Protocol. An index is bound to one asker when it is made: nothing in it counts, scores or returns
-a row that this asker cannot see, so neither results nor statistics tell of others (DESIGN 3.4).
+a row that this asker cannot see, so neither results nor statistics tell of others (ARCHITECTURE, decision 3).
 """
 
 from __future__ import annotations

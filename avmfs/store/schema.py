@@ -76,7 +76,7 @@ create table extent(node int, n int, block int not null, primary key(node, n)) w
 -- without a gap, so that an append costs what it appends and not the block that it ends in.
 create table tail(node int, at int, data blob not null, primary key(node, at)) without rowid;
 
--- Documents: the lineage of a name (SPEC 2). node is the one that now carries it. head is the newest version,
+-- Documents: the lineage of a name. node is the one that now carries it. head is the newest version,
 -- 0 for a file that was never written. One node carries one document (node.document says the same).
 -- shared: comma-joined agents, null for all. user: JSON object of :meta.
 -- away_*: where it was last renamed from, so that an editor's rename-away-then-create continues it.
@@ -114,9 +114,9 @@ create index linked on link(target);
 create table mark(agent text, subject int, version int not null, seq int not null,
                   primary key(subject, agent)) without rowid;
 
--- The one log (DESIGN 3.1): a row per change, in the transaction of the change. at is commit time. path is where
+-- The one log: a row per change, in the transaction of the change. at is commit time. path is where
 -- the node stood after the change (before it, for a removal), other the old path of a rename. salt is there
--- for the audit chain, which will cover content-free rows only. The newest row is never deleted, so a seq is never
+-- for the audit chain, which covers content-free rows only. The newest row is never deleted, so a seq is never
 -- given twice.
 create table log(
   seq integer primary key,
@@ -136,7 +136,7 @@ create table delivery(agent text, number int, message int not null, read_at int,
   without rowid;
 create index unread on delivery(agent, number, message) where read_at is null;
 
--- The last reply to each client of the writer: a resent request gets it again (DESIGN 3.2).
+-- The last reply to each client of the writer: a resent request gets it again (ARCHITECTURE, decision 2).
 create table applied(client blob primary key, num int not null, reply blob not null, at int not null) without rowid;
 
 -- Derived data. Queues name documents whose index rows are older than their bytes.
@@ -145,7 +145,7 @@ create table lexical_queue(turn integer primary key autoincrement, document int 
 create table semantic_queue(document integer primary key);
 -- why a document is in no index: 'binary', 'too big', 'ignored name'
 create table unindexed(document integer primary key, reason text not null);
--- passage ids are never reused; len is in terms. Feeding: '<scope>x<term>' (DESIGN 3.4). voice: index terms of who
+-- passage ids are never reused; len is in terms. Feeding: '<scope>x<term>'. voice: index terms of who
 -- speaks in it, null for nobody named; at: when, by its own heading, null for the file's time; flags: text/speech.py.
 create table passage(id integer primary key autoincrement, document int not null, part int not null,
                      scope int not null, len int not null, start int not null, stop int not null,

@@ -1,7 +1,7 @@
 """What the search engine asks of this store: postings, statistics, vectors, hits.
 
 Owns the implementation of avmfs.search.index.SearchIndex. Bound to one asker: every number it gives is
-computed from what that asker may see, so that nothing in a score tells of anything else (DESIGN 3.4).
+computed from what that asker may see, so that nothing in a score tells of anything else (ARCHITECTURE, decision 3).
 """
 
 from __future__ import annotations

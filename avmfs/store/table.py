@@ -4,7 +4,7 @@ Owns the value ``Table`` and the arithmetic of neighbours: what was written just
 notes are of one session. Made by the catalogue, read by search. Knows no SQL.
 
 A neighbour is always of the same place *and* of the same visibility class: whoever sees a passage sees all that its
-score is made of, and nothing that others keep to themselves can move it (DESIGN 3.4).
+score is made of, and nothing that others keep to themselves can move it (ARCHITECTURE, decision 3).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns the arrays of one model: exact rows, and one bit per number for a first look when there are many. Called by
 ``scanning``, which keeps a table in step with the store. Knows no SQL and no agents: the caller names the scopes.
 
-What comes out is a function of the visible rows alone (DESIGN 3.4): partitions that are not asked for are not
-touched, candidates of the quantised search are counted over visible rows, ties are closed, and a row's cosine
+What comes out is a function of the visible rows alone (ARCHITECTURE, decision 3): partitions that are not asked for are
+not touched, candidates of the quantised search are counted over visible rows, ties are closed, and a row's cosine
 does not depend on where in its partition it stands (blocks are padded, so that BLAS takes one path for all rows).
 
 Threads: none of its own; the caller holds a lock.

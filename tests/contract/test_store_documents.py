@@ -1,4 +1,4 @@
-"""The contract of a store: documents, the lineage of a name (SPEC 2), and when a version begins."""
+"""The contract of a store: documents, the lineage of a name, and when a version begins."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_first_look_during_a_write_hides_nothing_of_it(place: Place) -> None:
     def after(number: int) -> None:
         nonlocal late
         path = place.alice / f"f{number}"
-        late += path.stat().st_size != 2  # may lag by milliseconds: SPEC 1
+        late += path.stat().st_size != 2  # may lag by milliseconds
         assert path.read_bytes() == b"22", number
 
     for number in range(count):

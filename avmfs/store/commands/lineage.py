@@ -17,7 +17,7 @@ from avmfs.store.history import Encoding
 from avmfs.store.transaction import NODE_JOINED, Tx, new_id, node_of
 from avmfs.text import segment
 
-AMEND_WITHIN_NS = 1_000_000_000  # SPEC 2: a version is sealed after a second of idleness
+AMEND_WITHIN_NS = 1_000_000_000  # a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _SHORTEST, _TRIES = 4, 4  # letters of a handle, and how often as many are tried

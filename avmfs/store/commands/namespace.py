@@ -69,7 +69,7 @@ def unlink(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
 
 @command
 def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
-    """Remove an empty directory; a child that the asker cannot see counts (SPEC 6)."""
+    """Remove an empty directory; a child that the asker cannot see counts."""
     directory, node = entry(tx, parent, name)
     if node.kind is not Kind.DIRECTORY:
         raise NotDirectory(path=paths.printable(name))

@@ -2,10 +2,10 @@
 
 The log is the durable outbox: the row that a change appends in its own transaction is what will be delivered, so
 nothing can be lost between a change and its notice, and a write costs not one statement more, with subscriptions or
-without (DESIGN 3.1). One cursor for all subscriptions follows it: ``outbox_fill``, asked for by the keeper soon after
-commits, turns rows into deliveries and moves the cursor in one transaction. Rows written with each change would cost
-every write the matching of every pattern, before its reply, and would be no safer. A fill that power loss takes back is
-made again, with the same message ids.
+without (ARCHITECTURE, decision 1). One cursor for all subscriptions follows it: ``outbox_fill``, asked for by the
+keeper soon after commits, turns rows into deliveries and moves the cursor in one transaction. Rows written with each
+change would cost every write the matching of every pattern, before its reply, and would be no safer. A fill that power
+loss takes back is made again, with the same message ids.
 
 Who may see what is judged twice for the subscriber: by the scope that the row was written with, which is what was
 visible at the time (scopes are never changed, only replaced), and again whenever something is taken for delivery, by

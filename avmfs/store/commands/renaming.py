@@ -23,7 +23,7 @@ _ENTRIES = (
 
 @command
 def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> dict[str, Any]:
-    """Move a node; atomically replace what stands there. A replaced file's document continues (SPEC 2)."""
+    """Move a node; atomically replace what stands there. A replaced file's document continues."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
         raise Invalid(f"rename flags {flags}")
     here, source = namespace.entry(tx, parent, name)
@@ -227,7 +227,7 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
 
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
-    """An agent's own write counts as read by it, if it had read all before (SPEC 3, :delta); but for the document's
+    """An agent's own write counts as read by it, if it had read all before; but for the document's
     creator, whose mark is in the document's row."""
     tx.do(
         "update mark set version = ?, seq = ? where agent = ? and subject = ? and version = ?",
