@@ -172,7 +172,7 @@ def test_one_receiver_that_does_not_answer_holds_up_only_its_own(
     world.write(ALICE, "/memory/a", b"x")
     started()
     try:
-        until(lambda: state(world) == (2, 0, 0), 5)
+        until(lambda: state(world) == (2, 0, 0), 25)
         assert 1 <= len(receivers.ids("slow.example")) <= deliverer.OF_ONE_AGENT + 1
     finally:
         over.set()

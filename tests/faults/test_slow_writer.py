@@ -57,7 +57,7 @@ def test_commits_under_way_keep_no_other_request_waiting(daemon: Daemon) -> None
 
             for _ in range(3):
                 looks = begun(look)
-                assert ended(looks, 5), "a read waits for the writer"
+                assert ended(looks, 30), "a read waits for the writer"
         finally:
             os.kill(writer, signal.SIGCONT)
         assert all(ended(change, 30) for change in changes)
