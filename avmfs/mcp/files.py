@@ -184,7 +184,8 @@ def avm_history(
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
     value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
     lines = [
-        f"v{each.version}  {each.at[:16]}Z  {signed(each.author, each.route or '')}  {each.size} bytes\n"
+        f"v{each.version}  {each.at[:16]}Z  {signed(each.author, each.route or '')}"
+        f"  {each.size} byte{'s' * (each.size != 1)}\n"
         for each in value.versions
     ]
     if value.total > len(value.versions):

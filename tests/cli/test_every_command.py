@@ -352,6 +352,17 @@ def test_what_every_tree_has_is_refused_before_anything_is_touched(avm: Shell, p
     assert avm.out("tree", "-d", "9") == before
 
 
+def test_what_is_told_reads_as_a_sentence(avm: Shell) -> None:
+    avm.run("write", "/shared/s/a.md", "x"), avm.run("write", "/shared/s/b.md", "xy")
+    assert avm.out("history", "/shared/s/a.md").endswith("  1 byte\n")
+    assert avm.out("history", "/shared/s/b.md").endswith("  2 bytes\n")
+    avm.run("link", "/shared/s/a.md", "/shared/s/b.md")
+    base = "/memory/shared/s"
+    assert avm.out("link", "-r", "/shared/s/a.md", "/shared/s/b.md", "related") == (
+        f"{base}/a.md no longer -> {base}/b.md (related)\n"
+    )
+
+
 def test_a_namespace_outside_memory_is_refused(avm: Shell) -> None:
     """It went to a directory of that name in shared space, for everybody to read."""
     for odd in ("/tell/bob", "/projects", "/"):
