@@ -144,17 +144,9 @@ def avm_tags(
         return Answer(lines or "(no tags)\n", Tags(path=None, tags=list(counts), counts=counts))
     if replace is not None and (add or remove):
         raise Invalid("either replace, or add and remove")
-    for odd in (*(add or ()), *(remove or ()), *(replace or ())):
-        if "," in odd or "\n" in odd or not odd.strip():
-            raise Invalid(f"{odd!r} cannot be a tag")
-    if replace is not None:
-        _write_view(call, path, "tags", ",".join(replace) + "\n")
-    elif add or remove:
-        _write_view(
-            call, path, "tags", ",".join([*(f"+{t}" for t in add or ()), *(f"-{t}" for t in remove or ())]) + "\n"
-        )
-    known = _json(call, f"{path}:meta")
-    return Answer(",".join(known["tags"]) + "\n", Tags(path=known["path"], tags=known["tags"], counts=None))
+    known = call.door("tag", path=path, add=replace or add, remove=remove, clear=replace is not None)
+    said = ",".join(known["tags"]) or "(no tags)"
+    return Answer(f"{said}\n", Tags(path=known["path"], tags=known["tags"], counts=None))
 
 
 class Version(Result):
@@ -218,17 +210,15 @@ def avm_link(
     if target is not None:
         if "\n" in target:
             raise Invalid(f"{target!r}: a line end cannot be in a link's target")
-        _write_view(call, path, "links", f"{'-' if remove else ''}{target} {type}\n")
+        call.door("links", path=path)  # is it there? else it would be a name that no file can have
+        text = f"{'-' if remove else ''}{target} {type}\n"
+        call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
     elif remove:
         raise Invalid("take away which link? give a target")
     found = call.door("links", path=path)
     links = [Edge(**each) for each in found["links"]]
     lines = [f"{'->' if each.direction == 'out' else '<-'} {each.path} ({each.type})\n" for each in links]
     return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
-
-
-def _write_view(call: Call, path: str, view: str, text: str) -> None:
-    call.door("write", path=f"{path}:{view}", data=text.encode(), mode="replace")
 
 
 def _json(call: Call, path: str) -> Any:
