@@ -361,6 +361,8 @@ def test_what_is_told_reads_as_a_sentence(avm: Shell) -> None:
     assert avm.out("link", "-r", "/shared/s/a.md", "/shared/s/b.md", "related") == (
         f"{base}/a.md no longer -> {base}/b.md (related)\n"
     )
+    assert "it is a file" in avm.complaint("tree", f"{base}/a.md", code=2)
+    assert "avm subscriptions shows it" in avm.complaint("unsubscribe", "#1", code=1)
 
 
 def test_a_namespace_outside_memory_is_refused(avm: Shell) -> None:
