@@ -43,12 +43,12 @@ class AgentMemory:
 
     def remember(
         self, content: str, *, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
-        importance: float | None = None, namespace: str | None = None, created: int | datetime | None = None,
+        importance: float | None = None, namespace: str | None = None, created: int | str | datetime | None = None,
     ) -> str:  # fmt: skip
         """Store a new memory; returns its path. It never replaces one: a taken name gets a number.
 
         Without ``path`` the name comes from the title or the first words; ``namespace`` is "private" (default),
-        "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, or a datetime.
+        "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, a datetime, or ISO 8601.
         """
         return str(
             self._door.call(
@@ -118,10 +118,11 @@ class AgentMemory:
             return str(self._door.call("tree", path=path, depth=depth)["text"])
         return str(self._door.call("search", q=path, limit=limit)["text"])
 
-    def fetch(self, *targets: str, max_bytes: int = 50_000) -> list[dict[str, Any]]:
-        """Several files at once, by path or handle: [{"path", "content", "more"}], cut at ``max_bytes`` each. Raises
-        Invalid naming those that cannot be read."""
-        found = self._door.call("fetch", targets=[*targets], max_bytes=max_bytes)
+    def fetch(self, *targets: str | Iterable[str], max_bytes: int = 50_000) -> list[dict[str, Any]]:
+        """Several files at once, by path or handle, one by one or in a list: [{"path", "content", "more"}], cut at
+        ``max_bytes`` each. Raises Invalid naming those that cannot be read."""
+        wanted = [each for given in targets for each in ([given] if isinstance(given, str) else given)]
+        found = self._door.call("fetch", targets=wanted, max_bytes=max_bytes)
         if found["missing"]:
             raise Invalid("; ".join(f"{each['target']}: {each['reason']}" for each in found["missing"]))
         return [
@@ -162,6 +163,11 @@ def several(name: str, given: Iterable[str]) -> list[str]:
     return [*given]
 
 
-def _ns(when: int | datetime | None) -> int | None:
-    """Nanoseconds since the epoch; a datetime without an offset is local."""
+def _ns(when: int | str | datetime | None) -> int | None:
+    """Nanoseconds since the epoch; a datetime without an offset is local, and so is a text."""
+    if isinstance(when, str):
+        try:
+            when = datetime.fromisoformat(when)
+        except ValueError:
+            raise Invalid(f"created {when!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
     return round(when.timestamp() * 1_000_000) * 1000 if isinstance(when, datetime) else when

@@ -27,6 +27,7 @@ from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameToo
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Mode
 from avmfs.search.recall import Recall, recall
+from avmfs.store.fixed import refuse_fixed
 from avmfs.store.protocol import Reader, Store
 from avmfs.store.schema import ROOT
 from avmfs.surroundings import Surroundings
@@ -198,7 +199,11 @@ class Memory:
         if namespace in ("private", "shared"):
             return self.real_parts(b"/" + namespace.encode())
         parts = self.real_parts(paths.raw(namespace))
-        return parts if parts[:1] == (paths.MEMORY,) else (paths.MEMORY, paths.SHARED, *parts)
+        if parts[:1] == (paths.MEMORY,):
+            return parts
+        if namespace.startswith("/"):
+            raise Invalid(f"namespace {namespace!r}: expected private, shared, or a directory below /memory")
+        return (paths.MEMORY, paths.SHARED, *parts)
 
     def move(self, source: str, target: str) -> list[tuple[bytes, bytes]]:
         """Move a node, or every path with the string prefix ``source``. Returns the (old, new) paths.
@@ -243,11 +248,11 @@ class Memory:
         """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
-            if node.parent is None:
-                raise Denied("part of every tree", path)
+            where = reader.path(node.id)
+            refuse_fixed(node, lambda: where)
+            assert node.parent is not None
             parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
-            where = reader.path(node.id)
         if node.kind is not Kind.DIRECTORY:
             self.submit("unlink", parent=parent, name=name)
             return 1
@@ -280,13 +285,15 @@ class Memory:
             node = self.resolve(reader, old, follow=False)
         except NotFound:
             return self._prefix_moves(reader, old, new)
+        here = reader.path(node.id)
+        refuse_fixed(node, lambda: here)
         try:
             into = self.resolve(reader, new)
         except NotFound:
             into = None
         if into is not None and into.kind is Kind.DIRECTORY:
-            return [(reader.path(node.id), reader.path(into.id) + b"/" + node.name)]
-        return [(reader.path(node.id), paths.join(self.real_parts(new)))]
+            return [(here, reader.path(into.id) + b"/" + node.name)]
+        return [(here, paths.join(self.real_parts(new)))]
 
     def _prefix_moves(self, reader: Reader, old: bytes, new: bytes) -> list[tuple[bytes, bytes]]:
         directory, _, stem = old.rpartition(b"/")

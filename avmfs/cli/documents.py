@@ -28,7 +28,8 @@ def history_(ctx: click.Context, path: str, limit: int, number: str | None) -> N
             return
         found = memory.call("history", path=path, limit=limit)
         lines = [
-            f"v{each['version']}  {minute(each['at'])}  {each['author']}  {each['size']} bytes\n"
+            f"v{each['version']}  {minute(each['at'])}  {each['author']}"
+            f"  {each['size']} byte{'s' * (each['size'] != 1)}\n"
             for each in found["versions"]
         ]
         more = found["total"] - len(found["versions"])
@@ -96,7 +97,7 @@ def link_(ctx: click.Context, source: str, target: str, type: str | None, remove
     """Link the file SOURCE to TARGET. TYPE is a word such as follows or derived.  [default: related]"""
     with door(ctx) as memory:
         made = memory.call("link", path=source, target=target, type=type, remove=remove)
-        sign = "no longer" if remove else "->"
+        sign = "no longer ->" if remove else "->"
         show(ctx, made, f"{made['path']} {sign} {made['target']} ({made['type'] or 'any type'})\n")
 
 

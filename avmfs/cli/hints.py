@@ -37,6 +37,8 @@ def hint(error: Exception, arguments: Sequence[str]) -> str | None:
     if isinstance(error, NotFound):
         if command == "tell":
             return "avm ls /tell lists who can be told"
+        if command == "unsubscribe":
+            return "by its pattern, as avm subscriptions shows it"
         if command in ("history", "diff") and error.reason != os.strerror(error.code):
             return "avm history shows which versions are kept"
         # Without a path it is something else that is not there: a subscription, a key.

@@ -138,7 +138,7 @@ def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
     alice.write(f"{private}:tags", "market,plan")
     yield Step(
         "Tags, links, history", "What is known of a file stays with it, also when an editor saves it anew.",
-        f"avm -a alice explore {private}; avm -a alice history {note}",
+        f"avm -a alice explore {private}; avm -a alice read {note}:history",
         alice.agent_memory().explore(private) + alice.read(f"{note}:history"),
     )  # fmt: skip
     bob.agent_memory().remember("My own notes are here.")  # whoever has a space of his own can be told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -145,21 +144,9 @@ def avm_tags(
         return Answer(lines or "(no tags)\n", Tags(path=None, tags=list(counts), counts=counts))
     if replace is not None and (add or remove):
         raise Invalid("either replace, or add and remove")
-    written = _tags_view(add or (), remove or ()) if replace is None else _tags_view(replace)
-    if written or replace is not None:
-        _write_view(call, path, "tags", written + "\n")
-    known = _json(call, f"{path}:meta")
-    return Answer(",".join(known["tags"]) + "\n", Tags(path=known["path"], tags=known["tags"], counts=None))
-
-
-def _tags_view(added: Sequence[str], removed: Sequence[str] | None = None) -> str:
-    """What is written to :tags: all tags, or with ``removed`` those that come and go."""
-    for odd in (*added, *(removed or ())):
-        if "," in odd or "\n" in odd or not odd.strip():
-            raise Invalid(f"{odd!r} cannot be a tag")
-    if removed is None:
-        return ",".join(added)
-    return ",".join([*(f"+{tag}" for tag in added), *(f"-{tag}" for tag in removed)])
+    known = call.door("tag", path=path, add=replace or add, remove=remove, clear=replace is not None)
+    said = ",".join(known["tags"]) or "(no tags)"
+    return Answer(f"{said}\n", Tags(path=known["path"], tags=known["tags"], counts=None))
 
 
 class Version(Result):
@@ -189,7 +176,8 @@ def avm_history(
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
     value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
     lines = [
-        f"v{each.version}  {minute(each.at)}  {signed(each.author, each.route or '')}  {each.size} bytes\n"
+        f"v{each.version}  {minute(each.at)}  {signed(each.author, each.route or '')}"
+        f"  {each.size} byte{'s' * (each.size != 1)}\n"
         for each in value.versions
     ]
     if value.total > len(value.versions):
@@ -222,17 +210,15 @@ def avm_link(
     if target is not None:
         if "\n" in target:
             raise Invalid(f"{target!r}: a line end cannot be in a link's target")
-        _write_view(call, path, "links", f"{'-' if remove else ''}{target} {type}\n")
+        call.door("links", path=path)  # is it there? else it would be a name that no file can have
+        text = f"{'-' if remove else ''}{target} {type}\n"
+        call.door("write", path=f"{path}:links", data=text.encode(), mode="replace")
     elif remove:
         raise Invalid("take away which link? give a target")
     found = call.door("links", path=path)
     links = [Edge(**each) for each in found["links"]]
     lines = [f"{'->' if each.direction == 'out' else '<-'} {each.path} ({each.type})\n" for each in links]
     return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
-
-
-def _write_view(call: Call, path: str, view: str, text: str) -> None:
-    call.door("write", path=f"{path}:{view}", data=text.encode(), mode="replace")
 
 
 def _json(call: Call, path: str) -> Any:

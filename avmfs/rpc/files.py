@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, TooBig
+from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
+from avmfs.store.fixed import refuse_fixed
 from avmfs.store.schema import ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import Alias, Real
@@ -115,8 +116,7 @@ def remove(memory: Memory, path: str, recursive: bool = False, dry_run: bool = F
         return {"removed": memory.delete(path, recursive=recursive)}
     with memory.reading() as reader:
         node = memory.resolve(reader, path, follow=False)
-        if node.parent is None:
-            raise Denied("part of every tree", path)
+        refuse_fixed(node, lambda: reader.path(node.id))
         if node.kind is Kind.DIRECTORY and not recursive:
             raise IsDirectory(path=path)
         found, waiting = [node], [node]

@@ -175,7 +175,7 @@ def _rendered(memory: Memory, path: str, name: str, query: dict[str, str]) -> tu
         where = reader.path(node.id)
     found = registry.find(name, node)
     if found is None:
-        raise Invalid(f"there is no :{name} of it", path)
+        raise Invalid(f"there is no :{name} of it: it is a {node.kind.name.lower()}", path)
     return found.render(registry.Context(replace(memory, quiet=True), node, where), query), paths.text(where)
 
 

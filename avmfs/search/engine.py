@@ -8,6 +8,7 @@ embedder works, and never imports torch. Threads: any; it keeps no state but the
 from __future__ import annotations
 
 import copy
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
@@ -261,7 +262,7 @@ class Engine:
     ) -> Answer:
         index = self._index_for(who)
         seq = index.seq()
-        if not q.strip():
+        if not _asks(q):
             return Answer(q, (), None, seq)
         ranking = self.ranking(index, q, mode, now, tz)
         keep = (ranking.relevance >= min_relevance) & (ranking.relevance > 0)
@@ -321,3 +322,8 @@ def _fetch(
         done += wanted
         wanted *= 4
     return tuple(found.values())[:limit]
+
+
+def _asks(q: str) -> bool:
+    """Is there a word in it, or an emoji? Signs alone ask nothing, but a model puts them beside every short note."""
+    return any(each.isalnum() or (not each.isascii() and unicodedata.category(each)[0] == "S") for each in q)

@@ -16,6 +16,7 @@ MOST: Final = 8
 """Topics kept of one document."""
 
 READ: Final = 20_000
+TITLE_READ: Final = 80
 NAME_MAX: Final = 40  # characters; what is longer is no name
 
 _HASHTAG: Final = re.compile(r"(?<![A-Za-z0-9_#&/])#([^\W\d_][\w-]{1,39})")
@@ -34,14 +35,15 @@ _CALENDAR: Final = re.compile(
 )  # names, but of no matter
 
 
-def topics(text: str) -> tuple[tuple[str, str], ...]:
-    """At most MOST (key, as written), the most often mentioned first."""
+def topics(text: str, title: str = "") -> tuple[tuple[str, str], ...]:
+    """At most MOST (key, as written), the most often mentioned first. ``title``: what it is called beside its text,
+    which counts where the text has no heading of its own."""
     text = text[:READ]
     weight: Counter[str] = Counter()
     shown: dict[str, Counter[str]] = {}
     mentions: Counter[str] = Counter()
     weights: Counter[str] = Counter()
-    for name, times in _candidates(text):
+    for name, times in _candidates(text, title):
         mentions[name] += 1
         weights[name] += times
     for name, times in weights.items():
@@ -56,11 +58,11 @@ def topics(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, min(shown[key], key=lambda name: (-shown[key][name], name))) for key in best)
 
 
-def _candidates(text: str) -> list[tuple[str, int]]:
+def _candidates(text: str, title: str) -> list[tuple[str, int]]:
     found = [(tag, _HASHTAG_WEIGHT) for tag in _HASHTAG.findall(text)]
-    title = _TITLE.match(text)
-    if title is not None:
-        found += [(word, _TITLE_WEIGHT) for word in re.findall(r"[^\W\d_][\w&'’-]+", title[1])]
+    heading = _TITLE.match(text)
+    called = title[:TITLE_READ] if heading is None else heading[1]
+    found += [(word, _TITLE_WEIGHT) for word in re.findall(r"[^\W\d_][\w&'’-]+", called)]
     found += [(name, 1) for pattern in (_NAME, _TITLED) for name in pattern.findall(text)]
     found += [(name, 1) for name in _ACRONYM.findall(text)]
     return found

@@ -25,12 +25,14 @@ _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
 
 
 class Remembering:
-    """A block of which the reason of an EINVAL is kept for /:error, and a refusal for the audit. Reusable."""
+    """A block of which a refusal is kept for the audit, and its reason for /:error: of files that of EINVAL and EDQUOT,
+    of views and mailboxes (``every``) whatever it is. Programs run into the other errors of files all day. Reusable."""
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_memory", "_told")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, *, every: bool = False) -> None:
         self._memory = memory
+        self._told: type[AvmError] | tuple[type[AvmError], ...] = AvmError if every else (Invalid, OverQuota)
 
     def __enter__(self) -> None:
         return
@@ -39,7 +41,7 @@ class Remembering:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, AvmError):
-            if isinstance(error, Invalid):
+            if isinstance(error, self._told):
                 self._memory.error = str(error)
             self._memory.refused(error.reason[:100], error)
 
@@ -78,7 +80,7 @@ class VirtualHandle:
         """Bytes count in order of arrival; where and how they are to be written means nothing to a view."""
         if not self.writable:
             raise BadHandle("not open for writing")
-        with self.lock, Remembering(self.memory):
+        with self.lock, Remembering(self.memory, every=True):
             if len(self.written) + len(data) > WRITE_LIMIT:
                 raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
             self.written += data
@@ -133,7 +135,7 @@ class ViewHandle(VirtualHandle):
             self._apply()
 
     def flush(self) -> None:
-        with self.lock, Remembering(self.memory):
+        with self.lock, Remembering(self.memory, every=True):
             if not self.writable or self.applied == len(self.written):
                 return
             if self.written or self.view.empty_write:
@@ -189,7 +191,7 @@ class MailHandle(VirtualHandle):
             raise
 
     def flush(self) -> None:
-        with self.lock, Remembering(self.memory):
+        with self.lock, Remembering(self.memory, every=True):
             body = bytes(self.written[self.sent :])
             if body and not self.refused:
                 text = body.decode("utf-8", "surrogateescape").removesuffix("\n")

@@ -54,7 +54,7 @@ class Tree:
         self.memory = memory
         self.owner = Caller(uid, gid)
         self._read_only = read_only
-        self._errors = nodes.Remembering(memory)
+        self._errors, self._of_views = nodes.Remembering(memory), nodes.Remembering(memory, every=True)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
@@ -217,7 +217,7 @@ class Tree:
     def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
-        with self._errors:
+        with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real):
                 reads = not writable and not flags & os.O_TRUNC
                 injected = self.injection.open(found.node) if self.injection is not None and reads else None
@@ -262,7 +262,7 @@ class Tree:
 
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
-        with self._errors:
+        with self._errors if isinstance(where, Real) else self._of_views:
             self.require_writable()
             if isinstance(where, Place) and where.name == ASK:
                 nodes.ask(self.memory, paths.text(paths.check_name(name)), "")

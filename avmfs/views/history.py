@@ -151,8 +151,23 @@ def _all_files(reader: Reader, under: int) -> str:
 
 
 def _changed(reader: Reader, under: int, after: int, asker: str) -> tuple[str, int] | None:
-    """The first page of what others changed since ``after``, and the seq it reaches; None for nothing."""
+    """What others changed since ``after``, and the seq it reaches; None for nothing. More than a page is told in the
+    order of the log: then only what came and went within one page is not told."""
     below = b"" if under == ROOT else reader.path(under)
+    everything, cursor = Fold(below, asker), after
+    for change in _rows(reader, under, after):
+        everything.take(change)
+        cursor = change.seq
+    shown, left = everything.touched(), 0
+    if not shown:
+        return None
+    if len(shown) > PAGE:
+        shown, left, cursor = _first_page(reader, under, after, below, asker)
+    return _heading(len(shown), len(shown) + left, "changed path") + "".join(map(_touched, shown)), cursor
+
+
+def _first_page(reader: Reader, under: int, after: int, below: bytes, asker: str) -> tuple[list[Touched], int, int]:
+    """What it tells, how many paths are left for others, and the seq that it reaches."""
     page, rest = Fold(below, asker), Fold(below, asker)
     cursor, full = after, False
     for change in _rows(reader, under, after):
@@ -162,10 +177,7 @@ def _changed(reader: Reader, under: int, after: int, asker: str) -> tuple[str, i
         else:
             page.take(change)
             cursor = change.seq
-    shown, left = page.touched(), rest.touched()
-    if not shown and not left:
-        return None
-    return _heading(len(shown), len(shown) + len(left), "changed path") + "".join(map(_touched, shown)), cursor
+    return page.touched(), len(rest.touched()), cursor
 
 
 def _rows(reader: Reader, under: int, after: int) -> Iterator[Change]:

@@ -30,7 +30,7 @@ _DID: Final = {
 class Waiting:
     """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``files`` with
     their paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether
-    there may be more."""
+    there is more to look at, which may add files or end some of these."""
 
     unread: dict[str, int]
     files: list[tuple[bytes, Behind]]
@@ -69,7 +69,7 @@ def shown(found: Waiting, memory: Memory) -> str:
     if len(found.files) == FILES:
         rows.append(f"(only the newest {FILES} files are named)")
     for path, changed, more in found.directories:
-        count_text = f"{'at least ' * more}{changed} file{'s' * (changed != 1)}"
+        count_text = f"{'about ' * more}{changed} file{'s' * (changed != 1)}"
         rows.append(f"{count_text} changed by others since you marked it: {paths.printable(path).rstrip('/')}/:delta")
     return lines(rows, "nothing waits")
 

@@ -115,6 +115,12 @@ def test_ways_around(alice: AVM, bob: AVM) -> None:
     handle = json.loads(alice.read(f"{path}:meta"))["id"]
     assert mine.fetch(path) == [{"path": path, "content": "The freeze ends on Tuesday\n", "more": False}]
     assert mine.fetch(path, max_bytes=3)[0] == {"path": path, "content": "The", "more": True}
+    old = "/memory/private/alice/old.md"
+    assert [each["path"] for each in mine.fetch([path, old], handle)] == [path, old, path]
+    mine.remember("Older news", title="Older", created="2001-02-03T04:05:06Z")
+    mine.batch_remember([{"content": "Oldest news", "created": "2000-02-03"}])
+    assert json.loads(alice.read("/private/older.md:meta"))["created"].startswith("2001-02-03T04:05:06")
+    assert "expected ISO 8601" in refused(Invalid, lambda: mine.remember("x", created="yesterday"))
     assert handle and mine.recent(limit=1)[0]["author"] == "alice" and mine.stats("/private")["files"] >= 3
     assert "Tuesday" in alice.synthesize("freeze ends Tuesday") and alice.synthesize("zzzz yyyy") == ""
     shared = mine.remember("for two", namespace="shared")

@@ -340,6 +340,39 @@ def test_a_dry_run_changes_nothing_and_says_what_would_go(avm: Shell) -> None:
     assert "dry" not in avm.out("ls", "/shared")
 
 
+@pytest.mark.parametrize("path", ["/memory", "/shared", "/memory/private", "/private"])
+def test_what_every_tree_has_is_refused_before_anything_is_touched(avm: Shell, path: str) -> None:
+    """Also by a dry run, which says what would happen."""
+    avm.run("write", "/private/kept/a.md", "x"), avm.run("write", "/shared/kept/a.md", "x")
+    before = avm.out("tree", "-d", "9")
+    for dry in ([], ["--dry-run"]):
+        where = "/memory/private/alice" if path == "/private" else "/memory/shared" if path == "/shared" else path
+        assert where in avm.complaint("rm", "-ry", path, *dry, code=1)
+        assert where in avm.complaint("mv", "-y", path, "/memory/elsewhere", *dry, code=1)
+    assert avm.out("tree", "-d", "9") == before
+
+
+def test_what_is_told_reads_as_a_sentence(avm: Shell) -> None:
+    avm.run("write", "/shared/s/a.md", "x"), avm.run("write", "/shared/s/b.md", "xy")
+    assert avm.out("history", "/shared/s/a.md").endswith("  1 byte\n")
+    assert avm.out("history", "/shared/s/b.md").endswith("  2 bytes\n")
+    avm.run("link", "/shared/s/a.md", "/shared/s/b.md")
+    base = "/memory/shared/s"
+    assert avm.out("link", "-r", "/shared/s/a.md", "/shared/s/b.md", "related") == (
+        f"{base}/a.md no longer -> {base}/b.md (related)\n"
+    )
+    assert "it is a file" in avm.complaint("tree", f"{base}/a.md", code=2)
+    assert "avm subscriptions shows it" in avm.complaint("unsubscribe", "#1", code=1)
+
+
+def test_a_namespace_outside_memory_is_refused(avm: Shell) -> None:
+    """It went to a directory of that name in shared space, for everybody to read."""
+    for odd in ("/tell/bob", "/projects", "/"):
+        assert "below /memory" in avm.complaint("remember", "mine", "-n", odd, code=2)
+    assert avm.out("remember", "mine", "-n", "/private/p").strip() == "/memory/private/alice/p/mine.md"
+    assert avm.out("remember", "all", "-n", "projects").strip() == "/memory/shared/projects/all.md"
+
+
 def test_delta_tells_once(avm: Shell) -> None:
     path = "/shared/told.md"
     avm.run("write", path, "one\n")

@@ -297,6 +297,17 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
     assert found["diff"].endswith("+# Zebra\n") and [each["author"] for each in found["versions"]] == ["alice"] * 2
 
 
+@pytest.mark.parametrize("path", ["/nope.md", "/memory/nope.md", "/shared/ground/nope.md"])
+def test_what_is_not_there_is_told_alike_by_every_tool_of_files(alice: Peer, path: str) -> None:
+    """Changes too: they were refused for the name of the view, or for the root."""
+    for name, more in (
+        ("avm_read", {}), ("avm_tags", {"add": ["x"]}), ("avm_tags", {"replace": []}), ("avm_tags", {}),
+        ("avm_link", {"target": "/shared/ground/zebra.md"}), ("avm_link", {}), ("avm_history", {}),
+    ):  # fmt: skip
+        said = alice.refused(name, path=path, **more)
+        assert "No such file or directory" in said and "nope.md" in said, (name, said)
+
+
 def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> None:
     seq = bob.said("avm_recent")["seq"]
     assert bob.said("avm_recent", since=str(seq))["changes"] == []

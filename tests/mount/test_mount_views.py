@@ -238,6 +238,26 @@ def test_the_reason_of_an_error_is_the_agent_s_own(place: Place, alice: Path, bo
     assert "whenever" not in cat(bob / ":error")
 
 
+def test_a_refusal_by_any_error_of_a_view_has_a_reason_and_one_of_a_file_leaves_it(place: Place, alice: Path) -> None:
+    """The reason of an older refusal would mislead: whoever reads :error asks about what was just refused."""
+    note = place.alice / "f"
+    note.write_text("x")
+    for path, code, said in (
+        (view(note, ":links"), errno.ENOENT, "nowhere.md"),
+        (view(note, ":history"), errno.EACCES, ":history cannot be written"),
+        (alice / "tell/nobody", errno.ENOENT, "no agent of that name"),
+    ):
+        assert _errno(echo, "whenever", view(note, ":ttl")) == errno.EINVAL
+        assert _errno(echo, "nowhere.md", path) == code, path
+        assert said in cat(alice / ":error"), path
+    assert _errno(cat, alice / "tell/alice") == errno.EACCES
+    assert "read /:inbox" in cat(alice / ":error")
+    assert _errno(cat, alice / ":why?q=x&path=nowhere.md") == errno.ENOENT
+    assert "nowhere.md" in cat(alice / ":error")
+    assert _errno((alice / "at the root").mkdir) == errno.EACCES
+    assert "nowhere.md" in cat(alice / ":error")
+
+
 def test_tags_are_set_added_and_removed(place: Place) -> None:
     (place.alice / "f").write_text("x")
     tags, theirs = place.alice / "f:tags", place.bob / "f:tags"

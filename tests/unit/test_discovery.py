@@ -206,6 +206,26 @@ def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
     assert bob.cat("/:who?q=macro") == "alice  private: macro (1)\n"
 
 
+def test_words_of_a_given_title_are_topics(world: World) -> None:
+    """What is remembered with a title has it beside its text, which need not say it again."""
+    alice, bob = world.agent("alice"), world.agent("bob")
+    path = alice.memory.remember("it begins on the first", title="Release freeze", namespace="shared")
+    bob.memory.make_searchable()
+    assert bob.cat("/:who?q=freeze") == f"alice  1 file: freeze  @{bob.handle(path)} {path}\n"
+    for title, said in (('"moratorium"', "moratorium"), ('"# \\u0001 pause"', "pause")):
+        alice.echo(f'{{"title": {title}}}', f"{path}:meta")
+        bob.memory.make_searchable()
+        assert said in bob.cat("/shared/:topics") and "freeze" not in bob.cat("/shared/:topics")
+    for title in ("null", "7", '["freeze"]', '{"title": "freeze"}'):
+        alice.echo(f'{{"title": {title}}}', f"{path}:meta")
+        bob.memory.make_searchable()
+        assert bob.cat("/shared/:topics") == "(no topics)\n"
+    alice.put(path, "# Its own heading\n")
+    alice.echo('{"title": "freeze"}', f"{path}:meta")
+    bob.memory.make_searchable()
+    assert "freeze" not in bob.cat("/shared/:topics")
+
+
 # Nothing leaks
 
 

@@ -367,6 +367,18 @@ def test_any_question_is_answered(question: str) -> None:
     assert isinstance(engine(corpus()).search(ALICE, question), Answer)
 
 
+@pytest.mark.parametrize("question", ["", " ", "?", "*", '"', "\0", "...", "%", "-- !", "…", "「」"])
+def test_signs_alone_ask_nothing(question: str) -> None:
+    """A model puts them beside every short note: "*" was found in "hello" with .88."""
+    answer = engine(corpus()).search(ALICE, question, mode="semantic")
+    assert answer.hits == () and answer.degraded is None
+
+
+@pytest.mark.parametrize("question", ["a", "7", "中", "🚀", "€", "C++"])
+def test_a_word_a_number_or_an_emoji_asks(question: str) -> None:
+    assert engine(corpus()).search(ALICE, question, mode="semantic").hits
+
+
 class Angles:
     """Vectors in a plane, by the degrees that a text begins with; a question's is at 0."""
 

@@ -211,6 +211,21 @@ def test_changes_are_told_page_by_page_and_none_is_lost(world: World, monkeypatc
     assert (told, pages) == (expected, 3)
 
 
+def test_what_came_and_went_is_not_told_however_much_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are of the log: a first page told files as new that were long gone, and a later one told them as gone."""
+    monkeypatch.setattr(history, "PAGE", 3)
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.cat("/shared/:delta")
+    for number in range(8):
+        write(world, "x\n", f"/shared/t{number}")
+    write(world, "x\n", "/shared/kept")
+    for number in range(8):
+        alice.memory.delete(f"/shared/t{number}")
+    told = bob.cat("/shared/:delta").splitlines()
+    assert told[:-1] == ["# 1 changed path", "A /memory/shared/kept"]
+    assert bob.cat("/shared/:delta") == "(no changes)\n"
+
+
 def test_a_long_directory_is_listed_in_part_the_first_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "PAGE", 2)
     for name in "abc":

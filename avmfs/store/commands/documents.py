@@ -110,6 +110,8 @@ def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]
     tx.db.execute("update document set user = ? where id = ?", (packed, document))
     if importance is not None:
         tx.db.execute("update document set importance = ? where id = ?", (importance, document))
+    if "title" in user:
+        lineage.enqueue(tx, document)  # its words are topics
     _changed(tx, "meta", found)
     return {}
 

@@ -6,6 +6,7 @@ are computed elsewhere and put here. Both are always rebuildable from the bytes.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -23,7 +24,7 @@ HURRY_S = 0.003
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
 _ENDED = "select document from ended limit ?"
 _TO_INDEX = (
-    f"select {NODE_JOINED}, extents, data from document join node on node.id = document.node"
+    f"select {NODE_JOINED}, extents, data, user from document join node on node.id = document.node"
     " left join body on body.node = node.id where document.id = ?"
 )
 _IN_TURN = "select id from document where due is not null order by due limit ?"
@@ -180,13 +181,13 @@ def _index(tx: Tx, document: int) -> int:
         return 0
     lineage.drop_index(tx, document)
     tx.do("delete from unindexed where document = ?", (document,))
-    node = node_of(row[:-2])
-    text, reason = _words(tx, node, *row[-2:])
+    node = node_of(row[:-3])
+    text, reason = _words(tx, node, *row[-3:-1])
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
         return 0
     tx.db.execute("insert into passage_log(document) values(?)", (document,))
-    for key, name in topics.topics(text):
+    for key, name in topics.topics(text, _title(row[-1])):
         tx.db.execute(
             "insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope)
         )
@@ -216,6 +217,14 @@ def _index(tx: Tx, document: int) -> int:
             (node.scope, len(found)),
         )
     return len(text)
+
+
+def _title(user: str | None) -> str:
+    """What was named as the title when the memory was remembered, or written to :meta."""
+    if not user or '"title"' not in user:
+        return ""
+    title = json.loads(user).get("title")
+    return title if isinstance(title, str) else ""
 
 
 def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str | None, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted
+from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
-from avmfs.store import content
+from avmfs.store import content, fixed
 from avmfs.store.commands import command, lineage, relaxed
-from avmfs.store.schema import MEMORY, PRIVATE, ROOT
+from avmfs.store.schema import ROOT
 from avmfs.store.sinks import ORPHANED
 from avmfs.store.transaction import Tx, new_id
 
@@ -186,9 +186,7 @@ def clear_expired(tx: Tx, directory: int) -> None:
 
 
 def refuse_fixed(tx: Tx, node: Node) -> None:
-    """The directories that every tree has stay where they are, private spaces among them."""
-    if node.id < 16 or node.parent == PRIVATE or node.id == MEMORY:
-        raise NotPermitted("part of every tree", paths.printable(node.name))
+    fixed.refuse_fixed(node, lambda: _path(tx, node))
 
 
 def _path(tx: Tx, node: Node) -> bytes:
