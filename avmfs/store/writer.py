@@ -45,6 +45,7 @@ from avmfs.store.walheader import CommitHeader
 log = logging.getLogger(__name__)
 
 BATCH = 256
+BATCH_BYTES = 4 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
 SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
 RECENT = 8  # requests that tell how many are asking
@@ -118,12 +119,23 @@ class Writer:
             self._news.tell()
             self._tell_sinks()
         if self._queue:
-            self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
+            self._commit(self._next_batch())
         elif not busy and self._may_drain:
             self._drain()
+        self._checkpointer.between_transactions()
         self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
+
+    def _next_batch(self) -> list[tuple[Peer, list[Any]]]:
+        """As many as one transaction takes: its pages must fit into the log (``checkpoint``)."""
+        batch, size = [self._queue.popleft()], 0
+        while self._queue and len(batch) < BATCH:
+            size += _size(batch[-1][1])
+            if size + _size(self._queue[0][1]) > BATCH_BYTES:
+                break
+            batch.append(self._queue.popleft())
+        return batch
 
     def _commit(self, batch: list[tuple[Peer, list[Any]]]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
@@ -285,6 +297,14 @@ def _plain(name: str, operator: bool, route: str) -> Principal:
 def _asker(peer: Peer) -> Any:
     """A mount asks over several connections, one after the other most of the time."""
     return peer.origin or peer
+
+
+def _size(item: list[Any]) -> int:
+    """Of the bytes that a request brings, about."""
+    said = item[4].values() if isinstance(item[4], dict) else ()
+    edits = (part for value in said if type(value) is list for part in value)
+    pieces = (piece for edit in edits if type(edit) is list for piece in edit)
+    return sum(len(value) for value in (*said, *pieces) if type(value) is bytes)
 
 
 def _promises(item: list[Any]) -> bool:
