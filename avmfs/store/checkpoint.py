@@ -13,9 +13,9 @@ for those readers too, so that no load outruns the disk. Who reads on for longer
 
 A commit that makes the file longer has the filesystem change its own metadata, and the sync of the commit waits for
 that: on ext4 it takes twice as long as one of bytes that were there. So zeros are laid behind the log before it gets
-there, unless the disk is nearly full. They are appended (O_APPEND: the kernel takes the end of file under the inode's
-lock), so whatever the writer does at that moment, none can land on a frame; and to SQLite they are what an earlier,
-longer log would have left: frames whose salt is not this log's.
+there, unless there is little room on the disk. They are appended (O_APPEND: the kernel takes the end of file under the
+inode's lock), so whatever the writer does at that moment, none can land on a frame; and to SQLite they are what an
+earlier, longer log would have left: frames whose salt is not this log's.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ RETRY_PAGES: Final = 250  # where a reader was in the way, the thread tries agai
 SOFT_S: Final = 0.02  # so long the writer waits for readers below HARD_PAGES,
 HARD_S: Final = 0.25  # and there; with the square of the log's length from there on,
 MOST_S: Final = 10.0  # but not longer, since clients do not wait forever
+CUT_S: Final = 0.1  # on a full disk
 POLL_MS: Final = 20
 FRAME: Final = 24 + PAGE  # bytes of a page in the log: fileformat2.html, "4.1. WAL File Format"
 ROOM: Final = 2 * 1024 * 1024  # laid behind the log at once,
@@ -63,7 +64,7 @@ class Checkpointer(threading.Thread):
 
     def __init__(self, path: Path, headroom: Headroom) -> None:
         super().__init__(name="checkpoint", daemon=True)
-        self._path = path
+        self._log = f"{os.fspath(path)}-wal"
         self._headroom = headroom
         self._at_work = threading.Lock()  # SQLite has one checkpoint at a time, and lets nobody wait for it
         self._beside = database.connect(path, writable=True)  # the thread's
@@ -76,10 +77,10 @@ class Checkpointer(threading.Thread):
         self._tried = 0  # as the thread found when they were so many
         self._again = 0  # the writer has tried in vain: not before there are so many
         self._room = 0  # so many pages fit into the log's file as it is
-        self._long = False  # a transaction that was too large has left the log's file long
+        self._refused = False  # something was, for which there may be room where the log's file is
         self._said = ""
         self._due = threading.Event()
-        headroom.when_refused = self._refused
+        headroom.when_refused = self._note_refusal
         self._over = threading.Event()
 
     def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
@@ -95,9 +96,8 @@ class Checkpointer(threading.Thread):
     def between_transactions(self) -> None:
         """Called by the writer's thread after each. Keeps the log within its bounds; see the module."""
         pages = self._pages
-        if self._headroom.low:
-            if self._long or pages * PAGE >= self._headroom.reserve // 8:
-                self._cut()
+        if self._refused or (self._headroom.low and self._size() >= self._headroom.reserve // 8):
+            self._cut()
         elif pages >= max(RESTART_PAGES, self._again):
             if pages >= HARD_PAGES:
                 self._restart(min(MOST_S, HARD_S * (pages / HARD_PAGES) ** 2), wait=True)
@@ -115,7 +115,7 @@ class Checkpointer(threading.Thread):
                 self._move()
 
     def _wants_room(self) -> bool:
-        return self._room - AHEAD_PAGES < self._pages < RESTART_PAGES
+        return self._room - AHEAD_PAGES < self._pages < RESTART_PAGES and not self._headroom.near
 
     def _wants_move(self) -> bool:
         """Is there much to be moved, or is the log to begin anew, for which little may be left?"""
@@ -142,15 +142,10 @@ class Checkpointer(threading.Thread):
         if not self._at_work.acquire(blocking=wait):
             return  # the thread is moving pages
         try:
-            deadline = time.monotonic() + patience_s
-            # Not one wait as long as that: SQLite would go on waiting for a reader that has begun again meanwhile, and
-            # stands in nobody's way any more.
-            outcome, _ = self._checkpoint(self._between, apsw.SQLITE_CHECKPOINT_RESTART)
-            while outcome is _Outcome.HELD and time.monotonic() < deadline:
-                outcome, _ = self._checkpoint(self._between, apsw.SQLITE_CHECKPOINT_RESTART)
+            done = self._between_readers(apsw.SQLITE_CHECKPOINT_RESTART, patience_s)
         finally:
             self._at_work.release()
-        if outcome is _Outcome.DONE:
+        if done:
             self._begun_anew()
         else:
             self._again = self._pages + self._pages // 16
@@ -158,11 +153,20 @@ class Checkpointer(threading.Thread):
     def _cut(self) -> None:
         """The disk is nearly full: what comes next needs the room of the log's file."""
         with self._at_work:
-            outcome, _ = self._checkpoint(self._between, apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        if outcome is _Outcome.DONE:  # else after the next transaction
+            done = self._between_readers(apsw.SQLITE_CHECKPOINT_TRUNCATE, CUT_S)
+        if done:  # else after the next transaction
             self._begun_anew()
-            self._room, self._long = 0, False
+            self._room, self._refused = 0, False
             self._headroom.committed(0)
+
+    def _between_readers(self, mode: int, patience_s: float) -> bool:
+        """In the writer's thread. Not one wait as long as that: SQLite would go on waiting for a reader that has begun
+        again meanwhile, and stands in nobody's way any more."""
+        deadline = time.monotonic() + patience_s
+        outcome, _ = self._checkpoint(self._between, mode)
+        while outcome is _Outcome.HELD and time.monotonic() < deadline:
+            outcome, _ = self._checkpoint(self._between, mode)
+        return outcome is _Outcome.DONE
 
     def _begun_anew(self) -> None:
         self._pages = self._moved = self._tried = self._again = 0
@@ -181,11 +185,14 @@ class Checkpointer(threading.Thread):
         self._said = ""
         return _Outcome.DONE, moved
 
-    def _refused(self) -> None:
-        self._long = True
+    def _note_refusal(self) -> None:
+        self._refused = True
+
+    def _size(self) -> int:
+        return os.stat(self._log).st_size
 
     def _make_room(self) -> None:
-        descriptor = os.open(f"{os.fspath(self._path)}-wal", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             if (os.fstat(descriptor).st_size // FRAME) - AHEAD_PAGES < self._pages:
                 os.write(descriptor, bytes(ROOM))

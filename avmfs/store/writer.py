@@ -32,13 +32,14 @@ from typing import Any
 from avmfs import wire
 from avmfs.access import ROUTES, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NoSpace, StoreFailed
-from avmfs.store import commands, database, keys
+from avmfs.store import commands, database, keys, piecemeal
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
 from avmfs.store.headroom import Headroom
 from avmfs.store.news import News
 from avmfs.store.peers import Peer, Peers
+from avmfs.store.piecemeal import PART
 from avmfs.store.sinks import NATIVE
 from avmfs.store.walheader import CommitHeader
 
@@ -58,6 +59,7 @@ SYNC = "sync"
 _NOTHING = wire.pack({})
 
 _Replies = list[tuple[Peer, bytes]]  # packed
+_Asked = tuple[Peer, list[Any]]
 
 
 class Writer:
@@ -65,7 +67,7 @@ class Writer:
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
-        self._queue: deque[tuple[Peer, list[Any]]] = deque()
+        self._queue: deque[_Asked] = deque()
         self._peers = Peers(listener, key, lambda peer, item: self._queue.append((peer, item)))
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
@@ -119,7 +121,10 @@ class Writer:
             self._news.tell()
             self._tell_sinks()
         if self._queue:
-            self._commit(self._next_batch())
+            if self._only_in_parts(self._queue[0][1]):
+                self._commit_in_parts(*self._queue.popleft())
+            else:
+                self._commit(self._next_batch())
         elif not busy and self._may_drain:
             self._drain()
         self._checkpointer.between_transactions()
@@ -127,17 +132,43 @@ class Writer:
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
 
-    def _next_batch(self) -> list[tuple[Peer, list[Any]]]:
+    def _next_batch(self) -> list[_Asked]:
         """As many as one transaction takes: its pages must fit into the log (``checkpoint``)."""
         batch, size = [self._queue.popleft()], 0
         while self._queue and len(batch) < BATCH:
             size += _size(batch[-1][1])
-            if size + _size(self._queue[0][1]) > BATCH_BYTES:
+            if size + _size(self._queue[0][1]) > BATCH_BYTES or self._only_in_parts(self._queue[0][1]):
                 break
             batch.append(self._queue.popleft())
         return batch
 
-    def _commit(self, batch: list[tuple[Peer, list[Any]]]) -> None:
+    def _only_in_parts(self, item: list[Any]) -> bool:
+        return item[3] == piecemeal.COMMAND and (size := _size(item)) > PART and self._headroom.only_in_parts(size)
+
+    def _commit_in_parts(self, peer: Peer, item: list[Any]) -> None:
+        """All but the last, which is committed like any other request."""
+        number, name, rights, command, arguments, *said = item
+        assert peer.client is not None, "greeted"
+        try:
+            who = self._principal(peer, name, rights, said[0] if said else "")
+            last = self._last_answer(peer.client)
+            edits = arguments["edits"] if isinstance(arguments.get("edits"), list) else []
+            if last is None or last[0] < number:  # else it is answered, or refused
+                pieces = list(piecemeal.parts(edits))
+                for part in pieces[:-1]:
+                    self._applier.origin = peer.origin if command in NATIVE else b""
+                    self._applier.alone(who, command, {**arguments, "edits": part})
+                    self._unsynced = True
+                    self._news.tell()
+                    self._tell_sinks()
+                    self._checkpointer.between_transactions()
+                item = [number, name, rights, command, {**arguments, "edits": pieces[-1]}, *said]
+        except AvmError as e:
+            self._send_all([(peer, _refused(number, e))])
+        else:
+            self._commit([(peer, item)])
+
+    def _commit(self, batch: list[_Asked]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
         them promises that."""
         replies: _Replies = []
@@ -300,11 +331,7 @@ def _asker(peer: Peer) -> Any:
 
 
 def _size(item: list[Any]) -> int:
-    """Of the bytes that a request brings, about."""
-    said = item[4].values() if isinstance(item[4], dict) else ()
-    edits = (part for value in said if type(value) is list for part in value)
-    pieces = (piece for edit in edits if type(edit) is list for piece in edit)
-    return sum(len(value) for value in (*said, *pieces) if type(value) is bytes)
+    return piecemeal.size(item[4]) if isinstance(item[4], dict) else 0
 
 
 def _promises(item: list[Any]) -> bool:

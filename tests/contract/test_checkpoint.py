@@ -105,7 +105,7 @@ def test_the_writer_is_left_little_to_move(short: Log, monkeypatch: pytest.Monke
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         os.fsync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fdatasync", fdatasync)
+    monkeypatch.setattr("avmfs.store.checkpoint.os.fdatasync", fdatasync)
     short.fill(RESTART + 20)
     assert short.pages >= RESTART + 20, "the thread has moved nothing yet: below HARD the writer does not do its work"
     short.checkpointer.start()
@@ -190,18 +190,52 @@ def test_a_disk_that_fails_is_told_of_once_and_not_waited_for(short: Log, caplog
     assert short.pages < HARD
 
 
-def test_on_a_full_disk_the_logs_file_is_cut(short: Log) -> None:
-    short.fill(60)
-    assert short.size > 50 * FRAME
-    short.headroom.low = True
+@pytest.fixture
+def full(short: Log) -> Log:
+    """Its disk is what the test says."""
     short.headroom.look = lambda: None  # type: ignore[method-assign]
-    slow = reader(short)
-    short.checkpointer._refused()
-    short.commit()
-    assert short.size > 50 * FRAME, "it is being read"
+    short.headroom.near = True
+    return short
+
+
+def test_on_a_full_disk_the_logs_file_is_cut(full: Log) -> None:
+    full.fill(60)
+    assert full.size > 50 * FRAME
+    full.checkpointer._note_refusal()
+    slow = reader(full)
+    full.commit()
+    assert full.size > 50 * FRAME, "it is being read"
     slow.close()
-    short.commit()
-    assert short.size == 0
+    full.commit()
+    assert full.size == 0
+
+
+def test_a_long_file_with_little_in_it_is_room_too(full: Log) -> None:
+    """What a long log has left behind, or what was laid out ahead of it."""
+    full.fill(20)
+    with open(full.path.with_name("avm.db-wal"), "ab") as file:
+        file.write(bytes(4 << 20))
+    full.commit()
+    assert full.size > 4 << 20, "there is room yet"
+    full.headroom.low = True
+    full.commit()
+    assert full.size == 0
+
+
+def test_no_room_is_laid_ahead_of_the_log_where_there_is_little(full: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_PAGES", 10 * RESTART)
+    monkeypatch.setattr(checkpoint, "AHEAD_PAGES", 5)
+    full.checkpointer.start()
+    while full.pages < RESTART // 2:
+        full.commit()
+        time.sleep(0.005)
+    assert full.size < checkpoint.ROOM // 2
+    full.headroom.near = False
+    full.commit()
+    deadline = time.monotonic() + 20
+    while full.size < checkpoint.ROOM and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert full.size >= checkpoint.ROOM
 
 
 def test_slow_readers_under_load_let_the_log_stay_below_its_limit(tmp_path: Path) -> None:
