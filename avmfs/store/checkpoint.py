@@ -1,22 +1,30 @@
 """Keeping the write-ahead log short beside the writer, and its file ahead of it.
 
-Owns one thread with a connection of its own. Called by the writer, whose commits tell it how long the log is; a
-checkpoint inside the loop would hold everybody up for its fsync. Only on a disk that is nearly full it is made there,
-and the log's file cut: what comes next needs that room.
+Owns one thread with a connection of its own, and one connection more for the writer's thread. Called by the writer,
+whose commits tell it how long the log is.
+
+The thread moves pages into the database while commits go on. That alone never ends: SQLite uses the log anew only when
+all of it has been moved and no reader is in it, and with commits coming one after the other there is always a page
+more. A checkpoint that waits for such a moment (RESTART) needs the lock that the writer takes again and again, polls
+for it, and under load comes too late each time: the log grew to twice its limit. So that one is the writer's own, made
+between two transactions, when nobody else can want the lock: what the thread has left to be moved (little), one sync
+of the database, and readers that were in the log already. From ``HARD_PAGES`` on the writer waits for the thread and
+for those readers too, so that no load outruns the disk. Who reads on for longer than that only slows the log's growth.
 
 A commit that makes the file longer has the filesystem change its own metadata, and the sync of the commit waits for
 that: on ext4 it takes twice as long as one of bytes that were there. So zeros are laid behind the log before it gets
-there, unless the disk is nearly full. They are appended (O_APPEND: the kernel takes the end of file under the inode's
-lock), so whatever the writer does at that moment, none can land on a frame; and to SQLite they are what an earlier,
-longer log would have left: frames whose salt is not this log's.
+there, unless there is little room on the disk. They are appended (O_APPEND: the kernel takes the end of file under the
+inode's lock), so whatever the writer does at that moment, none can land on a frame; and to SQLite they are what an
+earlier, longer log would have left: frames whose salt is not this log's.
 """
 
 from __future__ import annotations
 
-import contextlib
+import enum
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -29,80 +37,162 @@ log = logging.getLogger(__name__)
 
 # A commit rewrites mostly the same pages (the ends of the log and of the tables): the longer the WAL, the fewer pages
 # does a checkpoint move for each, and the more seldom do its syncs stand in the way of the commits' own.
-CHECKPOINT_PAGES = 4000
-RESTART_PAGES = 12_000
-RESTART_AGAIN_S = 1.0  # a RESTART holds the writer up while it waits for readers: not at every commit
+CHECKPOINT_PAGES = 4000  # so many more in the log are moved by the thread
+RESTART_PAGES = 12_000  # here the log is to begin anew,
+HARD_PAGES = 14_000  # and here at any price: with the commits of one transaction more it stays below 64 MB
+LEFT_PAGES: Final = 500  # that many the writer moves itself
+RETRY_PAGES: Final = 250  # where a reader was in the way, the thread tries again after so many
+SOFT_S: Final = 0.02  # so long the writer waits for readers below HARD_PAGES,
+HARD_S: Final = 0.25  # and there; with the square of the log's length from there on,
+MOST_S: Final = 10.0  # but not longer, since clients do not wait forever
+CUT_S: Final = 0.1  # on a full disk
+POLL_MS: Final = 20
 FRAME: Final = 24 + PAGE  # bytes of a page in the log: fileformat2.html, "4.1. WAL File Format"
 ROOM: Final = 2 * 1024 * 1024  # laid behind the log at once,
 AHEAD_PAGES: Final = 256  # when it comes so close to the end of its file
 
 
+class _Outcome(enum.Enum):
+    DONE = enum.auto()
+    HELD = enum.auto()  # by a reader
+    FAILED = enum.auto()  # the disk is in the way, and the log says so
+
+
 class Checkpointer(threading.Thread):
-    """Moves the WAL into the database beside the writer: PASSIVE each 16 MB, RESTART when it has grown to 48 MB, up to
+    """Moves the WAL into the database beside the writer, each 16 MB, and has the writer begin it anew at 48 MB, up to
     which room is made for it."""
 
     def __init__(self, path: Path, headroom: Headroom) -> None:
         super().__init__(name="checkpoint", daemon=True)
-        self._path = path
+        self._log = f"{os.fspath(path)}-wal"
         self._headroom = headroom
-        self._pages = 0
+        self._at_work = threading.Lock()  # SQLite has one checkpoint at a time, and lets nobody wait for it
+        self._beside = database.connect(path, writable=True)  # the thread's
+        self._between = database.connect(path, writable=True, busy_ms=POLL_MS)  # the writer's
+        # SQLite syncs the database only after a checkpoint that has come to the end of the log, which is the writer's:
+        # it would find everything still to be written. Never closed: that would drop SQLite's locks on the file.
+        self._database = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._pages = 0  # in the log,
+        self._moved = 0  # of which so many are in the database,
+        self._tried = 0  # as the thread found when they were so many
+        self._again = 0  # the writer has tried in vain: not before there are so many
         self._room = 0  # so many pages fit into the log's file as it is
+        self._refused = False  # something was, for which there may be room where the log's file is
+        self._said = ""
         self._due = threading.Event()
-        headroom.when_refused = self._due.set  # a transaction that was too large has left the log's file long
+        headroom.when_refused = self._note_refusal
         self._over = threading.Event()
 
     def hook(self, db: apsw.Connection, name: str, pages: int) -> int:
         """SQLite calls this after each commit with the pages now in the WAL."""
+        if pages < max(self._pages, self._moved, self._tried):
+            self._begun_anew()
         self._pages = pages
         self._headroom.committed(pages)
-        if self._headroom.low:
-            if pages * PAGE >= self._headroom.reserve // 8:
-                self._cut()
-        elif pages >= CHECKPOINT_PAGES or self._room - AHEAD_PAGES < pages < RESTART_PAGES:
+        if not self._headroom.low and (self._wants_room() or self._wants_move()):
             self._due.set()
         return apsw.SQLITE_OK
 
-    def _cut(self) -> None:
-        with contextlib.closing(database.connect(self._path, writable=True, busy_ms=100)) as db:
-            try:
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            except apsw.BusyError:
-                return  # a reader is on an old snapshot; the next commit brings us back here
-            except apsw.Error as e:
-                log.error("checkpoint failed: %s", e)
-                return
-        self._headroom.committed(0)
+    def between_transactions(self) -> None:
+        """Called by the writer's thread after each. Keeps the log within its bounds; see the module."""
+        pages = self._pages
+        if self._refused or (self._headroom.low and self._size() >= self._headroom.reserve // 8):
+            self._cut()
+        elif pages >= max(RESTART_PAGES, self._again):
+            if pages >= HARD_PAGES:
+                self._restart(min(MOST_S, HARD_S * (pages / HARD_PAGES) ** 2), wait=True)
+            elif pages - self._moved <= LEFT_PAGES:
+                self._restart(SOFT_S, wait=False)
 
     def run(self) -> None:
-        db = database.connect(self._path, writable=True, busy_ms=100)
+        while self._due.wait() and not self._over.is_set():
+            self._due.clear()
+            if self._headroom.low:
+                continue  # the writer cuts the log itself
+            if self._wants_room():
+                self._make_room()
+            if self._wants_move():
+                self._move()
+
+    def _wants_room(self) -> bool:
+        return self._room - AHEAD_PAGES < self._pages < RESTART_PAGES and not self._headroom.near
+
+    def _wants_move(self) -> bool:
+        """Is there much to be moved, or is the log to begin anew, for which little may be left?"""
+        left = self._pages - self._moved
+        much = left >= CHECKPOINT_PAGES or (self._pages >= RESTART_PAGES and left > LEFT_PAGES)
+        return much and self._pages >= self._tried + RETRY_PAGES
+
+    def _move(self) -> None:
+        with self._at_work:
+            pages = self._pages
+            outcome, moved = self._checkpoint(self._beside, apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if outcome is _Outcome.DONE:
+            try:
+                os.fdatasync(self._database)
+            except OSError as e:  # the writer's own checkpoint will sync it, and fail if that is how it is
+                log.error("the store cannot be written to the disk: %s", e)
+            self._moved = moved
+            if pages - moved <= LEFT_PAGES:  # no reader is in the way any more
+                self._again = 0
+        self._tried = pages
+
+    def _restart(self, patience_s: float, *, wait: bool) -> None:
+        """Have the next transaction begin the log anew."""
+        if not self._at_work.acquire(blocking=wait):
+            return  # the thread is moving pages
         try:
-            while self._due.wait() and not self._over.is_set():
-                self._due.clear()
-                if self._headroom.low:
-                    mode = apsw.SQLITE_CHECKPOINT_TRUNCATE
-                    self._room = 0
-                else:
-                    if self._room - AHEAD_PAGES < self._pages < RESTART_PAGES:
-                        self._make_room()
-                    if self._pages < CHECKPOINT_PAGES:
-                        continue
-                    mode = (
-                        apsw.SQLITE_CHECKPOINT_RESTART
-                        if self._pages >= RESTART_PAGES
-                        else apsw.SQLITE_CHECKPOINT_PASSIVE
-                    )
-                try:
-                    db.wal_checkpoint(mode=mode)
-                except apsw.BusyError:
-                    # A reader is on an old snapshot; the next commits bring us back here.
-                    self._over.wait(RESTART_AGAIN_S)
-                except apsw.Error as e:
-                    log.error("checkpoint failed: %s", e)
+            done = self._between_readers(apsw.SQLITE_CHECKPOINT_RESTART, patience_s)
         finally:
-            db.close()
+            self._at_work.release()
+        if done:
+            self._begun_anew()
+        else:
+            self._again = self._pages + self._pages // 16
+
+    def _cut(self) -> None:
+        """The disk is nearly full: what comes next needs the room of the log's file."""
+        with self._at_work:
+            done = self._between_readers(apsw.SQLITE_CHECKPOINT_TRUNCATE, CUT_S)
+        if done:  # else after the next transaction
+            self._begun_anew()
+            self._room, self._refused = 0, False
+            self._headroom.committed(0)
+
+    def _between_readers(self, mode: int, patience_s: float) -> bool:
+        """In the writer's thread. Not one wait as long as that: SQLite would go on waiting for a reader that has begun
+        again meanwhile, and stands in nobody's way any more."""
+        deadline = time.monotonic() + patience_s
+        outcome, _ = self._checkpoint(self._between, mode)
+        while outcome is _Outcome.HELD and time.monotonic() < deadline:
+            outcome, _ = self._checkpoint(self._between, mode)
+        return outcome is _Outcome.DONE
+
+    def _begun_anew(self) -> None:
+        self._pages = self._moved = self._tried = self._again = 0
+
+    def _checkpoint(self, db: apsw.Connection, mode: int) -> tuple[_Outcome, int]:
+        """And how many pages of the log are in the database now."""
+        try:
+            _, moved = db.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            return _Outcome.HELD, 0
+        except apsw.Error as e:
+            if str(e) != self._said:
+                log.error("checkpoint failed: %s", e)
+            self._said = str(e)
+            return _Outcome.FAILED, 0
+        self._said = ""
+        return _Outcome.DONE, moved
+
+    def _note_refusal(self) -> None:
+        self._refused = True
+
+    def _size(self) -> int:
+        return os.stat(self._log).st_size
 
     def _make_room(self) -> None:
-        descriptor = os.open(f"{os.fspath(self._path)}-wal", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             if (os.fstat(descriptor).st_size // FRAME) - AHEAD_PAGES < self._pages:
                 os.write(descriptor, bytes(ROOM))
@@ -118,3 +208,6 @@ class Checkpointer(threading.Thread):
         self._over.set()
         self._due.set()
         self.join(5)
+        self._between.close()
+        if not self.is_alive():
+            self._beside.close()

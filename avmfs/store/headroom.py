@@ -43,14 +43,14 @@ INDEXING = "drain_lexical"  # of what was written when there was room: without i
 
 
 class Headroom:
-    """Of one store. ``low``: the log is to be kept as short as can be. Requests share what is left until the disk is
-    asked again."""
+    """Of one store. ``near``: nothing is to take room that could do without. ``low``: the log is to be kept as short as
+    can be. Requests share what is left until the disk is asked again."""
 
     def __init__(self, path: Path, db: apsw.Connection) -> None:
         self._path, self._db = path, db
         disk = os.statvfs(path)
         self.reserve = min(_MOST, max(_LEAST, disk.f_blocks * disk.f_frsize // _PART))
-        self.low = self._near = False
+        self.low = self.near = False
         self._pages = self._looked_pages = 0
         self._looked_at = 0.0
         self._left = 0
@@ -70,19 +70,35 @@ class Headroom:
         self._left = disk.f_bavail * disk.f_frsize - self._pages * PAGE
         self._looked_pages, self._looked_at = self._pages, time.monotonic()
         self.low = self._left < 2 * self.reserve
-        self._near = self._left < 2 * self.reserve + 2 * REQUEST_LIMIT
+        self.near = self._left < 2 * self.reserve + 2 * REQUEST_LIMIT
 
     def admit(self, command: str, arguments: dict[str, Any]) -> None:
         """Before each command of a transaction. Raises NoSpace."""
-        if time.monotonic() - self._looked_at > _AGAIN_S:
-            self.look()
-        if self._near and command not in FREEING:
+        self._look_again()
+        if self.near and command not in FREEING:
             self._require(command, len(wire.pack(arguments)) + _PER_REQUEST)
         elif self._full and not self.low:
             self._say(full=False)
 
+    def only_in_parts(self, size: int) -> bool:
+        """Is there room for so many bytes in the database, of which the log would not take all at once?"""
+        self._look_again()
+        if not self.near:
+            return False
+        size += _PER_REQUEST
+        free = self._free()
+        return free > size + size // 4 and self._left - size < self.reserve // 2
+
+    def _look_again(self) -> None:
+        if time.monotonic() - self._looked_at > _AGAIN_S:
+            self.look()
+
+    def _free(self) -> int:
+        """Bytes of free pages in the database."""
+        return int(self._db.execute("pragma freelist_count").get) * PAGE
+
     def _require(self, command: str, size: int) -> None:
-        free = self._db.execute("pragma freelist_count").get * PAGE
+        free = self._free()
         if command == INDEXING or free > 2 * size:  # in the end, nothing but the log grows
             fits = self._left - size >= self.reserve // 2
         else:

@@ -32,19 +32,21 @@ from typing import Any
 from avmfs import wire
 from avmfs.access import ROUTES, Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, NoSpace, StoreFailed
-from avmfs.store import commands, database, keys
+from avmfs.store import commands, database, keys, piecemeal
 from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import Checkpointer
 from avmfs.store.durable import LogSync
 from avmfs.store.headroom import Headroom
 from avmfs.store.news import News
 from avmfs.store.peers import Peer, Peers
+from avmfs.store.piecemeal import PART
 from avmfs.store.sinks import NATIVE
 from avmfs.store.walheader import CommitHeader
 
 log = logging.getLogger(__name__)
 
 BATCH = 256
+BATCH_BYTES = 4 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
 SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
 RECENT = 8  # requests that tell how many are asking
@@ -57,6 +59,7 @@ SYNC = "sync"
 _NOTHING = wire.pack({})
 
 _Replies = list[tuple[Peer, bytes]]  # packed
+_Asked = tuple[Peer, list[Any]]
 
 
 class Writer:
@@ -64,7 +67,7 @@ class Writer:
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
-        self._queue: deque[tuple[Peer, list[Any]]] = deque()
+        self._queue: deque[_Asked] = deque()
         self._peers = Peers(listener, key, lambda peer, item: self._queue.append((peer, item)))
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
@@ -118,14 +121,54 @@ class Writer:
             self._news.tell()
             self._tell_sinks()
         if self._queue:
-            self._commit([self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))])
+            if self._only_in_parts(self._queue[0][1]):
+                self._commit_in_parts(*self._queue.popleft())
+            else:
+                self._commit(self._next_batch())
         elif not busy and self._may_drain:
             self._drain()
+        self._checkpointer.between_transactions()
         self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
 
-    def _commit(self, batch: list[tuple[Peer, list[Any]]]) -> None:
+    def _next_batch(self) -> list[_Asked]:
+        """As many as one transaction takes: its pages must fit into the log (``checkpoint``)."""
+        batch, size = [self._queue.popleft()], 0
+        while self._queue and len(batch) < BATCH:
+            size += _size(batch[-1][1])
+            if size + _size(self._queue[0][1]) > BATCH_BYTES or self._only_in_parts(self._queue[0][1]):
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _only_in_parts(self, item: list[Any]) -> bool:
+        return item[3] == piecemeal.COMMAND and (size := _size(item)) > PART and self._headroom.only_in_parts(size)
+
+    def _commit_in_parts(self, peer: Peer, item: list[Any]) -> None:
+        """All but the last, which is committed like any other request."""
+        number, name, rights, command, arguments, *said = item
+        assert peer.client is not None, "greeted"
+        try:
+            who = self._principal(peer, name, rights, said[0] if said else "")
+            last = self._last_answer(peer.client)
+            edits = arguments["edits"] if isinstance(arguments.get("edits"), list) else []
+            if last is None or last[0] < number:  # else it is answered, or refused
+                pieces = list(piecemeal.parts(edits))
+                for part in pieces[:-1]:
+                    self._applier.origin = peer.origin if command in NATIVE else b""
+                    self._applier.alone(who, command, {**arguments, "edits": part})
+                    self._unsynced = True
+                    self._news.tell()
+                    self._tell_sinks()
+                    self._checkpointer.between_transactions()
+                item = [number, name, rights, command, {**arguments, "edits": pieces[-1]}, *said]
+        except AvmError as e:
+            self._send_all([(peer, _refused(number, e))])
+        else:
+            self._commit([(peer, item)])
+
+    def _commit(self, batch: list[_Asked]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
         them promises that."""
         replies: _Replies = []
@@ -285,6 +328,10 @@ def _plain(name: str, operator: bool, route: str) -> Principal:
 def _asker(peer: Peer) -> Any:
     """A mount asks over several connections, one after the other most of the time."""
     return peer.origin or peer
+
+
+def _size(item: list[Any]) -> int:
+    return piecemeal.size(item[4]) if isinstance(item[4], dict) else 0
 
 
 def _promises(item: list[Any]) -> bool:

@@ -21,6 +21,8 @@ from avmfs.store import database
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 
+pytestmark = pytest.mark.timeout(120 + 10 * ROUNDS)
+
 # A client in a process of its own: it writes to the mount and journals intent and acknowledgement outside. Errors end
 # an operation, not the client: the mount may be gone for a moment.
 CLIENT = """

@@ -36,9 +36,10 @@ def world(mounts: list[dict[str, Any]], settings: str) -> Iterator[World]:
 
 
 @pytest.fixture(autouse=True)
-def _no_hanging(world: World) -> Iterator[None]:
-    """A system call that a mount never answers cannot be interrupted; without the daemon the kernel ends it."""
-    timer = threading.Timer(HANGS_AFTER_S, world.kill)
+def _no_hanging(world: World, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A system call that a mount never answers cannot be interrupted; without the daemon the kernel ends it. A module
+    whose tests can be made longer says HANGS_AFTER_S itself."""
+    timer = threading.Timer(getattr(request.module, "HANGS_AFTER_S", HANGS_AFTER_S), world.kill)
     timer.start()
     yield
     timer.cancel()

@@ -16,6 +16,7 @@ from mount_world import Place
 STEPS = int(os.environ.get("AVM_FSX_STEPS", "400"))
 SEEDS = range(1, 6)
 LOOK_EVERY = 50
+HANGS_AFTER_S = 90 + STEPS / 20
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120 + STEPS)]
 linux_only = pytest.mark.skipif(
