@@ -179,7 +179,8 @@ class Engine:
         """Score whatever has a word of ``q`` or a vector."""
         table = index.table()
         question = signals.asked(q, now, tz) if now is not None else signals.Asked((), False, signals.names(q))
-        meaning, degraded = self._meaning(q, mode)
+        asks = signals.addressed(table, q, question) if mode == "hybrid" and self._weights.speaker > 0 else q
+        meaning, degraded = self._meaning(asks, mode)
         by_meaning = mode == "semantic" and meaning is not None
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)
@@ -222,7 +223,8 @@ class Engine:
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in)
+        named = columns["speaker"][chosen] if asks != q else None
+        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in, named)
         return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _feedback(

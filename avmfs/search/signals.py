@@ -7,6 +7,7 @@ and the time zone are arguments.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -26,7 +27,13 @@ LONG: Final = 6.0
 LONGEST: Final = 4.1
 """The length signal is ln(terms) / LONG, and grows no more from some sixty terms: a page is no better than a note."""
 
+OFTEN: Final = 20
+"""Passages that somebody heads who talks in a store. A few are as likely headed by their matter ("Redis: ..."), and
+that is not left out of a question."""
+
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
+_NAME: Final = re.compile(r"(?P<name>[^\W\d_]\w*)(?P<of>['’]s\b)?")
+_FULL_NAME: Final = re.compile(r"\b(?:you[ -])+(?=your?\b)")
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -58,12 +65,32 @@ def names(q: str) -> frozenset[str]:
     return frozenset(segment.query_terms(q[:_QUESTION]))
 
 
+def addressed(table: Table, q: str, question: Asked) -> str:
+    """``q`` as one would ask it in the talk itself: "you" for those named in it, with a capital, who head OFTEN of the
+    passages that the asker sees. A speaker's name stands before every word of theirs, so to a model all of it is a bit
+    like any question that names them."""
+    named = {term for term in question.terms if term in table.voices_of}
+    if not named or len(q) > _QUESTION:
+        return q
+    talking = {term for term in named if _told(table, table.voices_of[term]) >= OFTEN}
+    if not talking or talking.issuperset(question.terms):  # a name alone is all that there is to look for
+        return q
+
+    def you(found: re.Match[str]) -> str:
+        name = found["name"]
+        if not name[0].isupper() or not talking.issuperset(segment.terms(name)):
+            return found[0]
+        return "your" if found["of"] else "you"
+
+    return _FULL_NAME.sub("", _NAME.sub(you, q))
+
+
 def speaker(table: Table, at: Places, question: Asked) -> Floats:
     """1 where the one who speaks, else the author, is named in the question."""
     named = frozenset[int]().union(*(table.voices_of.get(term, frozenset()) for term in question.terms))
     if not named:
         return np.zeros(len(at))
-    return np.isin(table.voices[at], np.fromiter(named, np.int64, len(named))).astype(np.float64)
+    return np.isin(np.abs(table.voices[at]), np.fromiter(named, np.int32, len(named))).astype(np.float64)
 
 
 def date_named(table: Table, at: Places, question: Asked, tz: tzinfo) -> Floats:
@@ -106,6 +133,11 @@ def asks(table: Table, at: Places) -> Floats:
 def length(table: Table, at: Places) -> Floats:
     """The logarithm of the length: a long note says more."""
     return np.asarray(np.minimum(np.log(np.maximum(table.lengths[at].astype(np.float64), 1.0)), LONGEST) / LONG)
+
+
+def _told(table: Table, voices: frozenset[int]) -> int:
+    """How many passages one of ``voices`` heads."""
+    return sum(int(np.count_nonzero(table.voices == voice)) for voice in voices)
 
 
 def _flagged(table: Table, at: Places, flag: int) -> Floats:

@@ -106,7 +106,7 @@ class Catalogue:
         """In pieces: a hundred thousand rows as Python values would stay in the process' memory."""
         pieces = [np.zeros(0, ROW)]
         while some := list(itertools.islice(rows, _PIECE)):
-            values = [(*row[:8], self._voice(row[8] or self._name(row[9])), *row[10:12]) for row in some]
+            values = [(*row[:8], self._voice(row[8]) or -self._voice(self._name(row[9])), *row[10:12]) for row in some]
             pieces.append(np.array(values, ROW))
         return np.concatenate(pieces)
 

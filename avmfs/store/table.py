@@ -37,10 +37,11 @@ class Table:
     """Passages that one asker sees, in order of id, a column each (n,).
 
     ``times`` are ns since the epoch: when it was said. ``previous`` and ``next`` are positions in these columns, NONE
-    for none; ``sessions`` numbers from 0. ``voices`` are numbers for who speaks, 0 for nobody known; ``voices_of``
-    gives those that a term names. ``places`` has the position of each id counted from the first one, NONE for ids that
-    are not here; it is empty where ids lie too far apart for that. ``means`` and ``columns`` are for whoever
-    has computed a figure of the whole table or of each row once; no other table of this process has its ``number``.
+    for none; ``sessions`` numbers from 0. ``voices`` are numbers for who speaks, 0 for nobody known, below 0 for an
+    author whose text begins with nobody's name; ``voices_of`` gives those, above 0, that a term names. ``places`` has
+    the position of each id counted from the first one, NONE for ids that are not here; it is empty where ids lie too
+    far apart for that. ``means`` and ``columns`` are for whoever has computed a figure of the whole table or of each
+    row once; no other table of this process has its ``number``.
     """
 
     passages: NDArray[np.int64]

@@ -459,6 +459,10 @@ def test_a_stamp_before_the_words_is_when_it_was_said(world: World) -> None:
     table = world.store.search_index(BOB).table()
     assert table.times[0] == 1_683_554_160 * 10**9 and table.times[1] == world.node(ALICE, "/memory/b.md").mtime
     assert [next(iter(table.voices_of[name])) for name in ("carolin", "mel")] == table.voices.tolist()
+    world.write(ALICE, "/memory/c.md", b"of nobody's mouth")
+    world.drain()
+    table = world.store.search_index(BOB).table()
+    assert table.voices[2] == -next(iter(table.voices_of["alic"])), "below 0: it is by alice, and does not say so"
 
 
 def test_a_long_document_is_found_by_one_sentence_and_only_that_passage_is_given(world: World) -> None:

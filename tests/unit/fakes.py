@@ -77,7 +77,8 @@ class MemoryIndex:
     def table(self) -> Table:
         voices, voices_of, rows = {"": 0}, dict[str, frozenset[int]](), []
         for hit in self._hits.values():
-            voice = " ".join(speech.heading(hit.text).speaker) or hit.author
+            spoken = " ".join(speech.heading(hit.text).speaker)
+            voice = spoken or hit.author
             number = voices.setdefault(voice, len(voices))
             for term in voice.split():
                 voices_of[term] = voices_of.get(term, frozenset()) | {number}
@@ -94,7 +95,7 @@ class MemoryIndex:
                     hit.updated,
                     hit.document,
                     length,
-                    number,
+                    number if spoken else -number,
                     told,
                     END,
                 )

@@ -11,6 +11,7 @@ from fakes import MemoryCorpus
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
+from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import lexical, signals
@@ -533,3 +534,78 @@ def test_a_remark_of_a_word_or_two_is_not_relevant_for_what_it_stands_beside() -
         np.array([1.0, 0.1]), np.array([0.8, 0.0]), np.array([1.0, 0.0]), np.ones(2), np.array([1.0, 9.0])
     )
     assert alone[0] > 0.9, "it is what was asked for"
+
+
+class Recorder(HashingEmbedding):
+    """Remembers what was to be embedded last."""
+
+    last: tuple[str, ...] = ()
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        self.last = tuple(texts)
+        return super().embed_batch(texts, urgent=urgent)
+
+
+def talk(turns: int, *, owner: str | None = None) -> MemoryCorpus:
+    """``turns`` of Mary Jane's and as many of Tom's, and a few notes headed by their matter."""
+    made = MemoryCorpus(Recorder())
+    for turn in range(turns):
+        made.add(f"/talk/{turn:03}a", f"Mary Jane: number {turn} of the lanterns is mended", owner=owner)
+        made.add(f"/talk/{turn:03}b", f"Tom: then there are {turn} to go", owner=owner)
+    for turn in range(3):
+        made.add(f"/ops/{turn}", f"Redis: instance {turn} was moved")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("question", "asks"),
+    [
+        ("What did Tom mend?", "What did you mend?"),
+        ("Which lantern is Tom's, and which is Mary’s?", "Which lantern is your, and which is your?"),
+        ("Have Mary Jane's lanterns come?", "Have your lanterns come?"),
+        ("Did Mary Jane or Tom mend it?", "Did you or you mend it?"),
+        ("what did tom mend?", "what did tom mend?"),  # may be another word
+        ("Tom, and Mary", "Tom, and Mary"),  # nothing else is there to look for
+        ("When was Redis moved?", "When was Redis moved?"),  # a matter, not somebody who talks
+        ("What did alice write, or Alice?", "What did alice write, or Alice?"),  # the author, whose name is in no text
+        ("Thomas mends lanterns. Tommy?", "Thomas mends lanterns. Tommy?"),
+    ],
+)
+def test_a_model_is_asked_without_the_names_of_those_who_talk_here(question: str, asks: str) -> None:
+    made = talk(signals.OFTEN)
+    assert isinstance(made.embedder, Recorder)
+    engine(made).search(ALICE, question)
+    assert made.embedder.last == (asks,)
+
+
+def test_a_name_stays_in_the_question_where_nobody_of_that_name_talks_much() -> None:
+    made = talk(signals.OFTEN - 1)
+    assert isinstance(made.embedder, Recorder)
+    engine(made).search(ALICE, "What did Tom mend?")
+    assert made.embedder.last == ("What did Tom mend?",)
+
+
+def test_a_name_stays_in_the_question_where_the_meaning_alone_or_no_speaker_counts() -> None:
+    made = talk(signals.OFTEN)
+    assert isinstance(made.embedder, Recorder)
+    engine(made).search(ALICE, "What did Tom mend?", mode="semantic")
+    assert made.embedder.last == ("What did Tom mend?",)
+    engine(made).weighing(SearchWeights(speaker=0.0)).search(ALICE, "What did Tom bend?")
+    assert made.embedder.last == ("What did Tom bend?",)
+
+
+def test_who_talks_in_private_to_others_is_not_known_by_the_question() -> None:
+    made = talk(signals.OFTEN, owner="bob")
+    assert isinstance(made.embedder, Recorder)
+    engine(made).search(ALICE, "What did Tom mend?")
+    assert made.embedder.last == ("What did Tom mend?",)
+    engine(made).search(BOB, "What did Tom mend?")
+    assert made.embedder.last == ("What did you mend?",)
+
+
+def test_a_name_that_was_left_out_of_the_question_counts_for_the_relevance_of_its_speaker() -> None:
+    scores, cosines, few = np.array([1.0, 0.9, 0.1]), np.array([0.2, 0.2, 0.0]), np.zeros(3)
+    plain = relevance(scores, cosines, few, np.ones(3))
+    named = relevance(scores, cosines, few, np.ones(3), named=np.array([1.0, 0.0, 0.0]))
+    assert named[0] > plain[0] + 0.1
+    assert named[0] > named[1]
