@@ -10,7 +10,7 @@ from avmfs.node import Kind, Node
 from avmfs.store import content
 from avmfs.store.commands import command, lineage, relaxed
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT
-from avmfs.store.sinks import ORPHANED
+from avmfs.store.sinks import ORPHANED, RIGHTS
 from avmfs.store.transaction import Tx, new_id
 
 
@@ -101,6 +101,9 @@ def set_attributes(
             {**given, "ctime": tx.now if explicit else found.ctime, "id": node},
         )
         tx.log("attributes", found, _path(tx, found))
+        rights = (given.get("mode", found.mode), given.get("uid", found.uid), given.get("gid", found.gid))
+        if rights != (found.mode, found.uid, found.gid):
+            tx.events.append((RIGHTS, found.id, found.parent, found.name))
     return {}
 
 
