@@ -79,7 +79,7 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
         raise NotEmpty(path=paths.printable(name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
-    tx.known.forget_directories()
+    tx.known.forget_empty(node.id)
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
     return {"node": node.id}
