@@ -97,6 +97,12 @@ class Busy(AvmError):
     code = _errno.EAGAIN
 
 
+class WouldDeadlock(AvmError):
+    """Whoever holds the lock waits for the asker."""
+
+    code = _errno.EDEADLK
+
+
 class Interrupted(AvmError, InterruptedError):
     code = _errno.EINTR
 
@@ -145,7 +151,7 @@ _BY_CODE: dict[int, type[AvmError]] = {
     for cls in (
         NotFound, Denied, NotPermitted, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NameTooLong,
         TooBig, OverQuota, NoSpace, ReadOnly, Busy, Interrupted, BadHandle, Stale, StoreFailed, NotSupported,
-        NoAttribute, TooSmall, PastEnd,
+        NoAttribute, TooSmall, PastEnd, WouldDeadlock,
     )
 }  # fmt: skip
 

@@ -27,20 +27,20 @@ class Locking:
     def _getlk(self, request: Request) -> bytes:
         fh, owner, start, end, kind, _, _, _ = p.LK_IN.unpack_from(request.body)
         handle = self._handles.file(fh)
-        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end), through=fh)
+        found = self._locks.conflict(handle.file.node, owner, kind, start, _length(start, end))
         if found is None:
             return p.LK_OUT.pack(0, 0, fcntl.F_UNLCK, 0)
-        kind, at, length = found
-        return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, 0)
+        kind, at, length, pid = found
+        return p.LK_OUT.pack(at, _WHOLE if length == 0 else at + length - 1, kind, pid)
 
     def _setlk(self, request: Request) -> bytes:
-        fh, owner, start, end, kind, _, flags, _ = p.LK_IN.unpack_from(request.body)
+        fh, owner, start, end, kind, pid, flags, _ = p.LK_IN.unpack_from(request.body)
         node, wait = self._handles.file(fh).file.node, request.op == Op.SETLKW
         if flags & p.LK_FLOCK:
             operation = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind]
             self._locks.set_whole(node, owner, operation | (0 if wait else fcntl.LOCK_NB))
         else:
-            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait, through=fh)
+            self._locks.set_range(node, owner, kind, start, _length(start, end), wait=wait, through=fh, pid=pid)
         return b""
 
 

@@ -302,13 +302,15 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
             if found is None:
                 asked.l_type = fcntl.F_UNLCK
             else:
-                asked.l_type, asked.l_start, asked.l_len = found
-                asked.l_whence, asked.l_pid = os.SEEK_SET, 0
+                asked.l_type, asked.l_start, asked.l_len, asked.l_pid = found
+                asked.l_whence = os.SEEK_SET
             return 0
         if asked.l_type == fcntl.F_UNLCK and asked.l_start == 0 and asked.l_len == 0:
             self.locks.forget(node, owner, "range")
             return 0
-        self.locks.set_range(node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW)
+        self.locks.set_range(
+            node, owner, asked.l_type, asked.l_start, asked.l_len, wait=command == fcntl.F_SETLKW, pid=asked.l_pid
+        )
         return 0
 
     def flock(self, path: bytes | None, info: Any, operation: int) -> int:

@@ -177,6 +177,10 @@ class Known:
         self.moved = True
         self._places.clear()
 
+    def forget_empty(self, directory: int) -> None:
+        """One goes that has nothing below: where the others stand is as before."""
+        self._places.pop(directory, None)
+
     def watch(self, db: apsw.Connection) -> None:
         """From now on nodes of directories may be kept: their changes are heard of. Outside a transaction."""
         db.create_scalar_function("avm_directory", self._changed, 1)

@@ -7,7 +7,9 @@ never waits for a mount; a sink that cannot be written is dropped.
 
 A changed name costs one notice that makes the kernel look every name up again at its next use, so it is sent only
 where that kernel may have the name (``seen``); a change of one node's bytes or attributes costs one that makes it ask
-for that node's attributes. The mount that made a change by itself needs no notice for it: its kernel has done the like.
+for that node's attributes. A changed owner or mode is told like a changed name, as the kernel asks for neither before
+it decides who may chmod(2), chown(2), utimensat(2) or remove from a sticky directory: it goes by its last lookup. The
+mount that made a change by itself needs no notice for it: its kernel has done the like.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ NATIVE: Final = frozenset(
 )
 """Commands that answer a request of a kernel, which then knows the outcome by itself."""
 
-_NAMES: Final = frozenset(("create", "mkdir", "remove", "rmdir", "rename"))
+RIGHTS: Final = "rights"  # a node's owner or mode, at this name
+_NAMES: Final = frozenset(("create", "mkdir", "remove", "rmdir", "rename", RIGHTS))
 ORPHANED: Final = "orphaned"  # it lost its name, or another file took it
 MOVED: Final = "moved"  # a directory: the names below it are reached, or not, by another path
 _ALL_NAMES: Final = frozenset((MOVED, "shared", "ttl", "rules"))  # what an agent may reach at all has changed

@@ -3,8 +3,9 @@
 Owns one lock file per locked node in the daemon's runtime folder. An agent's lock is mirrored there as an
 open-file-description lock (fcntl(2) F_OFD_SETLK) with the same byte range, one description per lock owner,
 so that the kernel decides conflicts between mount processes and drops all locks of one that dies.
-flock locks use a second file per node: the two kinds do not conflict on Linux. Linux only: elsewhere the
-front end leaves locking to the kernel, within one mount.
+flock locks use a second file per node: the two kinds do not conflict on Linux. Which process holds a range, and
+whether one that would wait is waited for in turn, is known of the processes of this mount (`vfs/holdings.py`).
+Linux only: elsewhere the front end leaves locking to the kernel, within one mount.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from avmfs.errors import Busy, Interrupted, Invalid
+from avmfs.errors import Busy, Interrupted, WouldDeadlock
+from avmfs.vfs.holdings import Range, Wait, held_by, is_circle
 
 SUPPORTED = hasattr(fcntl, "F_OFD_SETLK")
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
@@ -38,11 +40,13 @@ _Key = tuple[str, int, int]  # kind, node, owner
 
 
 class _Owned(NamedTuple):
-    """What an owner's locks of a node are held by. ``through``: the handle that the first of them was asked for by."""
+    """What an owner's locks of a node are held by. ``through``: the handle that the first of them was asked for by;
+    ``pid``: the process that asked, 0 if the kernel did not say."""
 
     descriptor: int
     name: str  # at the holder
     through: int
+    pid: int
 
 
 class LockTable:
@@ -59,35 +63,43 @@ class LockTable:
         self._holder = holder
         self._owned: dict[_Key, _Owned] = {}
         self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
+        self._waiting: dict[int, Wait] = {}  # by thread
         self._mutex = threading.Lock()
         for name, descriptor in (held or {}).items():
-            _, what, node, owner, *through = name.split(" ")
-            self._own((what, int(node, 16), int(owner, 16)), _Owned(descriptor, name, int("".join(through) or "0", 16)))
+            _, what, *numbers = name.split(" ")
+            node, owner, through, pid = [*(int(number, 16) for number in numbers), 0, 0][:4]
+            self._own((what, node, owner), _Owned(descriptor, name, through, pid))
 
     def set_range(
-        self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool, through: int = 0
+        self, node: int, owner: int, kind: int, start: int, length: int, *, wait: bool, through: int = 0, pid: int = 0
     ) -> None:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
-        ``through`` is the number of the handle. Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up.
-        """
+        ``through`` is the number of the handle. Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up,
+        WouldDeadlock for one that waits for a process of this mount that waits for it."""
         request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
         self._until_granted(
             ("range", node, owner), lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), wait,
-            through, make=kind != fcntl.F_UNLCK,
+            through, pid, make=kind != fcntl.F_UNLCK, wanted=(kind, start, length),
         )  # fmt: skip
 
-    def conflict(
-        self, node: int, owner: int, kind: int, start: int, length: int, *, through: int = 0
-    ) -> tuple[int, int, int] | None:
-        """F_GETLK: (kind, start, length) of a lock in the way, or None."""
+    def conflict(self, node: int, owner: int, kind: int, start: int, length: int) -> tuple[int, int, int, int] | None:
+        """F_GETLK: (kind, start, length, process) of a lock in the way, or None. The process is 0 where another mount
+        knows it."""
         request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
         with self._mutex:
-            descriptor = self._descriptor(("range", node, owner), through, make=True)
-            if descriptor is None:
-                raise Invalid("no lock file")
-            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
-        found, _, at, size, _ = _FLOCK.unpack(answer)
-        return None if found == fcntl.F_UNLCK else (found, at, size)
+            owned = self._owned.get(("range", node, owner))
+            descriptor = self._lock_file("range", node) if owned is None else owned.descriptor
+            try:
+                answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
+            finally:
+                if owned is None:
+                    os.close(descriptor)
+            found, _, at, size, _ = _FLOCK.unpack(answer)
+            if found == fcntl.F_UNLCK:
+                return None
+            there = Range.of(found, at, size)
+            pids = (each.pid for _, each, held in self._held_by_others(node, owner) if held == there)
+            return found, at, size, next(pids, 0)
 
     def set_whole(self, node: int, owner: int, operation: int) -> None:
         """flock(2). Raises Busy for LOCK_NB on a conflict, Interrupted when a waiter gave up."""
@@ -133,40 +145,65 @@ class LockTable:
             os.close(owned.descriptor)
 
     def _until_granted(
-        self, key: _Key, attempt: Callable[[int], object], wait: bool, through: int = 0, *, make: bool
-    ) -> None:
+        self, key: _Key, attempt: Callable[[int], object], wait: bool, through: int = 0, pid: int = 0, *, make: bool,
+        wanted: tuple[int, int, int] | None = None,
+    ) -> None:  # fmt: skip
         pause = _FIRST_PAUSE_S
-        while True:
-            try:
-                # Another thread of a waiting process may close the file, and with it the descriptor (`forget`).
+        try:
+            while True:
+                try:
+                    # Another thread of a waiting process may close the file, and with it the descriptor (`forget`).
+                    with self._mutex:
+                        descriptor = self._descriptor(key, through, pid, make=make)
+                        if descriptor is not None:
+                            attempt(descriptor)
+                    return
+                except OSError as e:
+                    if e.errno not in (errno.EAGAIN, errno.EACCES):
+                        raise
+                    if not wait:
+                        raise Busy("locked by another process") from None
+                # A blocking call here could not be called off: a killed client would hang until the lock came free.
+                if self._interrupted():
+                    raise Interrupted("the waiting process was interrupted")
+                if wanted is not None and pause == _FIRST_PAUSE_S:
+                    self._begin_to_wait(Wait(*key[1:], Range.of(*wanted)))
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+        finally:
+            if pause != _FIRST_PAUSE_S:
                 with self._mutex:
-                    descriptor = self._descriptor(key, through, make=make)
-                    if descriptor is not None:
-                        attempt(descriptor)
-                return
-            except OSError as e:
-                if e.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-                if not wait:
-                    raise Busy("locked by another process") from None
-            # A blocking call here could not be called off: a killed client would hang until the lock came free.
-            if self._interrupted():
-                raise Interrupted("the waiting process was interrupted")
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+                    self._waiting.pop(threading.get_ident(), None)
 
-    def _descriptor(self, key: _Key, through: int, *, make: bool) -> int | None:
+    def _begin_to_wait(self, wanted: Wait) -> None:
+        """Whoever begins to wait last closes the circle and is told: a lock that is granted closes none."""
+        with self._mutex:
+            if is_circle(wanted, self._waiting.values(), self._held_by_others):
+                raise WouldDeadlock("the process that holds the lock waits for this one")
+            self._waiting[threading.get_ident()] = wanted
+
+    def _held_by_others(self, node: int, owner: int) -> Iterator[tuple[int, _Owned, Range]]:
+        """Ranges of a node that other owners of this mount hold. Whoever calls holds the mutex."""
+        for (what, where, other), owned in self._owned.items():
+            if where == node and other != owner and what == "range":
+                for held in held_by(owned.descriptor):
+                    yield other, owned, held
+
+    def _descriptor(self, key: _Key, through: int, pid: int, *, make: bool) -> int | None:
         """Whoever calls holds the mutex for as long as it uses what it gets."""
         owned = self._owned.get(key)
         if owned is None and make:
             what, node, owner = key
-            descriptor = os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            name = f"{NAME}{what} {node:x} {owner:x}" + (f" {through:x}" if through else "")
-            owned = _Owned(descriptor, name, through)
+            descriptor = self._lock_file(what, node)
+            name = f"{NAME}{what} {node:x} {owner:x} {through:x} {pid:x}"
+            owned = _Owned(descriptor, name, through, pid)
             self._own(key, owned)
             if self._holder is not None:
                 self._holder.put(name, descriptor)
         return None if owned is None else owned.descriptor
+
+    def _lock_file(self, what: str, node: int) -> int:
+        return os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _own(self, key: _Key, owned: _Owned) -> None:
         self._owned[key] = owned

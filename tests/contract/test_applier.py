@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Exists, Invalid, NotFound
+from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
 from avmfs.store import chance, database
 from avmfs.store.applier import Applier
 from avmfs.store.commands import lineage
@@ -373,3 +374,52 @@ def test_commands_change_few_pages(applier: Applier) -> None:
     move = [{"parent": MEMORY, "name": name.encode(), "new_parent": MEMORY} for name in names]
     assert pages("rename", *({**one, "new_name": one["name"] + b".md"} for one in move)) <= 6
     assert pages("unlink", *({"parent": MEMORY, "name": name.encode() + b".md"} for name in names)) <= 12
+
+
+def _deep(applier: Applier, depth: int, node: int = MEMORY) -> int:
+    for _ in range(depth):
+        node = int(applier.alone(ALICE, "mkdir", {"parent": node, "name": b"d", "mode": 0o755})["node"])
+    return node
+
+
+def test_removing_directories_asks_no_more_the_deeper_they_are(applier: Applier) -> None:
+    counted: list[int] = []
+    node = MEMORY
+    for more in (2, 40):
+        node = _deep(applier, more, node)
+        for name in (b"x", b"y"):
+            applier.alone(ALICE, "mkdir", {"parent": node, "name": name, "mode": 0o755})
+        ran: list[str] = []
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event, ran=ran: ran.append(event["sql"]))
+        for name in (b"x", b"y"):
+            applier.alone(ALICE, "rmdir", {"parent": node, "name": name})
+        applier.db.trace_v2(0)
+        counted.append(len(ran))
+    assert counted[0] == counted[1]
+
+
+def test_a_removed_directory_stands_nowhere_and_the_others_where_they_stood(applier: Applier) -> None:
+    node = _deep(applier, 3)
+    gone = int(applier.alone(ALICE, "mkdir", {"parent": node, "name": b"x", "mode": 0o755})["node"])
+    applier.begin()
+    applier.apply(ALICE, "rmdir", {"parent": node, "name": b"x"})
+    with pytest.raises((NotFound, Stale)):
+        applier.apply(ALICE, "create", {**create("f"), "parent": gone})
+    applier.apply(ALICE, "mkdir", {"parent": node, "name": b"x", "mode": 0o755})
+    applier.commit()
+    applier.alone(ALICE, "rename", {"parent": MEMORY, "name": b"d", "new_parent": MEMORY, "new_name": b"e"})
+    applier.alone(ALICE, "create", {**create("f"), "parent": node})
+    assert bytes(one(applier, "select path from log order by seq desc limit 1")) == b"/memory/e/d/d/f"
+
+
+def test_a_removal_that_is_undone_leaves_the_directory_where_it_stood(applier: Applier) -> None:
+    node = _deep(applier, 2)
+    parent = one(applier, "select parent from node where id = ?", node)
+    applier.begin()
+    applier.apply(ALICE, "mkdir", {"parent": node, "name": b"before", "mode": 0o755})
+    applier.apply(ALICE, "rmdir", {"parent": node, "name": b"before"})
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "rmdir", {"parent": parent, "name": b"d"}, refuse)
+    applier.apply(ALICE, "create", {**create("f"), "parent": node})
+    applier.commit()
+    assert bytes(one(applier, "select path from log order by seq desc limit 1")) == b"/memory/d/d/f"

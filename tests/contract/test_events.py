@@ -98,6 +98,15 @@ def test_a_file_that_changes_hands_is_named(told: Told) -> None:
     assert {("remove", SHARED, b"f"), ("shared", SHARED, b"f")} <= told.names
 
 
+def test_another_owner_or_mode_is_told_of_the_name_and_the_same_is_not(told: Told) -> None:
+    node = told.file(b"f")
+    for change in ({"mode": 0o600}, {"uid": 7}, {"gid": 8}, {"mode": 0o4755, "uid": 9, "atime": 5}):
+        told.do("set_attributes", node=node, **change)
+        assert told.names == {("attributes", MEMORY, b"f"), ("rights", MEMORY, b"f")}
+        told.do("set_attributes", node=node, mtime=6, **change)
+        assert told.names == {("attributes", MEMORY, b"f")}, "the same again, and another time"
+
+
 # Whoever remembers rows ------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from avmfs.store import seen
 from avmfs.store.seen import SeenNames
-from avmfs.store.sinks import MOVED, TOUCHED, Event, Sink, parse
+from avmfs.store.sinks import MOVED, RIGHTS, TOUCHED, Event, Sink, parse
 
 GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
 
@@ -74,6 +74,16 @@ def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames
     assert told(coming, names=names) == [node(7)]
     assert told(Event(b"other", "create", 8, 4, b"mine"), names=names) == [node(8)], "in another directory"
     assert told(Event(b"other", "remove", 9, 3, b"mine"), names=names) == [b"NAMES", node(9)]
+
+
+def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: SeenNames) -> None:
+    names.note(3, b"mine")
+    changed = (Event(b"other", "attributes", 7, 3, b"mine"), Event(b"other", RIGHTS, 7, 3, b"mine"))
+    assert told(*changed, names=names) == [b"NAMES", node(7)]
+    assert told(*changed, names=names) == [node(7)], "it has no name any more"
+    names.note(3, b"mine")
+    assert told(changed[0], names=names) == [node(7)], "times alone"
+    assert told(*(event._replace(origin=b"mine") for event in changed), names=names) == []
 
 
 def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: SeenNames) -> None:

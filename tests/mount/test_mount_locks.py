@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -139,12 +140,101 @@ layout = "hhqqi4x"
 file = open(sys.argv[1], "r+b")
 answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(layout, fcntl.F_WRLCK, 0, 0, 0, 0))
 kind, whence, start, length, pid = struct.unpack(layout, answer)
-print({fcntl.F_RDLCK: "read", fcntl.F_WRLCK: "write", fcntl.F_UNLCK: "none"}[kind], start, length)
+print({fcntl.F_RDLCK: "read", fcntl.F_WRLCK: "write", fcntl.F_UNLCK: "none"}[kind], start, length, pid)
 """
     assert python(code, place.bob / "f").split()[0] == "none"
     with running(HOLDER, place.alice / "f", "fcntl", "sh", "close") as holder:
         assert [line_from(holder), line_from(holder)] == ["asks", "held"]
-        assert python(code, place.bob / "f").split() == ["read", "0", "0"]
+        assert python(code, place.bob / "f").split() == ["read", "0", "0", "0"]
+        assert python(code, place.alice / "f").split() == ["read", "0", "0", str(holder.pid)]
+
+
+def test_of_several_holders_the_one_in_the_way_is_named(place: Place) -> None:
+    (place.alice / "f").write_text("x" * 100)
+    holds = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 10, int(sys.argv[2]))
+fcntl.lockf(file, fcntl.LOCK_SH, 5, int(sys.argv[2]))
+fcntl.lockf(file, fcntl.LOCK_UN, 1, int(sys.argv[2]) + 7)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+    asks = """
+import fcntl, struct, sys
+file = open(sys.argv[1], "r+b")
+for start in map(int, sys.argv[2:]):
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, start, 1, 0)
+    kind, _, at, length, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    print(at, length, pid) if kind != fcntl.F_UNLCK else print("none")
+"""
+    with running(holds, place.alice / "f", 0) as first, running(holds, place.alice / "f", 20) as second:
+        assert line_from(first) == line_from(second) == "held"
+        one, two = first.pid, second.pid
+        found = python(asks, place.alice / "f", 2, 6, 7, 9, 15, 24, 29).splitlines()
+        assert found == [f"0 5 {one}", f"5 2 {one}", "none", f"8 2 {one}", "none", f"20 5 {two}", f"28 2 {two}"]
+
+
+# Takes the lock of one byte, says so, is told to take another's and says what came of it.
+CROSSING = """
+import errno, fcntl, sys
+path, first, then = sys.argv[1:]
+file = open(path, "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, int(first))
+print("held", flush=True)
+sys.stdin.readline()
+print("asks", flush=True)
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, int(then))
+    print("got", flush=True)
+except OSError as e:
+    print("told" if e.errno == errno.EDEADLK else e, flush=True)
+sys.stdin.readline()
+"""
+
+
+def _go(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+def test_who_would_close_a_circle_of_waiters_is_told(place: Place) -> None:
+    """Three processes of a mount; the others go on once the one that was told has let go."""
+    path = place.alice / "f"
+    path.write_text("x" * 10)
+    with running(CROSSING, path, 0, 1) as a, running(CROSSING, path, 1, 2) as b, running(CROSSING, path, 2, 0) as c:
+        assert line_from(a) == line_from(b) == line_from(c) == "held"
+        _go(a, b)
+        assert line_from(a) == line_from(b) == "asks"
+        time.sleep(0.3)
+        _go(c)
+        assert [line_from(c), line_from(c)] == ["asks", "told"]
+        _go(c)
+        assert line_from(b) == "got"
+        _go(b)
+        assert line_from(a) == "got"
+
+
+def test_waiting_that_closes_no_circle_is_none(place: Place) -> None:
+    """A holder that waits for somebody else, and one who asked in vain before and holds nothing now."""
+    path = place.alice / "f"
+    path.write_text("x" * 10)
+    with running(CROSSING, path, 0, 5) as a, running(CROSSING, path, 1, 0) as b, running(CROSSING, path, 2, 1) as c:
+        assert line_from(a) == line_from(b) == line_from(c) == "held"
+        _go(b)
+        assert line_from(b) == "asks"
+        time.sleep(0.2)
+        _go(c)
+        assert line_from(c) == "asks"
+        time.sleep(0.2)
+        _go(a)
+        assert [line_from(a), line_from(a)] == ["asks", "got"]
+        _go(a)
+        assert line_from(b) == "got"
+        _go(b)
+        assert line_from(c) == "got"
 
 
 @pytest.mark.parametrize("kind", ["fcntl", "flock"])

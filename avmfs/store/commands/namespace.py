@@ -10,7 +10,7 @@ from avmfs.node import Kind, Node
 from avmfs.store import content, fixed
 from avmfs.store.commands import command, lineage, relaxed
 from avmfs.store.schema import ROOT
-from avmfs.store.sinks import ORPHANED
+from avmfs.store.sinks import ORPHANED, RIGHTS
 from avmfs.store.transaction import Tx, new_id
 
 
@@ -79,7 +79,7 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
         raise NotEmpty(path=paths.printable(name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
-    tx.known.forget_directories()
+    tx.known.forget_empty(node.id)
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
     return {"node": node.id}
@@ -101,6 +101,9 @@ def set_attributes(
             {**given, "ctime": tx.now if explicit else found.ctime, "id": node},
         )
         tx.log("attributes", found, _path(tx, found))
+        rights = (given.get("mode", found.mode), given.get("uid", found.uid), given.get("gid", found.gid))
+        if rights != (found.mode, found.uid, found.gid):
+            tx.events.append((RIGHTS, found.id, found.parent, found.name))
     return {}
 
 

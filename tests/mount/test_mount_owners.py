@@ -1,0 +1,113 @@
+"""What another mount did to owners and modes counts at once for what users may do through this one.
+
+The kernel decides who may chmod, chown, set times and remove from a sticky directory, by what it knows of a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mount_world import Place, World
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other users"),
+]
+
+USER, OTHER = 65534, 65533
+YOUNG_S = 3.2  # a name is not for keeping of which the mount has heard within less
+
+
+@pytest.fixture(scope="module")
+def mounts() -> list[dict[str, Any]]:
+    return [{"agent_id": "alice", "allow_other": True}, {"agent_id": "bob", "allow_other": True}]
+
+
+@pytest.fixture(autouse=True)
+def _reached(world: World) -> Iterator[None]:
+    os.chmod(world.root, 0o755)
+    yield
+
+
+def _as(uid: int, groups: list[int], call: Callable[..., object], *arguments: object) -> str:
+    """What comes of a call by a user: "ok" or an errno's name."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing"
+        try:
+            os.setgroups(groups)
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            call(*arguments)
+            said = "ok"
+        except OSError as e:
+            said = errno.errorcode.get(e.errno or 0, str(e))
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    said = os.read(reading, 100).decode()
+    os.close(reading)
+    return said
+
+
+def _known(*paths: Path) -> None:
+    """The kernel has them for keeping: this mount has long heard of them, and been asked for their attributes."""
+    for pause_s in (YOUNG_S, 0, 0):
+        for path in paths:
+            os.stat(path, follow_symlinks=False)
+        time.sleep(pause_s)
+
+
+def test_a_new_owner_may_at_once_and_the_old_one_no_more(place: Place) -> None:
+    here, there = place.alice / "f", place.bob / "f"
+    here.write_text("x")
+    os.chown(place.alice, USER, USER)
+    calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+        (os.chmod, (there, 0o640)),
+        (os.utime, (there, (5, 5))),
+        (os.chown, (there, -1, OTHER)),
+    ]
+    for call, arguments in calls:
+        os.chown(here, 0, 0)
+        _known(there)
+        assert _as(USER, [OTHER], call, *arguments) == "EPERM", call
+        os.chown(here, USER, USER)
+        assert _as(USER, [OTHER], call, *arguments) == "ok", call
+        _known(there)
+        os.chown(here, OTHER, OTHER)
+        assert _as(USER, [OTHER], call, *arguments) == "EPERM", call
+
+
+def test_a_set_group_bit_goes_by_the_group_that_another_mount_gave(place: Place) -> None:
+    here, there = place.alice / "f", place.bob / "f"
+    here.write_text("x")
+    os.chown(here, USER, USER)
+    _known(there)
+    os.chown(here, USER, 0)
+    assert _as(USER, [], os.chmod, there, 0o2755) == "ok"
+    assert os.stat(here).st_mode & 0o7777 == os.stat(there).st_mode & 0o7777 == 0o755
+
+
+def test_who_may_remove_from_a_sticky_directory(place: Place) -> None:
+    os.chmod(place.alice, 0o1777)
+    here, there = place.alice / "f", place.bob / "f"
+    here.write_text("x")
+    os.chown(here, USER, USER)
+    _known(place.bob, there)
+    os.chown(here, OTHER, OTHER)
+    assert _as(USER, [], os.unlink, there) == "EPERM"
+    assert _as(USER, [], os.rename, there, place.bob / "g") == "EPERM"
+    os.chown(here, USER, USER)
+    assert _as(USER, [], os.rename, there, place.bob / "g") == "ok"
+    os.chown(place.alice / "g", OTHER, OTHER)
+    assert _as(USER, [], os.unlink, place.bob / "g") == "EPERM"
+    assert (place.alice / "g").exists()
