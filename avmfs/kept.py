@@ -108,8 +108,9 @@ class Log:
         self._end_at = self._pair() + 1
         self._scan()
 
-    def add(self, key: bytes, *pieces: bytes | bytearray | memoryview) -> None:
-        """Keep the pieces, joined, as one more value of ``key``. Raises OverQuota when there is no room."""
+    def add(self, key: bytes, *pieces: bytes | bytearray | memoryview) -> int:
+        """Keep the pieces, joined, as one more value of ``key``. Returns how many bytes are kept by now: more
+        than CROWDED, and whoever can should let go of some. Raises OverQuota when there is no room."""
         size = _RECORD.size + len(key)
         for piece in pieces:
             size += len(piece)
@@ -117,6 +118,7 @@ class Log:
             start, stop = self._append(size, _ADD, key, pieces)
             self._spans.setdefault(key, []).append((start, stop))
             self._live += size
+            return self._live
 
     def drop(self, key: bytes) -> None:
         """Forget all values of ``key``."""
@@ -124,12 +126,13 @@ class Log:
             spans = self._spans.pop(key, None)
             if spans is None:
                 return
-            self._live -= sum(stop - start for start, stop in spans)
             if not self._spans:
+                self._live = 0
                 self._switch(0, 0)
                 if self._size > _WASTE:
                     self._resize(_FIRST_SIZE)
                 return
+            self._live -= sum(stop - start for start, stop in spans)
             self._append(_RECORD.size + len(key), _DROP, key, ())
 
     def values(self, key: bytes) -> list[bytes]:
@@ -141,11 +144,6 @@ class Log:
     def all_keys(self) -> list[bytes]:
         with self._mutex:
             return list(self._spans)
-
-    @property
-    def crowded(self) -> bool:
-        """Is so much kept that whoever can should let go of some?"""
-        return self._live > CROWDED
 
     def _append(
         self, size: int, what: int, key: bytes, pieces: Sequence[bytes | bytearray | memoryview]

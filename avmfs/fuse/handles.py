@@ -6,6 +6,8 @@ nowhere else. Called by the operations on open files, directories and locks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from avmfs.errors import BadHandle, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.resume import Continuity
@@ -20,6 +22,7 @@ class Handles:
     def __init__(self, continuity: Continuity) -> None:
         self._continuity = continuity
         self._open: dict[int, Handle] = continuity.handles
+        self.find: Callable[[int], Handle | None] = self._open.get
 
     def keep(self, handle: Handle, unique: int) -> int:
         """A number for a new handle, which that request asked for."""
@@ -50,9 +53,6 @@ class Handles:
             return self._open[number]
         except KeyError:
             raise BadHandle() from None
-
-    def find(self, number: int) -> Handle | None:
-        return self._open.get(number)
 
     def file(self, number: int) -> FileHandle:
         """The handle, which must be a real file's. Raises Invalid."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from avmfs import kept as memory_kept
@@ -32,7 +32,7 @@ from avmfs.fuse.pages import Pages
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.replies import Replies
 from avmfs.fuse.resume import Box, Continuity, left_by_predecessor
-from avmfs.fuse.session import Request, Session
+from avmfs.fuse.session import Session
 from avmfs.fuse.xattrs import Xattrs
 from avmfs.store import seen
 from avmfs.store.lanes import REQUEST
@@ -61,7 +61,8 @@ class LinuxMount:
         self._numbers = Numbers(tree, continuity)
         self._names = found[resume.SEEN] if resume.SEEN in found else seen.create()
         self._replies = Replies(tree, self._numbers, SeenNames(self._names))
-        self._session = Session(descriptor, self._numbers.forget, self._once, continuity.settle, admitted)
+        once = partial(tree.memory.store.once, REQUEST)
+        self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted)
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
@@ -75,9 +76,6 @@ class LinuxMount:
         Locking(self._session, self.handles, self._locks)
         if xattr:
             Xattrs(self._session, tree, self._numbers)
-
-    def _once(self, request: Request) -> AbstractContextManager[None]:
-        return self.tree.memory.store.once(REQUEST, p.plain_unique(request.unique))
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, and before it

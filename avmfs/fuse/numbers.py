@@ -40,14 +40,12 @@ class Numbers:
         self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
         self._settled: set[int] = set()
+        self.settled = self._settled.__contains__
+        """Does the kernel surely have this real node, so that no notice about it can be lost?"""
         self._table = threading.Lock()
         for row, number, count, found in continuity.nodes():
             self._virtual[VIRTUAL | number] = (found, count, row)
             self._keys[found] = VIRTUAL | number
-
-    def settled(self, node: int) -> bool:
-        """Does the kernel surely have this real node, so that no notice about it can be lost?"""
-        return node in self._settled
 
     def settle(self, node: int) -> bool:
         """A request names the node. Until then the reply that told of it may still be on its way, and the kernel drops

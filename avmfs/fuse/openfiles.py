@@ -79,7 +79,7 @@ class OpenFiles:
         return p.OUT_HEADER.pack(p.OUT_HEADER.size + len(data), 0, unique) + data
 
     def _open_to_write(self, unique: int, node: int, flags: int, open_flags: int) -> bytes | None:
-        found = self._tree.node(node).node
+        found = self._tree.peek(node)
         if open_flags & p.OPEN_KILL_SUIDGID and found.mode & _SET_IDS:
             return None
         handle = self._tree.open_file(found, flags)
@@ -93,7 +93,7 @@ class OpenFiles:
         handle = self._handles.find(fh)
         if (
             type(handle) is not FileHandle or not handle.writable or flags & os.O_DSYNC
-            or write_flags & p.WRITE_KILL_SUIDGID or handle.near_spill(length)
+            or write_flags & p.WRITE_KILL_SUIDGID or handle.file.near_spill(length)
         ):  # fmt: skip
             return None
         data = bytes(view[_DATA : _DATA + length])
@@ -205,7 +205,7 @@ class OpenFiles:
         # fcntl(2) may have changed the flags since open; pages that mmap dirtied have a place of their own.
         append, sync = bool(flags & os.O_APPEND and not write_flags & p.WRITE_CACHE), bool(flags & os.O_DSYNC)
         if not self._session.may_block() and (
-            append or sync or isinstance(handle, VirtualHandle) or handle.near_spill(size)
+            append or sync or isinstance(handle, VirtualHandle) or handle.file.near_spill(size)
         ):
             raise Later
         self._pages.wrote(request.node)

@@ -82,8 +82,7 @@ class Replies:
         # In this order: edits that are no longer there have been committed, which the state then tells.
         if self._edited(node):
             return None
-        if self._store.peek_state() != self._moment:
-            self._catch_up()
+        self._catch_up()
         return self._entries.get(node)
 
     def lookup(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -94,13 +93,11 @@ class Replies:
             return self._look(unique, node, key[1][:-1])
         # In this order: edits that are no longer there have been committed, which the state then tells.
         edited = number and self._edited(number)
-        if self._store.peek_state() != self._moment:
-            self._catch_up()
-            if self._names.get(key) != number:  # what changes is looked at twice before it is noted
-                return self._look(unique, node, key[1][:-1])
+        self._catch_up()
+        if self._names.get(key) != number:  # what changes is looked at twice before it is noted
+            return self._look(unique, node, key[1][:-1])
         self.will_be_cached(node, key[1][:-1])
-        if self._store.peek_state() != self._moment:
-            self._catch_up()
+        self._catch_up()
         entry = self._entries.get(number)
         if edited or self._names.get(key) != number or (number and entry is None):  # it has changed, or may have
             return self._look(unique, node, key[1][:-1])
@@ -114,17 +111,19 @@ class Replies:
         """The whole reply to a GETATTR."""
         if not is_real(node):
             return None
-        self.settle(node)
-        entry = self.known(node)
+        if not self._numbers.settled(node):
+            self.settle(node)
+        if self._edited(node):
+            return None
+        self._catch_up()  # in this order: see known()
+        entry = self._entries.get(node)
         if entry is None:
-            if self._edited(node):
-                return None
             # What changes most is a directory, by a name that came or went. What goes wrong here does so once more.
-            moment, found = self._moment, self._tree.node(node)
-            if found.node.expires is not None:
+            moment, found = self._moment, self._tree.peek(node)
+            if found.expires is not None:
                 return None
-            directory = found.node.kind is Kind.DIRECTORY  # which nobody edits
-            of = self._tree.attributer.of_node(found.node) if directory else self._tree.attributes_of(node)
+            directory = found.kind is Kind.DIRECTORY  # which nobody edits
+            of = self._tree.attributer.of_node(found) if directory else self._tree.attributes_of(node)
             entry = self._entry(moment, node, found, of)
         return p.ATTR_REPLY.pack(p.ATTR_REPLY.size, 0, unique, self._valid, 0, 0, entry[_ATTR:])
 
@@ -135,7 +134,7 @@ class Replies:
         if directory == ROOT or not is_real(directory) or b":" in name or len(name) > paths.NAME_MAX:
             return None
         moment, restless = self._asked(directory, name)
-        if self._tree.node(directory).node.kind is not Kind.DIRECTORY:
+        if self._tree.peek(directory).kind is not Kind.DIRECTORY:
             return None
         child = self._tree.child(directory, name)
         if child is None:
@@ -144,11 +143,11 @@ class Replies:
             self._remember_name(moment, directory, name, 0)
             return self._absence(unique)
         found, attributes = child
-        number = found.node.id
+        number = found.id
         entry = self._entry(moment, number, found, attributes)
         if restless:
             entry = _nameless(entry)
-        elif found.node.expires is None:
+        elif found.expires is None:
             self._remember_name(moment, directory, name, number)
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, entry)
 
@@ -167,18 +166,18 @@ class Replies:
             if not self._valid:
                 raise
             return p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0) + bytes(p.ATTR.size)
-        number = self._numbers.number(found)
-        entry = self._entry(moment, number, found, attributes)
+        number, node = self._numbers.number(found), _stored(found)
+        entry = self._entry(moment, number, node, attributes)
         if restless:
             return _nameless(entry)
-        if isinstance(found, Real) and found.node.expires is None:
+        if node is not None and node.expires is None:
             self._remember_name(moment, parent, name, number)
         return entry
 
     def made(self, found: Address) -> bytes:
         """The reply to all that make a name, whose attributes the kernel takes over whatever it has heard meanwhile:
         they are not for keeping."""
-        attributes, valid = self._tree.attributes_of_made(found), self._validity(found)
+        attributes, valid = self._tree.attributes_of_made(found), self._validity(_stored(found))
         number = self._numbers.number(found)
         ns = UNSETTLED_NS if valid and not self._numbers.settled(number) else 0
         return p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)
@@ -188,8 +187,9 @@ class Replies:
         self.settle(number)
         moment = self._catch_up()
         found = self._numbers.address(number)
-        entry = self._entry(moment, number, found, self._tree.attributes(found))
-        return p.ATTR_OUT.pack(self._validity(found), 0, 0) + entry[_ATTR:]
+        node = _stored(found)
+        entry = self._entry(moment, number, node, self._tree.attributes(found))
+        return p.ATTR_OUT.pack(self._validity(node), 0, 0) + entry[_ATTR:]
 
     def changed_attributes(self, number: int) -> bytes:
         """The reply to SETATTR, which the kernel takes over whatever it has heard meanwhile."""
@@ -263,13 +263,14 @@ class Replies:
             if self._takes(moment):
                 self._names[parent, name + b"\0"] = number
 
-    def _entry(self, moment: int, number: int, found: Address, attributes: Attributes) -> bytes:
-        valid = self._validity(found)
+    def _entry(self, moment: int, number: int, node: Node | None, attributes: Attributes) -> bytes:
+        """Of a node of the store, None for a virtual one."""
+        valid = self._validity(node)
         settled = self._numbers.settled(number)
         # Notices about a node that the kernel does not have yet are lost.
         kept, ns = (valid, 0) if settled else (0, UNSETTLED_NS if valid else 0)
         entry = p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns) + packed(attributes)
-        if isinstance(found, Real) and _as_stored(found.node, attributes):
+        if node is not None and _as_stored(node, attributes):
             with self._mutex:
                 if valid == self._valid and settled == self._numbers.settled(number) and self._takes(moment):
                     self._entries[number] = entry
@@ -292,13 +293,18 @@ class Replies:
             return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
         return p.ENTRY_REPLY.pack(p.ENTRY_REPLY.size, 0, unique, p.ENTRY_OUT.pack(0, 0, self._valid, 0, 0, 0))
 
-    def _validity(self, found: Address) -> int:
-        """Seconds that the kernel may keep what it is told of a node: never longer than the node lives."""
-        if not isinstance(found, Real):
+    def _validity(self, node: Node | None) -> int:
+        """Seconds that the kernel may keep what it is told of a node, a virtual one's None: never longer than the node
+        lives."""
+        if node is None:
             return 0
-        if found.node.expires is None:
+        if node.expires is None:
             return self._valid
-        return max(0, min(self._valid, (found.node.expires - self._tree.memory.now()) // _NS))
+        return max(0, min(self._valid, (node.expires - self._tree.memory.now()) // _NS))
+
+
+def _stored(found: Address) -> Node | None:
+    return found.node if isinstance(found, Real) else None
 
 
 def _nameless(entry: bytes) -> bytes:

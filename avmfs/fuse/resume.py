@@ -106,13 +106,9 @@ class Continuity:
 
     # Uncommitted edits: vfs.files.Keep -----------------------------------------------------------------------
 
-    @property
-    def crowded(self) -> bool:
-        return self._log.crowded
-
-    def edited(self, node: int, edit: Edit, at: int) -> None:
+    def edited(self, node: int, edit: Edit, at: int) -> bool:
         data = edit[2] if edit[0] == "w" else b""
-        self._log.add(_edits_key(node), _EDIT.pack(edit[0] == "w", edit[1], at), data)
+        return self._log.add(_edits_key(node), _EDIT.pack(edit[0] == "w", edit[1], at), data) > memory_kept.CROWDED
 
     def committed(self, node: int) -> None:
         self._log.drop(_edits_key(node))
@@ -164,7 +160,7 @@ class Continuity:
         fh = self.generation << 44 | (next(self._count) & 0xFFFFFF) << _ROW_BITS | row
         if record:
             self._log.add(_handle_key(fh), *record)
-        self._rows.write(row, state, node, identity, fh, p.plain_unique(unique))
+        self._rows.write(row, state, node, identity, fh, unique & ~p.RESENT)
         return fh
 
     # Directories ---------------------------------------------------------------------------------------------

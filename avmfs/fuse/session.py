@@ -93,13 +93,13 @@ _GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 
 
 class Session:
-    """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once`` spans what may change
-    something, until it is answered; ``settled(resent)`` follows once every request that is sent again has been read.
-    ``admitted``: the only Unix users who may use the mount (see ``fence``)."""
+    """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once``, of a plain unique,
+    spans what may change something, until it is answered; ``settled(resent)`` follows once every request that is sent
+    again has been read. ``admitted``: the only Unix users who may use the mount (see ``fence``)."""
 
     def __init__(
         self, descriptor: int, forget: Callable[[Request], None],
-        once: Callable[[Request], contextlib.AbstractContextManager[None]], settled: Callable[[set[int]], None],
+        once: Callable[[int], contextlib.AbstractContextManager[None]], settled: Callable[[set[int]], None],
         admitted: frozenset[int] | None = None,
     ) -> None:  # fmt: skip
         self._once = once
@@ -322,7 +322,7 @@ class Session:
     def _run(self, request: Request) -> None:
         waiting.working.call = request
         try:
-            with self._once(request):
+            with self._once(request.unique & ~p.RESENT):
                 done = self._handle(request)
             if not done:
                 log.error("a handler of request %d says Later where it may block", request.op)

@@ -8,6 +8,7 @@ work it belongs to is done. Called by ``submit`` alone.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import threading
 from collections import deque
@@ -75,6 +76,8 @@ class Lanes:
         self._idle: deque[_Kept] = deque()
         self._left: dict[tuple[int, int], list[_Kept]] = {}  # of work that was under way, in order of its submissions
         self.current = _Current()
+        self.once: Callable[[int, int], _Work] = functools.partial(_Work, self)
+        """``once(kind, key)``: the block is the work that its submissions belong to."""
         counted: list[tuple[int, int, int, _Kept]] = []
         for row, (state, high, low, number, kind, key, count, _) in rows.used():
             kept = _Kept(make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number), row, number)
@@ -88,10 +91,6 @@ class Lanes:
     def counts(self, command: str) -> bool:
         """Is this thread inside `once`, and has the command to be applied once?"""
         return self.current.work is not None and command not in _REPEATABLE
-
-    def once(self, kind: int, key: int) -> _Work:
-        """The block is the work that its submissions belong to."""
-        return _Work(self, kind, key)
 
     def done(self, work: _Work) -> None:
         """Its block has ended."""

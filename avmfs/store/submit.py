@@ -136,6 +136,10 @@ def _connection(taken: int | None) -> socket.socket:
     return socket.socket(socket.AF_UNIX) if taken is None else socket.socket(fileno=taken)
 
 
+def _nothing_promised(kind: int, key: int) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
 class WriterClient:
     """Submits through the writer's socket; threads each take a lane. ``agent`` "*" may name one per request."""
 
@@ -146,6 +150,8 @@ class WriterClient:
             lambda tell: _Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
         )
         self._kept_lanes: Lanes | None = None
+        self.once: Callable[[int, int], contextlib.AbstractContextManager[None]] = _nothing_promised
+        """See protocol.Store."""
         self._waiting = Waiting()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
         self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
@@ -159,11 +165,8 @@ class WriterClient:
         that one's. Returns the origin in use."""
         self._origin = self._origin if origin is None else origin
         self._kept_lanes = Lanes(kept.lanes, self._lane)
+        self.once = self._kept_lanes.once
         return self._origin
-
-    def once(self, kind: int, key: int) -> contextlib.AbstractContextManager[None]:
-        """See protocol.Store."""
-        return contextlib.nullcontext() if self._kept_lanes is None else self._kept_lanes.once(kind, key)
 
     def left(self, kind: int, key: int) -> bool:
         """See protocol.Store."""

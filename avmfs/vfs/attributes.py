@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from avmfs import paths
@@ -39,8 +38,7 @@ class Attributes(NamedTuple):
         return (self.size + 511) // 512
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Whose process asks; recorded as owner where it is not the mount's own."""
 
     uid: int
@@ -55,7 +53,7 @@ class Attributer:
         self, memory: Memory, owner: Caller, read_only: bool, size: Callable[[Node], int] | None = None,
         closed: bool = False,
     ) -> None:  # fmt: skip
-        self._memory = memory
+        self._store, self._who = memory.store, memory.who
         self._owner = owner
         self._read_only = read_only
         self._size = size
@@ -63,13 +61,12 @@ class Attributer:
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
-        store, who = self._memory.store, self._memory.who
-        mode = mode_of(node, not self._read_only and store.peek_writable(who, node.scope))
+        mode = mode_of(node, not self._read_only and self._store.peek_writable(self._who, node.scope))
         nlink = 1
         if node.parent is None and node.id != ROOT:
             nlink = 0
         elif node.kind is Kind.DIRECTORY:
-            nlink = 2 + store.peek_subdirectories(who, node.id)
+            nlink = 2 + self._store.peek_subdirectories(self._who, node.id)
             if self._closed and node.id == ROOT:
                 mode &= ~0o077
         return Attributes(

@@ -35,12 +35,10 @@ KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
 class Keep(Protocol):
     """Where uncommitted edits are noted, so that they outlive this process. A noted edit need not be noted twice."""
 
-    @property
-    def crowded(self) -> bool:
-        """Is so much noted that it is time to commit?"""
+    def edited(self, node: int, edit: Edit, at: int) -> bool:
+        """Note an edit. Is by now so much noted that it is time to commit?"""
         ...
 
-    def edited(self, node: int, edit: Edit, at: int) -> None: ...
     def committed(self, node: int) -> None: ...
 
 
@@ -132,11 +130,10 @@ class OpenFile:
         with self.lock:
             if self.unfinished:
                 self.commit(handle)
-            at, keep = self.memory.now(), self.keep
-            if keep is not None:
-                keep.edited(self.node, edit, at)
+            at = self.memory.now()
+            crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
             self.restore(edit, at)
-            if self.pending >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS or (keep is not None and keep.crowded):
+            if crowded or self.pending >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS:
                 self.commit(handle)
 
     def restore(self, edit: Edit, at: int) -> None:
@@ -153,7 +150,7 @@ class OpenFile:
 
     def near_spill(self, size: int) -> bool:
         """Would a write of this size commit at once?"""
-        return self.pending + size >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS
+        return self.pending + size >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS or self.unfinished
 
     def _gather(self, edit: Edit) -> None:
         """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
@@ -239,10 +236,6 @@ class FileHandle:
     def pending(self) -> bool:
         """Would a flush or release have to commit, or wait for the disk?"""
         return self.dirty or (self.syncs and self.file.unsynced)
-
-    def near_spill(self, size: int) -> bool:
-        """Would a write of this size commit at once?"""
-        return self.file.near_spill(size) or self.file.unfinished
 
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)

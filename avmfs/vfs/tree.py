@@ -11,6 +11,7 @@ import os
 import secrets
 import stat
 import threading
+from functools import partial
 
 from avmfs import paths, views
 from avmfs.agents import mail
@@ -52,6 +53,7 @@ class Tree:
         self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False, closed: bool = False
     ) -> None:
         self.memory = memory
+        self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
         self._read_only = read_only
         self._errors, self._of_views = nodes.Remembering(memory), nodes.Remembering(memory, every=True)
@@ -83,7 +85,7 @@ class Tree:
         """An entry of a directory with its attributes."""
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
             if (child := self.child(where.node.id, name)) is not None:
-                return child
+                return Real(child[0]), child[1]
             if where.node.kind is not Kind.DIRECTORY:
                 raise NotDirectory(path=paths.printable(name))
             raise address.absent(name)
@@ -91,15 +93,24 @@ class Tree:
             found = address.entry(self.memory, reader, where, name)
             return found, self.attributes(found)
 
-    def child(self, directory: int, name: bytes) -> tuple[Real, Attributes] | None:
+    def child(self, directory: int, name: bytes) -> tuple[Node, Attributes] | None:
         """A node of the store by its name, which says nothing else. The caller knows that the directory is visible."""
-        store, who = self.memory.store, self.memory.who
-        node, seen = self.opened.overlaid(lambda: store.peek_child(who, directory, name))
-        return None if node is None or seen is None else (Real(node), self.attributer.of_node(seen))
+        node, seen = self.opened.overlaid(partial(self._store.peek_child, self._who, directory, name))
+        return None if node is None or seen is None else (node, self.attributer.of_node(seen))
 
     def node(self, number: int) -> Real:
         """The node by its number, with or without a name. Raises Stale."""
-        return Real(self._peek(number))
+        return Real(self.peek(number))
+
+    def peek(self, number: int) -> Node:
+        """The store's node; a directory that this mount has removed goes on, empty and without links, for those in it.
+        Raises Stale."""
+        try:
+            return self._store.peek_node(self._who, number)
+        except Stale:
+            if (gone := self._removed.get(number)) is None:
+                raise
+            return gone
 
     def attributes(self, found: Address) -> Attributes:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
@@ -109,7 +120,7 @@ class Tree:
 
     def attributes_of(self, number: int) -> Attributes:
         """fstat(2) of a node by its number. Raises Stale."""
-        return self.attributer.of_node(self.opened.overlaid(lambda: self._peek(number))[1])
+        return self.attributer.of_node(self.opened.overlaid(partial(self.peek, number))[1])
 
     def attributes_of_made(self, found: Address) -> Attributes:
         """Of what was just made: also when another mount has removed it meanwhile."""
@@ -176,7 +187,7 @@ class Tree:
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors:
             parent = self._directory(where, name, removing=True)
-            gone = self.memory.store.peek_child(self.memory.who, parent, name)
+            gone = self._store.peek_child(self._who, parent, name)
             self.memory.submit("rmdir", parent=parent, name=name)
             self._remember_removed(gone)
 
@@ -185,8 +196,8 @@ class Tree:
         complete on every mount when it returns."""
         with self._errors:
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
-            store, who = self.memory.store, self.memory.who
-            moved, replaced = store.peek_child(who, here, name), store.peek_child(who, there, new_name)
+            peek = partial(self._store.peek_child, self._who)
+            moved, replaced = peek(here, name), peek(there, new_name)
             if moved is not None:
                 self.opened.commit(moved.id)
             self.memory.submit("rename", parent=here, name=name, new_parent=there, new_name=new_name, flags=flags)
@@ -239,7 +250,7 @@ class Tree:
             raise IsDirectory()
         if flags & _WRITES:
             self.require_writable()
-            if not self.memory.store.peek_writable(self.memory.who, node.scope):
+            if not self._store.peek_writable(self._who, node.scope):
                 raise Denied("read-only for you", paths.printable(node.name))
         handle = self._opened(node.id, flags)
         try:
@@ -263,8 +274,8 @@ class Tree:
     def create(self, where: Address, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Address, Handle]:
         """open(2) with O_CREAT of a name that the kernel did not find; another mount may have made it since."""
         with self._errors if isinstance(where, Real) else self._of_views:
-            self.require_writable()
             if isinstance(where, Place) and where.name == ASK:
+                self.require_writable()
                 nodes.ask(self.memory, paths.text(paths.check_name(name)), "")
                 return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
@@ -296,7 +307,7 @@ class Tree:
     def drop_set_ids(self, node: int, caller: Caller) -> None:
         """Who may not keep them (CAP_FSETID) has changed a file's bytes or owner: the set-user-id and set-group-id bits
         go, the latter not where it marks no program and the caller is in the group."""
-        found = self._peek(node)
+        found = self.peek(node)
         gone = found.mode & (stat.S_ISUID | stat.S_ISGID)
         group = self.owner.gid if found.gid is None else found.gid
         if not found.mode & stat.S_IXGRP and (caller.uid == 0 or caller.gid == group):
@@ -375,16 +386,6 @@ class Tree:
         if recall is None:
             raise NotFound()
         return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
-
-    def _peek(self, number: int) -> Node:
-        """The store's node; a directory that this mount has removed goes on, empty and without links, for those in it.
-        Raises Stale."""
-        try:
-            return self.memory.store.peek_node(self.memory.who, number)
-        except Stale:
-            if (gone := self._removed.get(number)) is None:
-                raise
-            return gone
 
     def _remember_removed(self, node: Node | None) -> None:
         if node is not None and node.kind is not Kind.FILE:
