@@ -26,7 +26,7 @@ from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers, is_real
 from avmfs.node import Kind, Node
-from avmfs.store.peek import oldest
+from avmfs.store.held import oldest
 from avmfs.store.schema import ROOT
 from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Address, Real
