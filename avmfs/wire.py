@@ -43,19 +43,6 @@ def unpack(data: bytes | memoryview, items: int | None = None) -> Any:
         raise FrameError(f"not msgpack: {e}") from None
 
 
-class Stream:
-    """Values of our own, one after the other, from one thread at a time: an unpacker for each costs more than small
-    values do."""
-
-    def __init__(self) -> None:
-        self._unpacker = msgpack.Unpacker(unicode_errors="surrogateescape", strict_map_key=False)
-
-    def values(self, data: bytes) -> list[Any]:
-        """All that are in these bytes, which end with one of them."""
-        self._unpacker.feed(data)
-        return list(self._unpacker)
-
-
 def frame(value: Any) -> bytes:
     """Length and body, ready to be sent."""
     return framed(pack(value))

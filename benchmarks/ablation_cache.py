@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from avmfs.node import Node
-from avmfs.store import peek
+from avmfs.store import held, peek
 from avmfs.store.sqlite import SqliteStore
 from benchmarks.figures import BenchmarkError
 
@@ -53,11 +53,11 @@ def remember(store: SqliteStore, kept: peek.Remembered) -> None:
 @contextlib.contextmanager
 def bodies_limited(most: int) -> Iterator[None]:
     """No more than `most` bytes of bodies are remembered in this process."""
-    before = replace(peek, "_BODY_BYTES", most)
+    before = replace(held, "_BODY_BYTES", most)
     try:
         yield
     finally:
-        replace(peek, "_BODY_BYTES", before)
+        replace(held, "_BODY_BYTES", before)
 
 
 def replace(module: ModuleType, name: str, value: object) -> object:

@@ -14,6 +14,7 @@ works, a rename over an open file is one atomic step, a waiting open can be inte
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,11 +56,10 @@ class LinuxMount:
         self.tree = tree
         self._continuity = continuity
         self._box = box
-        self._sink = found.get(resume.SINK)
         self.caches = "none: not mounted yet"
         self._report = report
         self._numbers = Numbers(tree, continuity)
-        self._names = found[resume.SEEN] if resume.SEEN in found else seen.create()
+        self._names, self._sink = _told_to_writer(found)
         self._replies = Replies(tree, self._numbers, SeenNames(self._names))
         once = partial(tree.memory.store.once, REQUEST)
         self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted)
@@ -134,6 +134,19 @@ class LinuxMount:
         """Note, and tell, what the kernel may cache: "epoch", or "none: " and why."""
         self.caches = mode
         self._report(mode)
+
+
+def _told_to_writer(found: Mapping[str, int]) -> tuple[int, int | None]:
+    """The tables of what the kernel may have, and the connection over which the writer was given them."""
+    left, sink = found.get(resume.SEEN), found.get(resume.SINK)
+    if left is None:
+        return seen.create(), None
+    if seen.is_table(left):
+        return left, sink
+    # An earlier version has not noted which nodes the kernel has: it may be any.
+    if sink is not None:
+        os.close(sink)
+    return seen.create(all_nodes=True), None
 
 
 def mount(

@@ -26,7 +26,7 @@ from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers, is_real
 from avmfs.node import Kind, Node
-from avmfs.store.peek import oldest
+from avmfs.store.held import oldest
 from avmfs.store.schema import ROOT
 from avmfs.store.seen import SeenNames
 from avmfs.vfs.address import Address, Real
@@ -57,6 +57,7 @@ class Replies:
         # The kernel is about to have a name, or its absence: whoever changes it has to tell. Before it is looked up or
         # made; also while nothing may be cached, which may change before the reply leaves.
         self.will_be_cached = seen.note
+        self._note_node = seen.note_node
         self._valid = 0  # seconds that the kernel may keep names and attributes
         self._moment = -1  # of the store, for what follows
         self._entries: dict[int, bytes] = {}
@@ -180,6 +181,8 @@ class Replies:
         attributes, valid = self._tree.attributes_of_made(found), self._validity(_stored(found))
         number = self._numbers.number(found)
         ns = UNSETTLED_NS if valid and not self._numbers.settled(number) else 0
+        if ns:
+            self._note_node(number)
         return p.ENTRY_OUT.pack(number, 0, valid, 0, 0, ns) + packed(attributes)
 
     def attributes(self, number: int) -> bytes:
@@ -198,6 +201,8 @@ class Replies:
     def settle(self, number: int) -> bool:
         """A request names the node, so the kernel has it: notices about it are not lost from now on, and its attributes
         may be kept. Is this the first one?"""
+        if not self._numbers.settled(number):
+            self._note_node(number)
         first = self._numbers.settle(number)
         if first:
             with self._mutex:
@@ -269,6 +274,8 @@ class Replies:
         settled = self._numbers.settled(number)
         # Notices about a node that the kernel does not have yet are lost.
         kept, ns = (valid, 0) if settled else (0, UNSETTLED_NS if valid else 0)
+        if valid and self._note_node(number) and self._store.peek_state() != moment:
+            kept = ns = 0  # they may have changed before the writer knew that it has to tell
         entry = p.ENTRY_OUT.pack(number, 0, valid, kept, 0, ns) + packed(attributes)
         if node is not None and _as_stored(node, attributes):
             with self._mutex:

@@ -3,7 +3,9 @@
 Owns a file that the writer and the processes of its daemon map: a ring of records, one for each commit, in order. A
 record is the header of the WAL index as the commit left it (``walheader``), the rows that it appended to the
 log, and the columns NODE of every node that is otherwise since then: those that the log names, and those that a hook
-of the writing connection has heard of, so that none is left out. Who has heard of all records up to one whose header
+of the writing connection has heard of, so that none is left out. Before all that it says whom it concerns, in words
+of the machine: of sixteen mounts that each work in a place of their own, every one passes over what the others did
+without unpacking it. Who has heard of all records up to one whose header
 is the present one knows what the database says of these nodes, without a statement, a lock or a page.
 
 The writer tells after COMMIT and before the replies; who looks in between finds no record for the header, and asks the
@@ -22,16 +24,20 @@ import logging
 import mmap
 import os
 import secrets
+import struct
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import apsw
 
 from avmfs import wire
 from avmfs.store.database import translated
+from avmfs.store.ops import Told, concerned
 from avmfs.store.transaction import NODE
+from avmfs.store.walheader import HEADER
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +46,42 @@ _GENERATION, _END = 0, 1  # words: who tells, 0 nobody; bytes told so far
 _AT: Final = 4096  # where the ring begins
 _ROOM: Final = 1 << 18
 _LONGEST: Final = 1 << 14  # what a record says
-_MORE: Final = _LONGEST + 256  # than this no record adds
 _MOST: Final = 64  # rows, and nodes, of a commit that is told
-_BEGIN: Final = b"\x93"  # msgpack: a list of three
+_WORD: Final = 8
+# A record: its bytes, how many numbers follow, its newest row, its newest scope or _ALL, the header of the WAL index;
+# then the numbers of the nodes and directories that it concerns (``ops.concerned``); then rows and nodes, packed.
+_HEAD: Final = struct.Struct(f"=IIQQ{HEADER}s")
+_ALL: Final = (1 << 64) - 1  # it concerns everybody
+_MORE: Final = _HEAD.size + 2 * _MOST * _WORD + _LONGEST  # than this no record adds
 _NEW_ROWS: Final = f"select seq, scope, op, node from log where seq > ? order by seq limit {_MOST + 1}"
 _NODE: Final = f"select {NODE} from node where id = ?"
 
-Record = tuple[bytes, list[list[Any]], list[list[Any]]]
-"""Header, rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id. As a list, packed."""
+_PARENT, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "kind", "scope"))
+
+
+class Record(NamedTuple):
+    """One commit. ``numbers``: the nodes and directories that it concerns; everybody where ``scope``, the newest one
+    that it has used, is higher than all there are."""
+
+    header: bytes
+    seq: int
+    scope: int
+    numbers: Collection[int]
+    packed: bytes | memoryview
+
+    def unpacked(self) -> tuple[list[list[Any]], list[list[Any]]]:
+        """Rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id."""
+        rows, nodes = wire.unpack(self.packed)
+        return rows, nodes
 
 
 def beside(socket: Path) -> Path:
     """Where the writer with this socket tells."""
     return socket.with_suffix(SUFFIX)
+
+
+def _told(row: Sequence[Any]) -> Told:
+    return Told(row[0], row[_PARENT], row[_KIND], row[_SCOPE])
 
 
 class _Ring:
@@ -103,7 +132,8 @@ class News:
         self._translated = translated(database)
         self._header = header
         self._changed: set[int] = set()  # nodes, since the last record
-        self._gathered: tuple[int, bytes] | None = None  # the newest row of the log and what to tell, before a commit
+        # Before a commit: the newest row of the log; the newest scope, or that it concerns all; numbers; what to tell.
+        self._gathered: tuple[int, int, bytes, bytes] | None = None
         self._seq: int = db.execute("select max(seq) from log").get or 0
         self._path = beside(socket)
         self._ring = _made(self._path)
@@ -138,10 +168,14 @@ class News:
             rows: list[Any] = execute(_NEW_ROWS, (self._seq,)).fetchall()
             self._changed.update(row[3] for row in rows if row[3])
             if len(rows) > _MOST or len(self._changed) > _MOST:
-                self._gathered = (execute("select max(seq) from log").get or 0), b""
+                self._gathered = (execute("select max(seq) from log").get or 0), 0, b"", b""
                 return
-            nodes = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
-        self._gathered = (rows[-1][0] if rows else self._seq), wire.pack(rows) + wire.pack(nodes)
+            nodes: list[Any] = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
+        told = [Told(node[0], None, None, 0) if len(node) == 1 else _told(node) for node in nodes]
+        everybody, numbers = concerned(rows, told)
+        scope = _ALL if everybody else max((node.scope for node in told), default=0)
+        packed = wire.pack([rows, nodes])
+        self._gathered = (rows[-1][0] if rows else self._seq), scope, array("Q", numbers).tobytes(), packed
 
     def lost(self) -> None:
         """The transaction was rolled back."""
@@ -155,12 +189,14 @@ class News:
         if self._gathered is None:
             self.gather()
         assert self._gathered is not None
-        (self._seq, packed), self._gathered = self._gathered, None
+        (self._seq, scope, numbers, packed), self._gathered = self._gathered, None
         self._changed.clear()
         if not packed or len(packed) > _LONGEST:
             self._begin_anew(ring)
             return
-        record = _BEGIN + wire.pack(self._header()) + packed
+        size = _HEAD.size + len(numbers) + len(packed)
+        head = _HEAD.pack(size, len(numbers) // _WORD, self._seq, scope, self._header())
+        record = head + numbers + packed
         ring.put(self._end, record)
         ring.barrier()
         self._end += len(record)
@@ -173,7 +209,6 @@ class Follower:
     def __init__(self, socket: Path) -> None:
         self._path = beside(socket)
         self._ring: _Ring | None = None
-        self._records = wire.Stream()
         self._generation = 0
         self._at = 0
 
@@ -199,7 +234,16 @@ class Follower:
         if words[_GENERATION] != generation or words[_END] + _MORE - at > _ROOM:
             self._generation = 0
             return None
-        return self._records.values(data) if data else []
+        return self._found(data)
+
+    def _found(self, data: bytes) -> list[Record]:
+        found, view, at = [], memoryview(data), 0
+        while at < len(data):
+            size, count, seq, scope, header = _HEAD.unpack_from(data, at)
+            begin = at + _HEAD.size
+            end, at = begin + count * _WORD, at + size
+            found.append(Record(header, seq, scope, cast("Collection[int]", view[begin:end].cast("Q")), view[end:at]))
+        return found
 
     def _opened(self) -> _Ring | None:
         """None while no writer has begun to tell."""

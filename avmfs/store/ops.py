@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from avmfs.node import Node
+from avmfs.node import Kind, Node
 from avmfs.store.schema import NOBODYS
 
 _RULES: Final = "policy"  # of nobody's rows the one that says that other rules are in force
@@ -33,6 +33,43 @@ def done_to(rows: Sequence[Sequence[Any]]) -> dict[int, list[str]] | None:
         elif op not in _NOTHING:
             return None
     return ops
+
+
+class Told(NamedTuple):
+    """A changed node, as far as it matters here; None where it is gone."""
+
+    node: int
+    parent: int | None
+    kind: int | None
+    scope: int
+
+
+def concerned(rows: Sequence[Sequence[Any]], changed: Iterable[Told]) -> tuple[bool, set[int]]:
+    """Whom a commit concerns, of rows as in ``done_to`` and all nodes that are otherwise since then. True: everybody,
+    since more may be otherwise than these nodes. Else those who remember one of the nodes or directories with these
+    numbers: to everybody else it is as if it had not been."""
+    named: set[int] = set()
+    written: set[int] = set()
+    everybody = False
+    for row in rows:
+        op = row[2]
+        if row[1] == NOBODYS:
+            everybody |= op == _RULES
+        elif op in BYTES_ALONE:
+            written.add(row[3])
+        elif op in MOVES:
+            named.add(row[3])
+        elif op not in _NOTHING:
+            everybody = True
+    numbers: set[int] = set()
+    for node, parent, kind, _ in changed:
+        numbers.add(node)
+        if node in named and (kind is None or kind == Kind.DIRECTORY):
+            everybody = True  # with all that is below it
+        # Where a name came or went the directory is among the nodes; one that stays where it is has only other times.
+        elif parent is not None and (node in named or (node not in written and kind != Kind.DIRECTORY)):
+            numbers.add(parent)
+    return everybody, numbers
 
 
 def last_name(path: bytes) -> bytes:

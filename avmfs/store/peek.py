@@ -7,12 +7,13 @@ read anew, with the same statement, and the directories where a name came or wen
 all (a directory that moved takes what is below it along, rules change scopes, too much happened), everything is.
 Where the writer has told in shared memory what it changed up to that header (``news``), nothing has to be read.
 
-Of a directory that was made while we followed, all names are known: one that is not remembered is absent.
+Of a directory that this process had made, while we followed, all names are known: one that is not remembered is absent.
+What others make is remembered where it was asked for before; news of other places are passed over.
 
 What the log does not tell must not be remembered: unlinked files, whose bytes change without a row.
 
 Each change of what is remembered is a *moment*, a number that counts upwards; what others derive from answers is
-theirs to keep while the moment is the same, and ``changes`` says what has changed since an earlier one.
+theirs to keep while the moment is the same, and ``changes`` says what has changed since an earlier one (``held``).
 
 The header is read *before* the rows that are kept under it, so a row is never older than its header says. The mapping
 and its descriptor stay open for the life of the process: closing any descriptor of that file would drop SQLite's
@@ -23,30 +24,21 @@ Threads: catching up and adding happen under one lock, and what was read before 
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import apsw
 
-from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
-from avmfs.store.news import Follower
+from avmfs.store.held import Held
+from avmfs.store.news import Follower, Record
 from avmfs.store.ops import BYTES_ALONE, DIRECTORY_NAMES, MAKES, MOVES, NAMES, done_to, last_name, same_place
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
 from avmfs.store.transaction import NODE, NODE_JOINED, node_of
 
-_Key = TypeVar("_Key")
-
 _PARENT, _NAME, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "name", "kind", "scope"))
-_MOST: Final = 60_000  # nodes and names: some 30 MB
-_BODY_BYTES: Final = 16 * 1024 * 1024
-_OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
 _ROWS: Final = 256  # of the log: more than that since the last look, and everything is forgotten
-_MOMENTS: Final = 64  # that ``changes`` can still tell of
 _FIRST: Final = "select (select max(seq) from log), (select max(id) from scope)"
 # One statement is a snapshot by itself. Reading pages anew after each commit is what costs: no table without need.
 _NEWS: Final = (
@@ -58,92 +50,24 @@ _LEAVES: Final = frozenset(("remove", "rename", "rmdir"))
 _MOST_WHOLE: Final = 10_000
 
 
-class Remembered:
+class Remembered(Held):
     """See the module. Rows are as stored, whoever may see them. Lookups may come from any thread, without a lock."""
 
     def __init__(self, news: Follower | None = None) -> None:
+        super().__init__()
         self._news = news
         self._followed = False  # is what is remembered as it was before the news that come next?
         self.header = b""
-        self.moment = 0
-        self.nodes: dict[int, Node] = {}
-        self.children: dict[tuple[int, bytes], int] = {}  # 0: no such name
-        self.subdirectories: dict[tuple[Principal, int], int] = {}
-        self.visible: dict[Principal, Visible] = {}
-        self.last_visible: Visible | None = None  # of them: mostly one principal asks
-        self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
-        self._body_bytes = 0
-        self._directories: set[int] = set()
-        self._parents: set[int] = set()  # of all that is in ``children``
-        self._whole: set[int] = set()  # directories of which ``children`` has every name
+        self._made: set[int] = set()  # directories that are to be whole
         self._seq = -1  # the newest log row of the snapshot
         self._scope = 0  # the newest scope that ``visible`` surely knows
-        self._changes: deque[Changes | None] = deque(maxlen=_MOMENTS)  # of the newest moments, this one's last
-        self.lock = threading.RLock()
 
-    # Asking --------------------------------------------------------------------------------------------
-
-    def child(self, parent: int, name: bytes) -> Node | int | None:
-        """The node under a name, 0 where there is known to be none, None when it is not known."""
-        number = self.children.get((parent, name))
-        if not number:
-            # In this order: what is forgotten is first no longer whole.
-            return 0 if number is None and parent in self._whole else number
-        node = self.nodes.get(number)
-        return node if node is not None and node.parent == parent and node.name == name else None
-
-    def changes(self, since: int) -> Changes | None:
-        """What has changed since a moment; None: anything may have."""
+    def follow(self, directory: int) -> None:
+        """This process has just had it made: most of what comes into it will be its own as well."""
         with self.lock:
-            steps = self.moment - since  # each has left an entry
-            if steps == 1 and self._changes:
-                return self._changes[-1]
-            if not steps:
-                return Changes(frozenset(), frozenset())
-            if steps > len(self._changes):
-                return None
-            newer = list(itertools.islice(self._changes, len(self._changes) - steps, None))
-        known = [changes for changes in newer if changes is not None]
-        if len(known) < steps:
-            return None
-        return Changes(
-            frozenset().union(*(each.nodes for each in known)), frozenset().union(*(each.names for each in known))
-        )
-
-    # Adding, of what was read since ``moment`` -----------------------------------------------------------
-
-    def add(self, moment: int, *nodes: Node) -> None:
-        with self.lock:
-            if self._takes(moment):
-                for node in nodes:
-                    if node.parent is not None or node.id == ROOT:
-                        self._keep(node)
-
-    def add_absent(self, moment: int, parent: int, name: bytes) -> None:
-        with self.lock:
-            if self._takes(moment):
-                self.children[parent, name] = 0
-                self._parents.add(parent)
-
-    def add_subdirectories(self, moment: int, who: Principal, parent: int, count: int) -> None:
-        with self.lock:
-            if moment == self.moment:
-                self.subdirectories[who, parent] = count
-
-    def add_visible(self, moment: int, who: Principal, visible: Visible) -> None:
-        with self.lock:
-            if moment == self.moment:
-                self.visible[who] = self.last_visible = visible
-
-    def add_body(self, moment: int, node: int, data: bytes) -> None:
-        """A small file's bytes; the oldest go when there are too many. Only of a node that is remembered."""
-        with self.lock:
-            if moment != self.moment or node in self.bodies or node not in self.nodes:
-                return
-            self.bodies[node] = data
-            self._body_bytes += len(data)
-            while self._body_bytes > _BODY_BYTES:
-                self._drop_body(next(iter(self.bodies)))
+            if len(self._made) >= _ROWS:  # others have caught up before they heard of it
+                self._made.clear()
+            self._made.add(directory)
 
     # Catching up ---------------------------------------------------------------------------------------
 
@@ -174,21 +98,49 @@ class Remembered:
             # Until we have caught up, one way or the other: what is taken and not adopted will not be told again.
             followed, self._followed = self._followed, False
             records = self._news.take()
-            if not followed or not records or records[-1][0] != header:
+            if not followed or not records or records[-1].header != header:
                 return False
-            rows = [row for record in records for row in record[1] if row[0] > self._seq]
+            rows: list[list[Any]] = []
+            now: dict[int, list[Any]] = {}
+            passed: set[int] = set()
+            coming: set[int] = set()  # to what is remembered, with what precedes the next record
+            for record in records:
+                if self._concerns(record) or not coming.isdisjoint(record.numbers):
+                    added, nodes = record.unpacked()
+                    rows += added
+                    now.update((node[0], node) for node in nodes)
+                    coming.update(node[0] for node in nodes if len(node) > 1 and self._may_keep(node, coming))
+                else:
+                    passed.update(record.numbers)
+            if rows and rows[0][0] <= self._seq:  # the database has told of it before the writer
+                rows = [row for row in rows if row[0] > self._seq]
             if len(rows) > _ROWS:
                 return False
-            changes = self._adopt(rows, {node[0]: node for record in records for node in record[2]})
+            changes = self._adopt(rows, now)
             if changes is None:
                 self._forget()
-            elif changes.nodes:
-                self._moved_on(changes)
-            if rows:
-                self._seq = rows[-1][0]
+            elif changes.nodes or passed:
+                # What was read before a commit and is not remembered yet must not be any more: others have to hear.
+                self._moved_on(Changes(changes.nodes | passed, changes.names))
+            self._seq = max(self._seq, records[-1].seq)
             self.header = header
             self._followed = True
         return True
+
+    def _concerns(self, record: Record) -> bool:
+        """Does a commit change anything that is remembered, or who may see it?"""
+        numbers = record.numbers
+        return (
+            record.scope > self._scope or not self.nodes.keys().isdisjoint(numbers)
+            or not self._parents.isdisjoint(numbers) or not self._whole.isdisjoint(numbers)
+        )  # fmt: skip
+
+    def _may_keep(self, row: Sequence[Any], coming: set[int]) -> bool:
+        """Will a node be remembered, if it is not yet (see ``_adopt``)? In doubt, yes."""
+        parent = row[_PARENT]
+        if parent in coming or parent in self._whole or row[0] in self._made:
+            return True
+        return (row[_KIND] != Kind.DIRECTORY and parent in self._directories) or (parent, row[_NAME]) in self.children
 
     def _adopt(self, rows: Sequence[Sequence[Any]], now: dict[int, list[Any]]) -> Changes | None:
         """None when the log does not say enough. ``now`` has the columns NODE of all nodes that have changed, whether
@@ -197,14 +149,15 @@ class Remembered:
         if ops is None:
             return None
         nodes, names = set(now), set()
-        new = {number for number, done in ops.items() if done[0] == "mkdir"}  # which become whole
+        new = self._to_be_whole(ops, {number: (row[_PARENT], row[_NAME]) for number, row in now.items() if row[1:]})
         touched: set[int] = set()  # directories
         unknown = False
         for number, row in now.items():
-            done, gone = ops.get(number, ()), len(row) == 1
+            done, before, gone = ops.get(number, ()), self.nodes.get(number), len(row) == 1
+            if not gone and row[_SCOPE] > self._scope:
+                self._scope = row[_SCOPE]
+                return None  # who may see it is not known
             directory = not gone and row[_KIND] == Kind.DIRECTORY
-            if not gone and self._is_for_others(row[_SCOPE]):
-                return None
             if done and (gone or directory):
                 if not MOVES.isdisjoint(done):
                     return None  # with all that is below it
@@ -212,52 +165,47 @@ class Remembered:
                     self.subdirectories.clear()
             if directory:
                 touched.add(number)
-            if number not in self.nodes and number not in new:
-                bytes_alone = bool(done) and BYTES_ALONE.issuperset(done)
+            if before is None and number not in new:
                 # It had a name that is not remembered, unless it was made meanwhile or only its bytes have changed.
-                unknown |= not (directory or bytes_alone or (done and done[0] in MAKES))
-                if gone or bytes_alone or row[_PARENT] is None:
+                unknown |= not (directory or (done and (done[0] in MAKES or BYTES_ALONE.issuperset(done))))
+                if gone or row[_PARENT] is None or (done and BYTES_ALONE.issuperset(done)):
                     continue
-                if not self._is_looked_into(row[_PARENT], row[_NAME], new):
-                    names.add((row[_PARENT], row[_NAME]))
+                place = row[_PARENT], row[_NAME]
+                if (
+                    place not in self.children and place[0] not in new and place[0] not in self._whole
+                    and (place[0] not in self._directories or directory)
+                ):  # fmt: skip
+                    if done:
+                        names.add(place)  # of which nothing is known
                     continue
             node = None if gone else node_of(tuple(row))
-            if not self._stays(number, node, done):
+            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
+                self._drop_body(number)
+                self.nodes[number] = node
+            else:
                 names |= self._taken_up(number, node, nodes)
-        self._add_whole(ops)
+        self._add_whole(new)
         if unknown:
             names |= {(number, b"") for number in touched}
         return Changes(frozenset(nodes), frozenset(names))
 
-    def _is_for_others(self, scope: int) -> bool:
-        """Is it so new that ``visible`` does not know who may see what has it?"""
-        if scope <= self._scope:
-            return False
-        self._scope = scope
-        return True
+    def _to_be_whole(self, ops: Mapping[int, Sequence[str]], places: Mapping[int, tuple[Any, bytes]]) -> set[int]:
+        """The directories that were made and are to be remembered, with all that comes into them: what this process
+        has made, and what is in one of which all names are known. Others would be remembered by every process."""
+        found: set[int] = set()
+        for number, done in ops.items():  # in their order: first the upper one
+            if done[0] == "mkdir" and (place := places.get(number)) is not None and (
+                number in self._made or place[0] in found or place[0] in self._whole or place in self.children
+            ):  # fmt: skip
+                found.add(number)
+        self._made -= found
+        return found
 
-    def _is_looked_into(self, parent: int, name: bytes, new: set[int]) -> bool:
-        """Is anything known of this name, or of its directory? ``new`` ones are."""
-        return (
-            (parent, name) in self.children or parent in new or parent in self._whole or parent in self._directories
-        )  # fmt: skip
-
-    def _stays(self, number: int, node: Node | None, done: Sequence[str]) -> bool:
-        """Is it where it was, for whom it was? Then it is taken over."""
-        before = self.nodes.get(number)
-        if node is None or before is None or not NAMES.isdisjoint(done) or not same_place(node, before):
-            return False
-        self._drop_body(number)
-        self.nodes[number] = node
-        return True
-
-    def _add_whole(self, ops: Mapping[int, Sequence[str]]) -> None:
+    def _add_whole(self, made: set[int]) -> None:
         """All that has been put into a directory since it was made is remembered by now."""
-        for number, done in ops.items():
-            if done[0] == "mkdir" and number in self._directories:
-                if len(self._whole) >= _MOST_WHOLE:
-                    self._whole.clear()
-                self._whole.add(number)
+        if len(self._whole) >= _MOST_WHOLE:
+            self._whole.clear()
+        self._whole |= made & self._directories
 
     def _reread(self, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
@@ -268,36 +216,49 @@ class Remembered:
         passed: dict[int, set[bytes]] = {}  # the names that it came to and left
         for row in rows:
             number = row[3]
-            if row[1] == NOBODYS or number not in ops:
-                continue
-            if row[2] in NAMES:
+            if row[1] != NOBODYS and row[2] in NAMES:
                 passed.setdefault(number, set()).update(last_name(path) for path in row[4:6] if path)
-            if number in found:
-                continue
-            node = found[number] = None if row[6] is None else node_of(row[6:])
-            if node is not None and self._is_for_others(node.scope):
-                return None
-            if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
-                return None  # with all that is below it
+            if number in ops and number not in found and row[1] != NOBODYS:
+                node = found[number] = None if row[6] is None else node_of(row[6:])
+                if node is not None and node.scope > self._scope:
+                    self._scope = node.scope
+                    return None  # who may see it is not known
+                if not MOVES.isdisjoint(ops[number]) and (node is None or node.kind is Kind.DIRECTORY):
+                    return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
+        new = self._to_be_whole(ops, {node.id: (node.parent, node.name) for node in found.values() if node is not None})
         for number in passed:
             if self._is_unplaced(number, ops[number]):
                 names |= self._let_go(passed[number], nodes)
         for number, done in ops.items():
-            node = found[number]
-            if self._stays(number, node, done):
+            node, before = found[number], self.nodes.get(number)
+            if node is not None and before is not None and NAMES.isdisjoint(done) and same_place(node, before):
+                self._drop_body(number)
+                self.nodes[number] = node
                 continue
-            if number not in self.nodes and done[0] in _LEAVES:
+            if before is None and done[0] in _LEAVES:
                 return None  # it is not known which directory it has left
             others |= self._touched(number, done, node)
             if not DIRECTORY_NAMES.isdisjoint(done):
                 self.subdirectories.clear()
-            names |= self._taken_up(number, node, nodes)
+            if before is None and node is not None and self._is_elsewhere(node, done, new):
+                names.add((node.parent or ROOT, node.name))
+            else:
+                names |= self._taken_up(number, node, nodes)
         for number in others - ops.keys():
             self._drop(number)
-        self._add_whole(ops)
+        self._add_whole(new)
         return Changes(frozenset(nodes | others), frozenset(names))
+
+    def _is_elsewhere(self, node: Node, done: Sequence[str], new: set[int]) -> bool:
+        """Is a node that is not remembered of no use, being where nothing is, or a directory that others have made?"""
+        parent = node.parent
+        stays = (MAKES | BYTES_ALONE).issuperset(done)
+        if node.id in new or parent is None or parent in new or parent in self._whole or not stays:
+            return False
+        unknown = parent not in self.nodes and parent not in self._parents
+        return unknown or (done[0] == "mkdir" and (parent, node.name) not in self.children)
 
     def _taken_up(self, number: int, node: Node | None, nodes: set[int]) -> set[tuple[int, bytes]]:
         """A node whose name, or who may see it, has changed: the names that stand for something else now. ``nodes``
@@ -344,55 +305,3 @@ class Remembered:
                 self._drop(number)
                 nodes.add(number)
         return names
-
-    def _forget(self) -> None:
-        self._whole.clear()  # first: see child()
-        for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies):
-            kept.clear()
-        self._directories.clear()
-        self._parents.clear()
-        self.last_visible = None
-        self._body_bytes = 0
-        self._moved_on(None)
-
-    def _moved_on(self, changes: Changes | None) -> None:
-        self.moment += 1
-        self._changes.append(changes)
-
-    def _keep(self, node: Node) -> None:
-        self.nodes[node.id] = node
-        if node.parent is not None:
-            self.children[node.parent, node.name] = node.id
-            self._parents.add(node.parent)
-        if node.kind is Kind.DIRECTORY:
-            self._directories.add(node.id)
-
-    def _drop(self, number: int) -> Node | None:
-        self._drop_body(number)
-        self._directories.discard(number)
-        return self.nodes.pop(number, None)
-
-    def _drop_body(self, number: int) -> None:
-        self._body_bytes -= len(self.bodies.pop(number, b""))
-
-    def _takes(self, moment: int) -> bool:
-        """May something that was read since this moment be added? Of too much, the oldest is forgotten; others are told
-        that it has changed, since they could not be told any more when it does."""
-        if moment != self.moment:
-            return False
-        if len(self.nodes) + len(self.children) > _MOST:
-            self._whole.clear()  # first: see child()
-            nodes, names = oldest(self.nodes), oldest(self.children)
-            for number in nodes:
-                self._drop(number)
-            for name in names:
-                del self.children[name]
-            for known in [known for known in self.subdirectories if known[1] not in self._directories]:
-                del self.subdirectories[known]
-            self._moved_on(Changes(frozenset(nodes), frozenset(names)))
-        return True
-
-
-def oldest(kept: Mapping[_Key, object]) -> list[_Key]:
-    """An eighth of what is kept: what has been there longest, and goes when there is too much."""
-    return list(itertools.islice(kept, len(kept) // _OLDEST))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from avmfs import wire
-from avmfs.store.sinks import Event, Sink, parse
+from avmfs.store.sinks import Event, Sink, noticed, parse
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,10 @@ class Peers:
     def tell_sinks(self, events: Sequence[Event]) -> None:
         """After a commit, before its replies."""
         self._tells += any(event.op == "tell" for event in events)
+        notices = noticed(events)
         for peer, sink in list(self._sinks.items()):
             try:
-                sink.tell(events)
+                sink.tell(notices)
             except OSError as e:
                 log.info("writer: a mount's cache is gone: %s", e)
                 self._drop(peer)

@@ -1,13 +1,19 @@
-"""The names that one mount's kernel may have cached, told to the writer without a message.
+"""The names and nodes that one mount's kernel may have cached, told to the writer without a message.
 
-Owns a table of bytes in shared memory, one byte for all names that hash to it, which the mount sets and the writer
-reads and clears. The mount notes a name (present or absent, it is cached either way) *before* it looks the name up; the
-writer looks *after* its commit. So either the lookup finds what was committed, or the writer finds the name noted and
-ends it. A notice ends everything that the kernel has, so the table is emptied with it: first the table, then the
-notice, since a lookup that began before the notice is dead on arrival (the kernel stamps it with the epoch in which it
-began), and one that begins afterwards notes its name anew.
+Owns two tables of bytes in shared memory, one byte for all names, or nodes, that hash to it, which the mount sets and
+the writer reads; that of names it also clears. The mount notes a name (present or absent, it is cached either way)
+*before* it looks the name up; the writer looks *after* its commit. So either the lookup finds what was committed, or
+the writer finds the name noted and ends it. A notice ends every name that the kernel has, so their table is emptied
+with it: first the table, then the notice, since a lookup that began before the notice is dead on arrival (the kernel
+stamps it with the epoch in which it began), and one that begins afterwards notes its name anew.
 
-Several names may share a byte: then a notice is sent that nobody needed. A name that was not noted costs nothing.
+A node is noted before a reply that lets the kernel keep its attributes for any time. Who looks a name up does not know
+the node before, so the mount notes it afterwards and then asks whether anything was committed meanwhile: either the
+mount finds the commit, and lets nothing be kept, or the writer finds the node. No notice ends all attributes, so nodes
+stay noted.
+
+Several names may share a byte, or several nodes: then a notice is sent that nobody needed. A name or a node that was
+not noted costs nothing.
 """
 
 from __future__ import annotations
@@ -19,21 +25,23 @@ import stat
 import threading
 import zlib
 
-SIZE = 1 << 20
+_NAMES = _NODES = 1 << 20  # bytes of the two tables, one behind the other
+SIZE = _NAMES + _NODES
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_EMPTY = bytes(SIZE)
+_EMPTY = bytes(_NAMES)
 
 
 class SeenNames:
-    """The table on a descriptor of its memory. Both sides have one."""
+    """The tables on a descriptor of their memory. Both sides have one. ``table`` is to be read at ``slot`` and
+    ``node_slot``."""
 
     def __init__(self, descriptor: int) -> None:
-        self._table = mmap.mmap(descriptor, SIZE)
+        self.table = self._table = mmap.mmap(descriptor, SIZE)
         self._fence = threading.Lock()
 
     def note(self, parent: int, name: bytes) -> None:
         """From now on the writer must tell of changes to this name. Before it is looked up."""
-        slot = _slot(parent, name)
+        slot = name_slot(parent, name)
         if not self._table[slot]:
             self._table[slot] = 1
             # Taking a lock is a full memory barrier: the store above is seen before anything is read below.
@@ -41,19 +49,33 @@ class SeenNames:
                 pass
 
     def has(self, parent: int, name: bytes) -> bool:
-        return bool(self._table[_slot(parent, name)])
+        return bool(self._table[name_slot(parent, name)])
+
+    def note_node(self, node: int) -> bool:
+        """From now on the writer must tell of changes to this node. True when that was not so before: what was read of
+        it before may have changed without a word."""
+        slot = node_slot(node)
+        if self._table[slot]:
+            return False
+        self._table[slot] = 1
+        with self._fence:
+            pass
+        return True
 
     def clear(self) -> None:
-        self._table[:] = _EMPTY
+        """Of names."""
+        self._table[:_NAMES] = _EMPTY
 
     def close(self) -> None:
         self._table.close()
 
 
-def create() -> int:
-    """The descriptor of a new, empty table, of a size that nobody can change."""
+def create(*, all_nodes: bool = False) -> int:
+    """The descriptor of new tables, of a size that nobody can change: empty, or with all nodes noted."""
     descriptor = os.memfd_create("avmfs-names", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, SIZE)
+    if all_nodes:
+        os.pwrite(descriptor, b"\1" * _NODES, _NAMES)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     return descriptor
 
@@ -69,5 +91,10 @@ def is_table(descriptor: int) -> bool:
         return False
 
 
-def _slot(parent: int, name: bytes) -> int:
-    return zlib.crc32(name, (parent ^ parent >> 32) & 0xFFFFFFFF) & (SIZE - 1)
+def name_slot(parent: int, name: bytes) -> int:
+    return zlib.crc32(name, (parent ^ parent >> 32) & 0xFFFFFFFF) & (_NAMES - 1)
+
+
+def node_slot(node: int) -> int:
+    """Nodes' numbers are random, or few."""
+    return _NAMES + (node & (_NODES - 1))

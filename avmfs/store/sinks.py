@@ -5,11 +5,12 @@ mount's device) and the bytes that a notice to it consists of; what they mean is
 writes them after COMMIT and before the replies. A notice takes no lock in the kernel and waits for nobody, so a commit
 never waits for a mount; a sink that cannot be written is dropped.
 
-A changed name costs one notice that makes the kernel look every name up again at its next use, so it is sent only
-where that kernel may have the name (``seen``); a change of one node's bytes or attributes costs one that makes it ask
-for that node's attributes. A changed owner or mode is told like a changed name, as the kernel asks for neither before
-it decides who may chmod(2), chown(2), utimensat(2) or remove from a sticky directory: it goes by its last lookup. The
-mount that made a change by itself needs no notice for it: its kernel has done the like.
+A changed name costs one notice that makes the kernel look every name up again at its next use, a change of one node's
+bytes or attributes one that makes it ask for that node's attributes. Either is sent only where that kernel may have the
+name or the node (``seen``), so what sixteen mounts do that have nothing to do with each other costs none. A changed
+owner or mode is told like a changed name, as the kernel asks for neither before it decides who may chmod(2), chown(2),
+utimensat(2) or remove from a sticky directory: it goes by its last lookup. The mount that made a change by itself needs
+no notice for it: its kernel has done the like.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -55,10 +56,36 @@ class Event(NamedTuple):
     name: bytes = b""
 
 
+class Notice(NamedTuple):
+    """An event as each sink looks at it, worked out once for all of them. ``name_slot``: where it is noted in ``seen``
+    that a kernel has the name, -1 where the event is about no name, None where it is about any. ``node``: 0 where its
+    attributes have not changed."""
+
+    origin: bytes | None
+    name_slot: int | None
+    node: int
+    node_slot: int
+
+
+def noticed(events: Sequence[Event]) -> list[Notice]:
+    """What there may be to tell of these."""
+    found = []
+    for origin, op, node, parent, name in events:
+        slot: int | None = -1
+        if op in _ALL_NAMES:
+            slot = None
+        elif op in _NAMES:
+            slot = None if parent is None else seen.name_slot(parent, name)
+        changed = 0 if op in _SILENT else node
+        if changed or slot != -1:
+            found.append(Notice(None if op == TOUCHED else origin, slot, changed, seen.node_slot(changed)))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Sink:
     """``names`` is written as it is; ``node`` with a node's number laid over it at ``at``, 8 bytes in native order.
-    ``seen``: the names that this kernel may have; None when it does not say."""
+    ``seen``: the names and nodes that this kernel may have; None when it does not say."""
 
     descriptor: int
     origin: bytes
@@ -67,16 +94,20 @@ class Sink:
     at: int
     seen: SeenNames | None = None
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def tell(self, notices: Sequence[Notice]) -> None:
         """Raises OSError when the mount is gone."""
-        foreign = [event for event in events if event.origin != self.origin or event.op == TOUCHED]
-        if not foreign:
-            return
-        if any(self._has(event) for event in foreign):
+        mine, table = self.origin, None if self.seen is None else self.seen.table
+        names, nodes = False, set()
+        for origin, name_slot, node, node_slot in notices:
+            if origin != mine:
+                names = names or name_slot is None or (name_slot >= 0 and (table is None or table[name_slot] != 0))
+                if node and (table is None or table[node_slot]):
+                    nodes.add(node)
+        if names:
             if self.seen is not None:
                 self.seen.clear()  # before the notice: see the module seen
             os.write(self.descriptor, self.names)
-        for node in sorted({event.node for event in foreign if event.op not in _SILENT}):
+        for node in sorted(nodes):
             notice = bytearray(self.node)
             notice[self.at : self.at + 8] = node.to_bytes(8, sys.byteorder)
             try:
@@ -84,14 +115,6 @@ class Sink:
             except OSError as e:
                 if e.errno != errno.ENOENT:  # this kernel does not have the node
                     raise
-
-    def _has(self, event: Event) -> bool:
-        """Does the change concern a name that this kernel may have?"""
-        if event.op in _ALL_NAMES:
-            return True
-        if event.op not in _NAMES:
-            return False
-        return self.seen is None or event.parent is None or self.seen.has(event.parent, event.name)
 
     def close(self) -> None:
         if self.seen is not None:

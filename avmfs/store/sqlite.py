@@ -91,7 +91,7 @@ class SqliteStore:
         self._inherited: list[object] = []
         self._secret = b""
         self._writer = writer
-        self._kept = self._nothing_remembered()
+        self._kept = Remembered(None if writer is None else Follower(writer))
         self._counted: dict[tuple[Principal, int], tuple[bytes, int | None, Counts]] = {}
         _stores.add(self)
 
@@ -225,9 +225,6 @@ class SqliteStore:
                         kept.catch_up(header, db)
         return kept
 
-    def _nothing_remembered(self) -> Remembered:
-        return Remembered(None if self._writer is None else Follower(self._writer))
-
     def _commit_header(self) -> CommitHeader:
         if self._header is None:
             with self.connection():  # the first connection makes the WAL index
@@ -235,7 +232,10 @@ class SqliteStore:
         return self._header
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
-        return self._submitter.submit(who, command, arguments)
+        result = self._submitter.submit(who, command, arguments)
+        if command == "mkdir":
+            self._kept.follow(result["node"])
+        return result
 
     def nonce(self, who: Principal, seq: int, question: str) -> str:
         if not self._secret:
@@ -322,9 +322,8 @@ class SqliteStore:
         return self._submitter.keep(kept, origin)
 
     def once(self, kind: int, key: int) -> AbstractContextManager[None]:
-        return (
-            self._submitter.once(kind, key) if isinstance(self._submitter, WriterClient) else contextlib.nullcontext()
-        )
+        writer = self._submitter
+        return writer.once(kind, key) if isinstance(writer, WriterClient) else contextlib.nullcontext()
 
     def left(self, kind: int, key: int) -> bool:
         return isinstance(self._submitter, WriterClient) and self._submitter.left(kind, key)
@@ -359,7 +358,8 @@ class SqliteStore:
         locks)."""
         self._connections.forked()
         self._inherited.append(self._header)
-        self._header, self._kept, self._counted = None, self._nothing_remembered(), {}
+        self._header, self._counted = None, {}
+        self._kept = Remembered(None if self._writer is None else Follower(self._writer))
 
 
 class _Reading:

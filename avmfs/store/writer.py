@@ -169,8 +169,8 @@ class Writer:
             self._commit([(peer, item)])
 
     def _commit(self, batch: list[_Asked]) -> None:
-        """One transaction for all that waits. Replies leave after COMMIT, and after a sync of the log where one of
-        them promises that."""
+        """One transaction for all that waits. Replies leave after COMMIT, and those that promise it after a sync of the
+        log."""
         replies: _Replies = []
         before = self._applier.db.total_changes()
         try:
@@ -194,10 +194,10 @@ class Writer:
             self._tell_sinks()
         for peer, _ in batch:
             self._recent.append(_asker(peer))
-        if self._unsynced and any(_promises(item) for _, item in batch):
-            self._sync(replies)
-        else:
-            self._send_all(replies)
+        later = [self._unsynced and _promises(item) for _, item in batch]
+        self._send_all([reply for reply, waits in zip(replies, later, strict=True) if not waits])
+        if any(later):
+            self._sync([reply for reply, waits in zip(replies, later, strict=True) if waits])
         self._may_drain = True
         self._backlog += len(batch)
         if self._backlog > LAG:

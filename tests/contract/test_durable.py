@@ -136,6 +136,29 @@ def test_a_promise_waits_for_the_disk_and_a_creation_does_not(running: Running, 
     assert answered(promised, LIMIT_S) and answered(synced, LIMIT_S)
 
 
+def test_a_creation_does_not_wait_for_what_another_was_promised_in_the_same_transaction(
+    running: Running, disk: Disk
+) -> None:
+    def both(name: str, **commit: Any) -> tuple[Future[Any], Future[Any]]:
+        """Both are there when the writer looks."""
+        gate = threading.Event()
+        running.writer.call(lambda: None if gate.wait(5) else pytest.fail("held for too long"))
+        found = running.ask("commit", **commit), running.create(name)
+        time.sleep(0.2)
+        gate.set()
+        return found
+
+    commit = {"node": running.create("f").result(5)["node"], "handle": None, "edits": [["w", 0, b"x"]]}
+    for asked in both("connections", **commit):
+        asked.result(5)
+    disk.open.clear()
+    promised, created = both("g", **commit)
+    assert answered(created)
+    assert not answered(promised)
+    disk.open.set()
+    assert answered(promised, 5)
+
+
 def test_nothing_to_make_durable_is_answered_at_once(running: Running, disk: Disk) -> None:
     running.ask("enroll").result(LIMIT_S)
     running.ask("sync").result(LIMIT_S)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from store_world import ALICE, BOB, World
 
+from avmfs import wire
 from avmfs.access import Policy
 from avmfs.errors import Stale
 from avmfs.node import Node
@@ -54,7 +55,16 @@ def follower(world: World) -> Follower:
 
 def changed(records: Sequence[Record] | None) -> set[int]:
     assert records is not None, "some were missed"
-    return {node[0] for record in records for node in record[2]}
+    return {node[0] for record in records for node in record.unpacked()[1]}
+
+
+def logged(records: Sequence[Record]) -> list[list[Any]]:
+    return [row for record in records for row in record.unpacked()[0]]
+
+
+def record(header: bytes, *nodes: list[Any]) -> Record:
+    """That concerns everybody."""
+    return Record(header, 0, news._ALL, [], wire.pack([[], nodes]))
 
 
 def child(world: World, name: bytes, parent: int = MEMORY) -> Node:
@@ -102,18 +112,59 @@ def test_a_directory_made_and_filled_at_once_is_known_to_be_filled(attached: Wor
     assert attached.store.peek_child(ALICE, made, b"other") is None
 
 
+def test_what_happens_elsewhere_is_passed_over(attached: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is asked for: then all is as it should be, and it is followed from there on."""
+    assert attached.writer is not None
+    here, there = (attached.do(ALICE, "mkdir", parent=MEMORY, name=name, mode=0o755)["node"] for name in (b"h", b"t"))
+    unpacked = []
+    unpack = Record.unpacked
+
+    def counted(self: Record) -> Any:
+        unpacked.append(self)
+        return unpack(self)
+
+    monkeypatch.setattr(Record, "unpacked", counted)
+    with contextlib.closing(attached.writer.attach(clock=attached.clock)) as other:
+        assert other.peek_child(BOB, MEMORY, b"h") is not None
+        assert other.peek_child(BOB, here, b"g") is None
+        attached.drain()
+        other.peek_node(BOB, here)
+        before = other.peek_state()
+        unpacked.clear()
+        files = [
+            attached.do(ALICE, "create", parent=there, name=name, mode=0o644, exclusive=True)["node"]
+            for name in (b"a", b"b", b"c")
+        ]
+        attached.do(ALICE, "commit", node=files[0], handle=None, edits=[["w", 0, b"text"]])
+        attached.do(ALICE, "rename", parent=there, name=b"a", new_parent=there, new_name=b"b")
+        attached.do(ALICE, "unlink", parent=there, name=b"c")
+        assert other.peek_node(BOB, here).id == here and not unpacked
+        changes = other.peek_changes(before)
+        assert changes is None or changes.nodes >= {*files, there}, "what was read of them before is of no use"
+        deep = attached.do(ALICE, "mkdir", parent=there, name=b"d", mode=0o755)["node"]
+        assert other.peek_node(BOB, here).id == here
+
+        assert [getattr(other.peek_child(BOB, there, name), "id", None) for name in (b"a", b"b", b"c", b"d")] == [
+            None, files[0], None, deep
+        ]  # fmt: skip
+        assert other.peek_node(BOB, files[0]).size == 4
+        assert other.peek_child(BOB, deep, b"x") is None
+        made = attached.do(ALICE, "create", parent=deep, name=b"x", mode=0o644, exclusive=True)["node"]
+        assert getattr(other.peek_child(BOB, deep, b"x"), "id", None) == made and unpacked
+
+
 def test_every_commit_is_told_with_all_nodes_that_it_changed(attached: World) -> None:
     following = follower(attached)
     made = attached.do(ALICE, "create", parent=MEMORY, name=b"f", mode=0o644, exclusive=True)["node"]
     records = following.take()
     assert records is not None
-    assert [(row[2], row[3]) for record in records for row in record[1]] == [("create", made)]
+    assert [(row[2], row[3]) for row in logged(records)] == [("create", made)]
     assert changed(records) == {made, MEMORY}, "its directory's times have changed"
     attached.do(ALICE, "unlink", parent=MEMORY, name=b"f")
     attached.drain()
     records = following.take()
-    assert records is not None and [row[2] for record in records for row in record[1]] == ["remove"]
-    gone = [node for record in records for node in record[2] if node[0] == made]
+    assert records is not None and [row[2] for row in logged(records)] == ["remove"]
+    gone = [node for record in records for node in record.unpacked()[1] if node[0] == made]
     assert gone and all(len(node) == 1 or node[1] is None for node in gone)
 
 
@@ -180,21 +231,21 @@ def test_news_that_led_nowhere_are_made_up_for_by_the_database_alone(attached: W
     told = _Told()
     kept = Remembered(told)
     made = attached.do(ALICE, "create", parent=MEMORY, name=b"f", mode=0o644, exclusive=True)["node"]
-    told.records = [(b"1", [], [])]
+    told.records = [record(b"1")]
     assert not kept.told(b"1"), "nothing is known yet"
     with contextlib.closing(database.connect(attached.path, writable=False)) as db:
         kept.catch_up(b"1", db)
-        told.records = [(b"2", [], [])]
+        told.records = [record(b"2")]
         assert kept.told(b"2") and kept.header == b"2"
         kept.add(kept.moment, attached.node(ALICE, "/memory/f"))
         attached.do(ALICE, "set_attributes", node=made, mode=0o600)
-        told.records = [(b"3", [], [])]  # which tells of it, but not of all
+        told.records = [record(b"3")]  # which tells of it, but not of all
         assert not kept.told(b"4") and kept.header == b"2"
-        told.records = [(b"5", [], [])]
+        told.records = [record(b"5")]
         assert not kept.told(b"5"), "the database could not be asked in between"
         kept.catch_up(b"5", db)
     assert kept.nodes[made].mode == 0o600
-    told.records = [(b"6", [], [[made]])]
+    told.records = [record(b"6", [made])]
     assert kept.told(b"6") and made not in kept.nodes
     told.records = None
     assert not kept.told(b"7")
@@ -219,4 +270,4 @@ def test_a_rolled_back_command_is_not_told(attached: World) -> None:
     attached.write(ALICE, "/memory/f", b"1")
     records = following.take()
     assert records is not None
-    assert {row[2] for record in records for row in record[1] if row[1]} == {"create", "write"}
+    assert {row[2] for row in logged(records) if row[1]} == {"create", "write"}

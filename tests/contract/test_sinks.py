@@ -10,7 +10,7 @@ import pytest
 
 from avmfs.store import seen
 from avmfs.store.seen import SeenNames
-from avmfs.store.sinks import MOVED, RIGHTS, TOUCHED, Event, Sink, parse
+from avmfs.store.sinks import MOVED, RIGHTS, TOUCHED, Event, Sink, noticed, parse
 
 GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
 
@@ -19,7 +19,7 @@ def told(*events: Event, names: SeenNames | None = None) -> list[bytes]:
     """What a sink of the mount ``mine`` is sent, frame by frame."""
     reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)  # packets: a write is a read
     try:
-        Sink(writing, b"mine", b"NAMES", b"node" + bytes(8), 4, names).tell(events)
+        Sink(writing, b"mine", b"NAMES", b"node" + bytes(8), 4, names).tell(noticed(events))
         os.close(writing)
         frames = []
         while frame := os.read(reading, 4096):
@@ -70,6 +70,8 @@ def names() -> Iterator[SeenNames]:
 
 def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames) -> None:
     names.note(3, b"mine")
+    for number in (7, 8, 9):
+        names.note_node(number)
     coming = Event(b"other", "create", 7, 3, b"new")
     assert told(coming, names=names) == [node(7)]
     assert told(Event(b"other", "create", 8, 4, b"mine"), names=names) == [node(8)], "in another directory"
@@ -89,11 +91,33 @@ def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: SeenNam
 def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: SeenNames) -> None:
     names.note(3, b"a")
     names.note(3, b"b")
+    assert [names.note_node(number) for number in (7, 8)] == [True, True]
     gone = Event(b"other", "remove", 7, 3, b"a")
     assert told(gone, names=names)[0] == b"NAMES"
     assert told(gone, Event(b"other", "rename", 8, 3, b"b"), names=names) == [node(7), node(8)]
     names.note(3, b"a")
     assert told(gone, names=names)[0] == b"NAMES"
+
+
+def test_a_node_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames) -> None:
+    """And one that it has costs a notice each time: none ends what it keeps of all nodes."""
+    assert names.note_node(7) and not names.note_node(7)
+    foreign = [Event(b"other", "write", 7), Event(b"", "attributes", 8), Event(b"other", TOUCHED, 3)]
+    assert told(*foreign, names=names) == [node(7)]
+    names.note(3, b"a")
+    assert told(Event(b"other", "remove", 9, 3, b"a"), names=names) == [b"NAMES"]
+    assert told(*foreign, names=names) == [node(7)]
+    assert told(Event(b"mine", "write", 7), Event(b"mine", TOUCHED, 7), names=names) == [node(7)]
+
+
+def test_an_earlier_version_has_told_of_no_nodes_so_its_successor_takes_all_for_known() -> None:
+    descriptor = seen.create(all_nodes=True)
+    table = SeenNames(descriptor)
+    try:
+        assert told(Event(b"other", "create", 2**62 + 5, 3, b"a"), names=table) == [node(2**62 + 5)]
+    finally:
+        table.close()
+        os.close(descriptor)
 
 
 def test_a_moved_directory_and_changed_rights_concern_every_name(names: SeenNames) -> None:

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from store_world import ALICE, BOB, CAROL, World
 from avmfs.access import Principal
 from avmfs.errors import AvmError
 from avmfs.node import Kind
-from avmfs.store import counting, peek
+from avmfs.store import counting, held
 from avmfs.store.protocol import Counts, Reader
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
+from avmfs.store.sqlite import SqliteStore
 
 NOTHING = "nothing"
 
@@ -127,8 +129,7 @@ def _told(call: Callable[[], Any]) -> Any:
         return type(e).__name__
 
 
-def _quick(world: World, who: Principal, what: tuple[Any, ...]) -> Any:
-    store = world.store
+def _quick(store: SqliteStore, who: Principal, what: tuple[Any, ...]) -> Any:
     match what:
         case ("child", parent, name):
             return _told(lambda: store.peek_child(who, parent, name))
@@ -180,13 +181,32 @@ def _questions(actor: _Actor, share: float) -> list[tuple[Any, ...]]:
 def test_quick_answers_are_right_after_any_command_of_anybody(
     world: World, seed: int, share: float, steps: int
 ) -> None:
-    actor = _Actor(world, seed)
+    _compare(world, world.store, _Actor(world, seed), share, steps)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("share", "steps"), [(1.0, 1), (0.2, 1), (0.05, 2), (0.2, 6)])
+def test_quick_answers_are_right_after_what_another_process_did(
+    tmp_path: Path, seed: int, share: float, steps: int
+) -> None:
+    """Which passes over what it has never asked for, and then asks for it."""
+    world = World(tmp_path, "attached")
+    with contextlib.closing(world):
+        actor = _Actor(world, seed)
+        assert world.writer is not None
+        with contextlib.closing(world.writer.attach(clock=world.clock)) as other:
+            _compare(world, other, actor, share, steps)
+
+
+def _compare(world: World, store: SqliteStore, actor: _Actor, share: float, steps: int) -> None:
+    """What ``store`` answers, with what the database says, after commands that go through another store or the same."""
     kept: dict[Any, Any] = {}  # answers that were given at `moment`
-    moment = world.store.peek_state()
+    moment = store.peek_state()
     for _ in range(100):
         for _ in range(steps):
             actor.step()
-        changes = world.store.peek_changes(moment)
+        changes = store.peek_changes(moment)
         if changes is None:
             kept.clear()
         else:
@@ -195,10 +215,10 @@ def test_quick_answers_are_right_after_any_command_of_anybody(
                 about = what[1:] if what[0] == "child" else what[1]
                 if about in (listings if what[0] == "children" else changes.names | changes.nodes):
                     del kept[who, what]
-        moment = world.store.peek_state()
+        moment = store.peek_state()
         for who in (ALICE, BOB):
             for what in _questions(actor, share):
-                answer = _quick(world, who, what)
+                answer = _quick(store, who, what)
                 with world.reading(who) as reader:
                     assert answer == _slow(reader, what), (who, what)
                 lasting = getattr(answer, "expires", None) is None and getattr(answer, "parent", ROOT) is not None
@@ -263,7 +283,7 @@ def test_a_file_that_another_replaced_is_remembered_as_unlinked(world: World) ->
 
 
 def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peek, "_MOST", 50)
+    monkeypatch.setattr(held, "_MOST", 50)
     for number in range(200):
         assert world.store.peek_child(ALICE, MEMORY, b"%d" % number) is None
     kept = world.store._kept  # type: ignore[attr-defined]
@@ -274,7 +294,7 @@ def test_of_too_much_the_oldest_is_forgotten_and_told_to_have_changed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is derived from it would otherwise not hear when it does change."""
-    monkeypatch.setattr(peek, "_MOST", 50)
+    monkeypatch.setattr(held, "_MOST", 50)
     names = [b"%d" % number for number in range(60)]
     world.write(ALICE, "/memory/f", b"text")
     node = world.store.peek_child(ALICE, MEMORY, b"f")

@@ -139,6 +139,35 @@ def test_attributes_of_a_node_that_the_kernel_has_forgotten_are_not_for_keeping(
     assert kept() > 0
 
 
+def test_attributes_that_changed_before_the_writer_knew_of_the_node_are_not_for_keeping(world: World) -> None:
+    """Nobody will end them: the writer has looked, and has found that the kernel does not have the node."""
+    bob = world.agent("bob")
+    bob.put("/memory/f", "1")
+    tree, replies, where = _tree(world)
+    replies.switch(True)
+    request = bytes(p.IN_HEADER.size) + b"f\0"
+    ask, overtaken = tree.memory.store.peek_child, [False]
+
+    def ask_and_be_overtaken(*arguments: Any) -> Any:
+        found = ask(*arguments)
+        if not overtaken[0]:
+            overtaken[0] = True
+            bob.put("/memory/f", "longer")
+        return found
+
+    def told() -> tuple[int, bool, int]:
+        """The node, whether its attributes may be kept at all, and its size."""
+        reply = replies.lookup(1, where.node.id, memoryview(request), len(request))
+        assert reply is not None
+        node, _, _, kept, _, kept_ns = p.ENTRY_OUT.unpack_from(reply, p.OUT_HEADER.size)
+        return node, bool(kept or kept_ns), _size(reply[p.OUT_HEADER.size :])
+
+    tree.memory.store.peek_child = ask_and_be_overtaken  # type: ignore[method-assign]
+    node, kept, size = told()
+    assert (kept, size) == (False, 1)
+    assert told() == (node, True, 6)
+
+
 def test_a_name_that_has_just_changed_is_not_left_to_the_kernel(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else ending it, when it changes again, would end all that the kernel has."""
     now = [100.0]
