@@ -161,10 +161,10 @@ class Writer:
             self._drain()
 
     def _sync(self, replies: _Replies) -> None:
-        """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
-        would cost more than it saves."""
+        """Answer once all that is committed is on the disk. Where nobody else is asking, or the disk is quick, the wait
+        is here, and whoever asks meanwhile is in the next transaction: a thread would cost more than it saves."""
         self._unsynced, self._synced_at = False, time.monotonic()
-        if self._log.idle and len(replies) == 1 and len(set(self._recent)) == 1:
+        if self._log.idle and (self._log.quick or (len(replies) == 1 and len(set(self._recent)) == 1)):
             self._log.now()
             self._send_all(replies)
         else:

@@ -29,7 +29,9 @@ KEY = b"k" * 32
 
 
 class Disk:
-    """fdatasync(2) that waits until it may, or fails."""
+    """fdatasync(2) that waits until it may, or fails. It takes ``takes_s`` at least."""
+
+    takes_s = 2 * durable.QUICK_S
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -39,6 +41,7 @@ class Disk:
 
     def fdatasync(self, descriptor: int) -> None:
         assert self.open.wait(10)
+        time.sleep(self.takes_s)
         self.syncs += 1
         if self.error is not None:
             raise self.error
@@ -198,6 +201,25 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
     syncs.close()
     assert len(threads) >= 12
     assert "sync" not in threads[8:], "the thread of LogSync"
+
+
+def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while many ask: the way there and back would take longer. One sync in many tells that a disk is quick."""
+    threads: list[str] = []
+
+    def fdatasync(descriptor: int) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) % 8:
+            time.sleep(2 * durable.QUICK_S)
+
+    monkeypatch.setattr(durable.os, "fdatasync", fdatasync)
+    with contextlib.closing(running.connect()) as other:
+        for _ in range(16):
+            running.ask("enroll").result(5)
+            other.submit(ALICE, "enroll", {})
+    assert "sync" in threads[:8], "nothing was known of the disk yet"
+    assert len(threads) > 16
+    assert "sync" not in threads[9:]
 
 
 def test_commits_find_room_in_the_logs_file(running: Running) -> None:
