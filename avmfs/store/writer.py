@@ -151,7 +151,7 @@ class Writer:
             self._tell_sinks()
         for peer, _ in batch:
             self._recent.append(_asker(peer))
-        if self._unsynced and any(_promises(item) for _, item in batch):
+        if (self._unsynced or not self._log.idle) and any(_promises(item) for _, item in batch):
             self._sync(replies)
         else:
             self._send_all(replies)

@@ -132,6 +132,26 @@ def test_a_promise_waits_for_the_disk_and_a_creation_does_not(running: Running, 
     assert answered(promised, 5) and answered(synced, 5)
 
 
+def test_a_sync_waits_for_one_that_others_have_begun(
+    running: Running, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is on its way to the disk, and nothing is there."""
+    monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
+    with contextlib.closing(running.connect()) as other:
+        for _ in range(3):
+            running.ask("enroll").result(5)
+            other.submit(ALICE, "enroll", {})
+    node = running.create("f").result(5)["node"]
+    running.ask("append", node=node, handle=1, data=b"y").result(5)
+    disk.open.clear()
+    promised = running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755)
+    assert not answered(promised)
+    synced = running.ask("sync")
+    assert not answered(synced)
+    disk.open.set()
+    assert answered(promised, 5) and answered(synced, 5)
+
+
 def test_nothing_to_make_durable_is_answered_at_once(running: Running, disk: Disk) -> None:
     running.ask("enroll").result(5)
     running.ask("sync").result(5)
