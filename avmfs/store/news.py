@@ -31,7 +31,7 @@ import apsw
 
 from avmfs import wire
 from avmfs.store.database import translated
-from avmfs.store.transaction import NODE
+from avmfs.store.transaction import NODE, LogRow
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ _LONGEST: Final = 1 << 14  # what a record says
 _MORE: Final = _LONGEST + 256  # than this no record adds
 _MOST: Final = 64  # rows, and nodes, of a commit that is told
 _BEGIN: Final = b"\x93"  # msgpack: a list of three
-_NEW_ROWS: Final = f"select seq, scope, op, node from log where seq > ? order by seq limit {_MOST + 1}"
 _NODE: Final = f"select {NODE} from node where id = ?"
 
 Record = tuple[bytes, list[list[Any]], list[list[Any]]]
@@ -95,16 +94,19 @@ def _made(path: Path) -> _Ring | None:
 
 
 class News:
-    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index.
-    Where there is no room for the file nothing is told."""
+    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index, ``appended`` gives all
+    rows that were appended to the log since it was called last. Where there is no room for the file nothing is told."""
 
-    def __init__(self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes]) -> None:
+    def __init__(
+        self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes],
+        appended: Callable[[], list[LogRow]],
+    ) -> None:  # fmt: skip
         self._db = db
         self._translated = translated(database)
-        self._header = header
+        self._header, self._appended = header, appended
         self._changed: set[int] = set()  # nodes, since the last record
-        self._gathered: tuple[int, bytes] | None = None  # the newest row of the log and what to tell, before a commit
-        self._seq: int = db.execute("select max(seq) from log").get or 0
+        self._gathered: bytes | None = None  # what to tell, before a commit; empty when it is too much
+        self._appended()  # whoever follows begins with what is in the database
         self._path = beside(socket)
         self._ring = _made(self._path)
         if self._ring is not None:
@@ -131,17 +133,17 @@ class News:
 
     def gather(self) -> None:
         """Inside the transaction, when all is done: see what it changes. After a commit it can be done as well."""
+        rows = self._appended()
         if self._ring is None:
+            return
+        self._changed.update(row[3] for row in rows if row[3])
+        if len(rows) > _MOST or len(self._changed) > _MOST:
+            self._gathered = b""
             return
         execute = self._db.execute
         with self._translated:
-            rows: list[Any] = execute(_NEW_ROWS, (self._seq,)).fetchall()
-            self._changed.update(row[3] for row in rows if row[3])
-            if len(rows) > _MOST or len(self._changed) > _MOST:
-                self._gathered = (execute("select max(seq) from log").get or 0), b""
-                return
             nodes = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
-        self._gathered = (rows[-1][0] if rows else self._seq), wire.pack(rows) + wire.pack(nodes)
+        self._gathered = wire.pack(rows) + wire.pack(nodes)
 
     def lost(self) -> None:
         """The transaction was rolled back."""
@@ -154,8 +156,7 @@ class News:
             return
         if self._gathered is None:
             self.gather()
-        assert self._gathered is not None
-        (self._seq, packed), self._gathered = self._gathered, None
+        packed, self._gathered = self._gathered, None
         self._changed.clear()
         if not packed or len(packed) > _LONGEST:
             self._begin_anew(ring)

@@ -300,7 +300,8 @@ class DirectWriter:
                 with GATE:
                     return self._applier.alone(who, command, arguments)
             finally:
-                self._applier.events.clear()  # no mount is there to hear of them
+                self._applier.events.clear()  # no mount is there to hear of them,
+                self._applier.rows.clear()  # and nobody follows the log in memory
                 self._lock.release(descriptor)
 
     def close(self) -> None:

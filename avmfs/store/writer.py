@@ -75,7 +75,8 @@ class Writer:
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
-        self._news = News(applier.db, applier.path, Path(listener.getsockname()), CommitHeader(applier.path).read)
+        header = CommitHeader(applier.path).read
+        self._news = News(applier.db, applier.path, Path(listener.getsockname()), header, applier.take_rows)
         self._headroom = Headroom(applier.path, applier.db)
         self._checkpointer = Checkpointer(applier.path, self._headroom)
 
@@ -140,7 +141,6 @@ class Writer:
         except AvmError as e:
             self._news.lost()
             self._applier.rollback()
-            self._applier.events.clear()
             self._answered.clear()
             log.error("writer: a transaction failed: %s", e)
             replies = [(peer, _refused(item[0], e)) for peer, item in batch]
