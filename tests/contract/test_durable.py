@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Disk:
         self.open.set()
         self.error: OSError | None = None
         self.syncs = 0
+        self.does: Callable[[int], None] = os.fsync
 
     def fdatasync(self, descriptor: int) -> None:
         assert self.open.wait(10)
@@ -45,7 +47,7 @@ class Disk:
         self.syncs += 1
         if self.error is not None:
             raise self.error
-        os.fsync(descriptor)
+        self.does(descriptor)
 
 
 class Running:
@@ -240,6 +242,32 @@ def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, mon
     assert "sync" in threads[:8], "nothing was known of the disk yet"
     assert len(threads) > 16
     assert "sync" not in threads[9:]
+
+
+def test_the_sync_of_a_close_is_foreseen_after_an_append(
+    running: Running, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who appends, closes, and appends again finds the disk at work already; who appends on and on does not."""
+    monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
+    disk.takes_s = 0.0
+    disk.does = lambda descriptor: None
+    node = running.create("f").result(5)["node"]
+    append = functools.partial(running.ask, "append", node=node, handle=1, data=b"x")
+    for _ in range(12):
+        append().result(5)
+        running.ask("sync").result(5)
+    before = disk.syncs
+    append().result(5)
+    until = time.monotonic() + 5
+    while disk.syncs == before and time.monotonic() < until:
+        time.sleep(0.001)
+    assert disk.syncs == before + 1, "nobody has asked for it yet"
+    running.ask("sync").result(5)
+    assert disk.syncs == before + 1, "nothing was left to be done"
+    append().result(5)
+    for _ in range(10):
+        append().result(5)
+    assert disk.syncs <= before + 3, "one that was foreseen in vain, and what the clock demands"
 
 
 def test_commits_find_room_in_the_logs_file(running: Running) -> None:
