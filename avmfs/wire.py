@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,25 @@ class FrameError(ValueError):
     """The peer sent what is no frame of ours: too large, or not msgpack."""
 
 
+class _Packer(threading.local):
+    """One for each thread: making one for each value costs more than most values do."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.pack: Callable[[Any], bytes] = msgpack.Packer(unicode_errors="surrogateescape").pack
+
+
+_packer = _Packer()
+
+
 def pack(value: Any) -> bytes:
     """The msgpack bytes of one value."""
-    return bytes(msgpack.packb(value, unicode_errors="surrogateescape"))
+    packed = _packer.pack(value)
+    if len(packed) > PIECE:  # it would keep the room
+        _packer.renew()
+    return packed
 
 
 def unpack(data: bytes | memoryview, items: int | None = None) -> Any:
@@ -51,25 +68,6 @@ def frame(value: Any) -> bytes:
 def framed(packed: bytes) -> bytes:
     """The frame of a value that is packed already."""
     return _LENGTH.pack(len(packed)) + packed
-
-
-class Framer:
-    """Frames of one connection, from one thread at a time: a packer for each costs more than small values do."""
-
-    def __init__(self) -> None:
-        self._pack = self._new()
-
-    @staticmethod
-    def _new() -> Callable[[Any], bytes]:
-        packer: Callable[[Any], bytes] = msgpack.Packer(unicode_errors="surrogateescape").pack
-        return packer
-
-    def frame(self, value: Any) -> bytes:
-        """Like frame()."""
-        body = self._pack(value)
-        if len(body) > PIECE:  # it would keep the room
-            self._pack = self._new()
-        return _LENGTH.pack(len(body)) + body
 
 
 def send(sock: socket.socket, value: Any) -> None:

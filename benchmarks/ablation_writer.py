@@ -87,7 +87,7 @@ def choose_journal(parts: Sequence[str]) -> None:
 class NoLog:
     """In the place of LogSync where commits are durable by themselves, or not at all."""
 
-    idle = True
+    idle = quick = True
 
     def __init__(self, database: Path, wake: Callable[[], None]) -> None:
         pass

@@ -18,7 +18,7 @@ from avmfs.store.keys import require_valid
 from avmfs.store.known import Known
 from avmfs.store.people import stored_people
 from avmfs.store.sinks import Event
-from avmfs.store.transaction import IndexRules, Tx
+from avmfs.store.transaction import IndexRules, LogRow, Tx
 
 
 class Applier:
@@ -46,7 +46,9 @@ class Applier:
         self._untouched = False  # is a transaction open in which nothing has been done?
         self._translated = database.translated(path)
         self.origin = b""  # of the command that is applied next
-        self.events: list[Event] = []  # of the commands applied since somebody took them
+        # Of the commands applied since somebody took them: what caches have to hear of, and the rows of the log.
+        self.events: list[Event] = []
+        self.rows: list[LogRow] = []
         self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log
 
     def begin(self) -> None:
@@ -106,6 +108,7 @@ class Applier:
         if not first:
             self.db.execute("release request")
         self.events += [Event(self.origin, *event) for event in tx.events]
+        self.rows += tx.rows
         self.seq = tx.seq or self.seq
         if tx.policy is not self.policy:
             self._adopt(tx.policy)
@@ -148,9 +151,16 @@ class Applier:
             raise
         return reply
 
+    def take_rows(self) -> list[LogRow]:
+        """What the commands since the last time have appended to the log."""
+        rows, self.rows = self.rows, []
+        return rows
+
     def rollback(self) -> None:
         """After a failure: nothing of the transaction stays, scopes that were interned in it are forgotten. Their
         numbers will be given to others."""
+        self.events.clear()
+        self.rows.clear()
         if not self.db.get_autocommit():
             self.db.execute("rollback")
         self._forget()

@@ -31,7 +31,7 @@ UNTOLD: Final = frozenset({"drain_lexical", "hold", "note_refusal", "sync"})
 def told(tx: Tx, command: str, changed: bool) -> None:
     """After a command: if it has changed something and left no row, one for the audit alone. Housekeeping of the
     store's own (route ``daemon``) logs what is worth a row by itself."""
-    if changed and tx.seq == 0 and not tx.noted and tx.who.route != "daemon" and command not in UNTOLD:
+    if changed and not tx.rows and tx.who.route != "daemon" and command not in UNTOLD:
         tx.note(command)
 
 

@@ -10,14 +10,20 @@ the -shm file and the database.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 log = logging.getLogger(__name__)
+
+QUICK_S: Final = 0.0005  # a sync that takes no longer costs all who ask less than the way to another thread and back
+RECENT: Final = 16  # syncs by which the disk is judged
 
 Waiting = TypeVar("Waiting")
 
@@ -32,6 +38,7 @@ class LogSync(Generic[Waiting]):
         self._asked: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
         self._under_way = 0
+        self._took: deque[float] = deque(maxlen=RECENT)  # seconds
         self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
         self._thread.start()
@@ -41,9 +48,16 @@ class LogSync(Generic[Waiting]):
         """Is nobody waiting for the other thread?"""
         return self._under_way == 0
 
+    @property
+    def quick(self) -> bool:
+        """Is the disk done before anything else could be? The shortest sync tells: others waited for a processor."""
+        return min(self._took, default=math.inf) < QUICK_S
+
     def now(self) -> None:
         """Returns when every commit made so far is on the disk. Raises OSError when that cannot be had."""
+        begun = time.monotonic()
         os.fdatasync(self._fd)
+        self._took.append(time.monotonic() - begun)
 
     def after(self, waiting: Waiting) -> None:
         """Once every commit made so far is on the disk, ``waiting`` comes out of ``done``."""
@@ -74,7 +88,7 @@ class LogSync(Generic[Waiting]):
                 waiting.append(self._asked.get_nowait())
             over = None in waiting
             try:
-                os.fdatasync(self._fd)
+                self.now()
             except OSError as e:
                 log.critical("the store's log cannot be written to the disk: %s", e)
                 self._failure = e

@@ -36,7 +36,7 @@ import apsw
 from avmfs import wire
 from avmfs.store.database import translated
 from avmfs.store.ops import Told, concerned
-from avmfs.store.transaction import NODE
+from avmfs.store.transaction import NODE, LogRow
 from avmfs.store.walheader import HEADER
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ _WORD: Final = 8
 _HEAD: Final = struct.Struct(f"=IIQQ{HEADER}s")
 _ALL: Final = (1 << 64) - 1  # it concerns everybody
 _MORE: Final = _HEAD.size + 2 * _MOST * _WORD + _LONGEST  # than this no record adds
-_NEW_ROWS: Final = f"select seq, scope, op, node from log where seq > ? order by seq limit {_MOST + 1}"
 _NODE: Final = f"select {NODE} from node where id = ?"
 
 _PARENT, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "kind", "scope"))
@@ -124,16 +123,21 @@ def _made(path: Path) -> _Ring | None:
 
 
 class News:
-    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index.
-    Where there is no room for the file nothing is told."""
+    """The writer's side, of its one connection to ``database``. ``header`` reads the WAL index, ``appended`` gives all
+    rows that were appended to the log since it was called last. Where there is no room for the file nothing is told."""
 
-    def __init__(self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes]) -> None:
+    def __init__(
+        self, db: apsw.Connection, database: Path, socket: Path, header: Callable[[], bytes],
+        appended: Callable[[], list[LogRow]],
+    ) -> None:  # fmt: skip
         self._db = db
         self._translated = translated(database)
-        self._header = header
+        self._header, self._appended = header, appended
         self._changed: set[int] = set()  # nodes, since the last record
-        # Before a commit: the newest row of the log; the newest scope, or that it concerns all; numbers; what to tell.
+        # Before a commit: the newest row of the log; the newest scope, or that it concerns all; numbers; what to tell,
+        # empty when it is too much.
         self._gathered: tuple[int, int, bytes, bytes] | None = None
+        self._appended()  # whoever follows begins with what is in the database
         self._seq: int = db.execute("select max(seq) from log").get or 0
         self._path = beside(socket)
         self._ring = _made(self._path)
@@ -161,21 +165,21 @@ class News:
 
     def gather(self) -> None:
         """Inside the transaction, when all is done: see what it changes. After a commit it can be done as well."""
+        rows = self._appended()
         if self._ring is None:
+            return
+        seq = rows[-1][0] if rows else self._seq
+        self._changed.update(row[3] for row in rows if row[3])
+        if len(rows) > _MOST or len(self._changed) > _MOST:
+            self._gathered = seq, 0, b"", b""
             return
         execute = self._db.execute
         with self._translated:
-            rows: list[Any] = execute(_NEW_ROWS, (self._seq,)).fetchall()
-            self._changed.update(row[3] for row in rows if row[3])
-            if len(rows) > _MOST or len(self._changed) > _MOST:
-                self._gathered = (execute("select max(seq) from log").get or 0), 0, b"", b""
-                return
             nodes: list[Any] = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
         told = [Told(node[0], None, None, 0) if len(node) == 1 else _told(node) for node in nodes]
         everybody, numbers = concerned(rows, told)
         scope = _ALL if everybody else max((node.scope for node in told), default=0)
-        packed = wire.pack([rows, nodes])
-        self._gathered = (rows[-1][0] if rows else self._seq), scope, array("Q", numbers).tobytes(), packed
+        self._gathered = seq, scope, array("Q", numbers).tobytes(), wire.pack([rows, nodes])
 
     def lost(self) -> None:
         """The transaction was rolled back."""

@@ -74,7 +74,6 @@ class Lane:
         }  # fmt: skip
         self._patience = patience_s
         self._number = number
-        self._framer = wire.Framer()
         self._sock: socket.socket | None = None
         self._waits = 0.0  # seconds that the kernel lets us wait on it
 
@@ -82,7 +81,7 @@ class Lane:
         """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``. ``number``
         is this request's among the client's: that of a request which a process before may have sent."""
         self._number = self._number + 1 if number is None else number
-        message = self._framer.frame([self._number, *request])
+        message = wire.frame([self._number, *request])
         if len(message) > REQUEST_LIMIT:  # the writer would hang up, and again at each try
             raise TooBig(f"{len(message)} bytes at once; {REQUEST_LIMIT} are allowed")
         deadline = time.monotonic() + self._patience
@@ -303,7 +302,8 @@ class DirectWriter:
                 with GATE:
                     return self._applier.alone(who, command, arguments)
             finally:
-                self._applier.events.clear()  # no mount is there to hear of them
+                self._applier.events.clear()  # no mount is there to hear of them,
+                self._applier.rows.clear()  # and nobody follows the log in memory
                 self._lock.release(descriptor)
 
     def close(self) -> None:

@@ -26,6 +26,9 @@ from avmfs.store.sinks import MOVED, TOUCHED
 
 _FEW_VERSIONS = 16
 
+LogRow = tuple[int, int, str, int]
+"""What caches have to know of a row of the log: seq, scope, op, node."""
+
 _KINDS = {int(kind): kind for kind in Kind}
 
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
@@ -86,8 +89,8 @@ class Tx:
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
-    seq: int = 0  # of the newest row that this request has appended to the log
-    noted: bool = False  # has it appended one for the audit alone?
+    rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log
+    seq: int = 0  # of the newest one that is not for the audit alone
     _visible: Visible | None = None
 
     @property
@@ -205,27 +208,30 @@ class Tx:
         scope: int | None = None,
     ) -> int:  # fmt: skip
         """Append to the one log; returns the change's seq."""
+        scope = node.scope if scope is None else scope
         self.do(
             "insert into log(at, op, agent, node, document, version, scope, path, other, salt, route, elevated)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (self.now, op, self.who.name, node.id, node.document, version, node.scope if scope is None else scope,
-             path, other, chance.eight(), self.who.route, self.who.operator),
+            (self.now, op, self.who.name, node.id, node.document, version, scope, path, other, chance.eight(),
+             self.who.route, self.who.operator),
         )  # fmt: skip
         moved = node.kind is Kind.DIRECTORY and op in ("rename", "remove", "create")
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))
         self.seq = self.db.last_insert_rowid()
+        self.rows.append((self.seq, scope, op, node.id))
         return self.seq
 
     def note(
         self, op: str, *, about: str | None = None, who: Principal | None = None, node: int = 0, path: bytes = b""
     ) -> None:
         """Append a row for the audit alone: no scope has it, no cursor is told of it. ``about`` says no content."""
-        who, self.noted = self.who if who is None else who, True
+        who = self.who if who is None else who
         self.do(
             "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
             f" values(?, ?, ?, ?, {NOBODYS}, ?, ?, ?, ?, ?)",
             (self.now, op, who.name, node, path, chance.eight(), who.route, who.operator, about),
         )
+        self.rows.append((self.db.last_insert_rowid(), NOBODYS, op, node))
 
     def touch(self, directory: int) -> None:
         """A name came or went: the directory's own times change."""

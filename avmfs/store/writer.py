@@ -54,7 +54,7 @@ ANSWERED = 4096  # clients whose last reply is in memory
 DRAIN_STEP = 16
 LAG = 1000  # so many documents may wait while there is no idle time: a search would have to index them all first
 ANYBODY = "*"
-SYNC = "sync"
+APPEND, SYNC = "append", "sync"
 
 _NOTHING = wire.pack({})
 
@@ -74,11 +74,14 @@ class Writer:
         self._may_drain = True
         self._backlog = 0  # at most so many documents wait for their words to be indexed
         self._recent: deque[Any] = deque(maxlen=RECENT)  # who has asked: see _asker
+        self._last_command: Any = None  # of the last transaction
+        self._closes = False  # did a sync follow the last append?
         self._begun = False  # is a transaction open?
         self._answered: dict[bytes, tuple[int, bytes]] = {}  # a client's last number and packed reply, as stored
         self._unsynced = True  # has anything been committed since the last sync began? Before a crash, perhaps
         self._synced_at = time.monotonic()
-        self._news = News(applier.db, applier.path, Path(listener.getsockname()), CommitHeader(applier.path).read)
+        header = CommitHeader(applier.path).read
+        self._news = News(applier.db, applier.path, Path(listener.getsockname()), header, applier.take_rows)
         self._headroom = Headroom(applier.path, applier.db)
         self._checkpointer = Checkpointer(applier.path, self._headroom)
 
@@ -183,7 +186,6 @@ class Writer:
         except AvmError as e:
             self._news.lost()
             self._applier.rollback()
-            self._applier.events.clear()
             self._answered.clear()
             log.error("writer: a transaction failed: %s", e)
             replies = [(peer, _refused(item[0], e)) for peer, item in batch]
@@ -194,20 +196,34 @@ class Writer:
             self._tell_sinks()
         for peer, _ in batch:
             self._recent.append(_asker(peer))
-        later = [self._unsynced and _promises(item) for _, item in batch]
+        foreseen = self._foresees_sync(batch[-1][1][3])
+        unsynced = self._unsynced or not self._log.idle
+        later = [unsynced and _promises(item) for _, item in batch]
         self._send_all([reply for reply, waits in zip(replies, later, strict=True) if not waits])
         if any(later):
             self._sync([reply for reply, waits in zip(replies, later, strict=True) if waits])
+        elif foreseen:
+            self._sync([])
         self._may_drain = True
         self._backlog += len(batch)
         if self._backlog > LAG:
             self._drain()
 
+    def _foresees_sync(self, command: Any) -> bool:
+        """Does one alone append and close, again and again? Then the disk can be at work while it comes to that."""
+        last, self._last_command = self._last_command, command
+        if last == APPEND:
+            self._closes = command == SYNC
+        return command == APPEND and self._closes and self._log.quick and self._alone()
+
+    def _alone(self) -> bool:
+        return len(set(self._recent)) == 1
+
     def _sync(self, replies: _Replies) -> None:
-        """Answer once all that is committed is on the disk. Where nobody else is asking, the wait is here: a thread
-        would cost more than it saves."""
+        """Answer once all that is committed is on the disk. Where nobody else is asking, or the disk is quick, the wait
+        is here, and whoever asks meanwhile is in the next transaction: a thread would cost more than it saves."""
         self._unsynced, self._synced_at = False, time.monotonic()
-        if self._log.idle and len(replies) == 1 and len(set(self._recent)) == 1:
+        if self._log.idle and (self._log.quick or (len(replies) == 1 and self._alone())):
             self._log.now()
             self._send_all(replies)
         else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,24 @@ LIMIT_S = 40.0
 
 
 class Disk:
-    """fdatasync(2) that waits until it may, or fails."""
+    """fdatasync(2) that waits until it may, or fails. It takes ``takes_s`` at least."""
+
+    takes_s = 2 * durable.QUICK_S
 
     def __init__(self) -> None:
         self.open = threading.Event()
         self.open.set()
         self.error: OSError | None = None
         self.syncs = 0
+        self.does: Callable[[int], None] = os.fsync
 
     def fdatasync(self, descriptor: int) -> None:
         assert self.open.wait(LIMIT_S)
+        time.sleep(self.takes_s)
         self.syncs += 1
         if self.error is not None:
             raise self.error
-        os.fsync(descriptor)
+        self.does(descriptor)
 
 
 class Running:
@@ -159,6 +164,26 @@ def test_a_creation_does_not_wait_for_what_another_was_promised_in_the_same_tran
     assert answered(promised, 5)
 
 
+def test_a_sync_waits_for_one_that_others_have_begun(
+    running: Running, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is on its way to the disk, and nothing is there."""
+    monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
+    with contextlib.closing(running.connect()) as other:
+        for _ in range(3):
+            running.ask("enroll").result(5)
+            other.submit(ALICE, "enroll", {})
+    node = running.create("f").result(5)["node"]
+    running.ask("append", node=node, handle=1, data=b"y").result(5)
+    disk.open.clear()
+    promised = running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755)
+    assert not answered(promised)
+    synced = running.ask("sync")
+    assert not answered(synced)
+    disk.open.set()
+    assert answered(promised, 5) and answered(synced, 5)
+
+
 def test_nothing_to_make_durable_is_answered_at_once(running: Running, disk: Disk) -> None:
     running.ask("enroll").result(LIMIT_S)
     running.ask("sync").result(LIMIT_S)
@@ -234,6 +259,51 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
     syncs.close()
     assert len(threads) >= 12
     assert "sync" not in threads[8:], "the thread of LogSync"
+
+
+def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while many ask: the way there and back would take longer. One sync in many tells that a disk is quick."""
+    threads: list[str] = []
+
+    def fdatasync(descriptor: int) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) % 8:
+            time.sleep(2 * durable.QUICK_S)
+
+    monkeypatch.setattr(durable.os, "fdatasync", fdatasync)
+    with contextlib.closing(running.connect()) as other:
+        for _ in range(16):
+            running.ask("enroll").result(5)
+            other.submit(ALICE, "enroll", {})
+    assert "sync" in threads[:8], "nothing was known of the disk yet"
+    assert len(threads) > 16
+    assert "sync" not in threads[9:]
+
+
+def test_the_sync_of_a_close_is_foreseen_after_an_append(
+    running: Running, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who appends, closes, and appends again finds the disk at work already; who appends on and on does not."""
+    monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
+    disk.takes_s = 0.0
+    disk.does = lambda descriptor: None
+    node = running.create("f").result(5)["node"]
+    append = functools.partial(running.ask, "append", node=node, handle=1, data=b"x")
+    for _ in range(12):
+        append().result(5)
+        running.ask("sync").result(5)
+    before = disk.syncs
+    append().result(5)
+    until = time.monotonic() + 5
+    while disk.syncs == before and time.monotonic() < until:
+        time.sleep(0.001)
+    assert disk.syncs == before + 1, "nobody has asked for it yet"
+    running.ask("sync").result(5)
+    assert disk.syncs == before + 1, "nothing was left to be done"
+    append().result(5)
+    for _ in range(10):
+        append().result(5)
+    assert disk.syncs <= before + 3, "one that was foreseen in vain, and what the clock demands"
 
 
 def test_commits_find_room_in_the_logs_file(running: Running) -> None:

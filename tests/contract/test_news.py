@@ -256,7 +256,7 @@ def test_without_room_for_it_nothing_is_told_and_all_goes_on(tmp_path: Path, cap
     store = open_direct(path, Policy.from_words([], "rw"), IndexRules())
     with contextlib.closing(store), contextlib.closing(database.connect(path, writable=True)) as db:
         address = tmp_path / "missing" / "writer.sock"
-        made = News(db, path, address, lambda: b"")
+        made = News(db, path, address, lambda: b"", list)
         assert "they will have to ask" in caplog.text
         made.gather()
         made.tell()

@@ -10,13 +10,13 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from avmfs.errors import Invalid
 
 Test = Callable[[Any], bool]
-_INTEGERS = range(-(1 << 63), 1 << 63)
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def check(command: Callable[..., Any], arguments: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def check(command: Callable[..., Any], arguments: dict[str, Any]) -> None:
 
 def whole(value: Any) -> bool:
     """An integer that SQLite can keep."""
-    return type(value) is int and value in _INTEGERS
+    return type(value) is int and _LEAST <= value <= _MOST
 
 
 @lru_cache(maxsize=256)
@@ -67,13 +67,16 @@ def _test(kind: Any) -> Test:
     if kind is str:
         return _storable
     if isinstance(kind, types.UnionType):
-        tests = [_test(one) for one in typing.get_args(kind)]
-        return lambda value: any(test(value) for test in tests)
+        return reduce(_either, map(_test, typing.get_args(kind)))
     if typing.get_origin(kind) is list:
         each = _test(typing.get_args(kind)[0])
-        return lambda value: type(value) is list and all(each(one) for one in value)
+        return lambda value: type(value) is list and all(map(each, value))
     plain = typing.get_origin(kind) or kind  # bytes, bool, None, dict
     return lambda value: type(value) is plain
+
+
+def _either(one: Test, other: Test) -> Test:
+    return lambda value: one(value) or other(value)
 
 
 def _storable(value: Any) -> bool:
