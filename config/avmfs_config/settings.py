@@ -199,6 +199,12 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
 
+    def ignored(self) -> list[str]:
+        """What is well-formed and has no effect in this version, a line each."""
+        if not self.providers:
+            return []
+        return [f"config.yaml: providers: this version serves none; all {len(self.providers)} are ignored"]
+
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""
         return replace(self, permissions=(), default_access="ro", agents={})

@@ -89,6 +89,8 @@ def check() -> None:
         click.echo(str(problem), err=True)
     if problems:
         sys.exit(1)
+    for line in avmfs_config.load_settings(paths.config_file, environ).ignored():
+        click.echo(line, err=True)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}")
 

@@ -158,6 +158,7 @@ class Supervisor:
             self._to_come.remove(mount)
         self._turn_until(self._settled, START_S)
         if not self._stopping:
+            self._tell_of_ignored()
             problems = self._problems()
             for problem in problems:
                 log.error("%s", problem)
@@ -209,6 +210,10 @@ class Supervisor:
         """One line for `systemctl status`."""
         ready = sum(slot.mount is not None and slot.state == "ready" for slot in self._crew.slots)
         return "; ".join([f"{ready} of {len(self._mounts)} mounts are ready", *self._problems()])
+
+    def _tell_of_ignored(self) -> None:
+        for line in self._settings.ignored():
+            log.warning("%s", line)
 
     def _problems(self) -> list[str]:
         return [f"{slot.name}: {slot.error}" for slot in self._crew.slots if slot.state == "failed"]
@@ -345,6 +350,7 @@ class Supervisor:
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
+        self._tell_of_ignored()
         self._change_rules(before)
         if settings.embedding != before.embedding:
             self._load_model()

@@ -186,6 +186,17 @@ def test_bad_mounts_are_named_and_nothing_starts(daemon: Daemon) -> None:
     assert not list(daemon.run.glob("*.sock"))
 
 
+def test_what_has_no_effect_is_told(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    said = "config.yaml: providers: this version serves none; all 1 are ignored"
+    assert said not in daemon.command("check")
+    provider = {"pattern": "/live/prices/{symbol}", "handler": "http", "config": {"url": "https://example.com"}}
+    daemon.settings(json.dumps({"providers": [provider]}))
+    assert said in daemon.command("check")
+    daemon.start()
+    assert said in daemon.log()
+
+
 def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:
     assert "mounts.yaml: no such file" in daemon.command("start", "--daemon", expect=1)
 
