@@ -113,7 +113,8 @@ def test_advice_fits(alone: Shell) -> None:
     assert "which versions" in alone.complaint("history", "/shared/f.md", "--read", "99", code=1)
     assert "which versions" in alone.complaint("diff", "/shared/f.md", "1", "99", code=1)
     assert "avm read PATH:shared" in alone.complaint("append", "/f.md", "x", code=1)
-    for arguments in (["unsubscribe", "/none/*"], ["audit", "verify"], ["rm", "/"], ["keys", "create", "--for", "bob"]):
+    assert "avm subscriptions" in alone.complaint("unsubscribe", "/none/*", code=1)
+    for arguments in (["audit", "verify"], ["rm", "/"], ["keys", "create", "--for", "bob"]):
         said = alone.complaint(*arguments, code=1)
         assert len(said.splitlines()) == 1, said  # nothing about files
 

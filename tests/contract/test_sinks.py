@@ -80,6 +80,7 @@ def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames
 
 def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: SeenNames) -> None:
     names.note(3, b"mine")
+    names.note_node(7)
     changed = (Event(b"other", "attributes", 7, 3, b"mine"), Event(b"other", RIGHTS, 7, 3, b"mine"))
     assert told(*changed, names=names) == [b"NAMES", node(7)]
     assert told(*changed, names=names) == [node(7)], "it has no name any more"
