@@ -22,7 +22,7 @@ import peers
 import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp.shared.exceptions import MCPError
-from mount_world import World, cat, echo, view
+from mount_world import World, cat, echo, until, view
 from shells import Shell, environment
 
 from avmfs import AVM
@@ -372,6 +372,8 @@ def test_a_hundred_private_notes_change_nothing_that_bob_can_measure(planted: Pl
             said[f"stat {path}"] = f"{found.st_nlink} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_size}"
         return said
 
+    # What she shares is in a digest, which comes a moment later.
+    until(lambda: "alice  digest" in cat(planted.bob / ":agents"))
     before = measured()
     assert "seq=" in before["recall"] and len(before) > 200
     with planted.avm("alice") as alice:
