@@ -7,6 +7,7 @@ otherwise end the holder with the supervisor that it is about to start again. Ca
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from avmfs_daemon import box, runtime
+
+log = logging.getLogger(__name__)
 
 GOING_S: Final = 4.0  # for children to notice by themselves and finish their commit: longer than life.GRACE_S
 KILLED_S: Final = 2.0  # for the kernel to end what was killed
@@ -54,6 +57,7 @@ def end_service(keep: int | None) -> list[int]:
             for pid in left:
                 _kill(pid, service)
         if passed > GOING_S + KILLED_S:
+            log.warning("processes of the service that do not end: %s", ", ".join(map(str, sorted(left))))
             break
         time.sleep(0.05)
     return sorted(left)
