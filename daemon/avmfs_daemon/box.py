@@ -204,6 +204,16 @@ def end_left(directory: Path) -> bool:
     return True
 
 
+def pid_of_left(directory: Path) -> int | None:
+    """The process of a holder that answers."""
+    try:
+        line = _Line(directory / SOCKET)
+        with contextlib.closing(line.sock):
+            return int(line.ask("boxes")[0]["pid"])
+    except (Unheld, KeyError, TypeError, ValueError):
+        return None
+
+
 def end_process(pidfd: int) -> bool:
     """Make sure that a child of a supervisor before is gone. False when it does not go."""
     with contextlib.suppress(ProcessLookupError):

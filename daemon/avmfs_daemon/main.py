@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -43,18 +42,33 @@ def start(detached: bool) -> None:
 
 
 @cli.command()
-def stop() -> None:
+@click.option(
+    "--as-stop-post", is_flag=True,
+    help="As a systemd unit's ExecStopPost: end what is left of a service whose main process has ended, but keep the "
+    "mounts where $SERVICE_RESULT says that systemd starts it again.",
+)  # fmt: skip
+def stop(as_stop_post: bool) -> None:
     """Unmount everything and end the daemon; return when it has gone."""
-    from avmfs_daemon import control, runtime
+    from avmfs_daemon import control, leftovers, runtime
 
-    paths, _ = surroundings()
+    paths, environ = surroundings()
     try:
+        if as_stop_post:
+            if not (result := environ.get("SERVICE_RESULT")):
+                raise Failure("--as-stop-post is for systemd, which sets SERVICE_RESULT")
+            if leftovers.after_service(paths.runtime_dir, result):
+                click.echo(f"the service has ended ({result}); its mounts wait for the next one")
+            return
         pid = control.stop(paths.runtime_dir / runtime.CONTROL, STOP_S)
     except control.NotRunning:
-        if not _clean_up(paths.runtime_dir):
+        try:
+            cleaned = leftovers.clean_up(paths.runtime_dir)
+        except runtime.RuntimeProblem as e:
+            raise Failure(str(e)) from None
+        if not cleaned:
             raise Failure("not running; nothing to stop") from None
         click.echo("avm-daemon was not running; took away what a killed one had left")
-    except control.ControlError as e:
+    except (control.ControlError, runtime.RuntimeProblem) as e:
         raise Failure(str(e)) from None
     else:
         click.echo(f"avm-daemon (pid {pid}) has stopped")
@@ -122,21 +136,6 @@ def _ask(operation: str) -> dict[str, Any]:
     except control.ControlError as e:
         raise Failure(str(e)) from None
     return answer
-
-
-def _clean_up(directory: Path) -> bool:
-    """After a killed daemon: whether there was anything to take away."""
-    from avmfs_daemon import box, runtime
-
-    if not (directory / runtime.STATE).exists():
-        return False
-    try:
-        with runtime.hold(directory / "daemon", 2.0, {"pid": os.getpid(), "socket": ""}):
-            box.end_left(directory)  # first: nobody answers on the mounts that it holds
-            runtime.clean_up(directory)
-    except runtime.RuntimeProblem as e:
-        raise Failure(str(e)) from None
-    return True
 
 
 def _complain(reason: str) -> None:

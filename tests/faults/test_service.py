@@ -7,12 +7,13 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, Daemon, wait
+from daemons import LIMIT_S, Daemon, alive, wait
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
 
@@ -157,7 +158,109 @@ def test_the_service_is_printed_shown_and_installed(daemon: Daemon) -> None:
     assert "<key>Label</key>" in daemon.command("install-service", "--platform", "launchd", "--print")
 
 
-def _python() -> list[str]:
-    import sys
+def test_the_mounts_wait_where_systemd_starts_a_killed_supervisor_again(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    file = daemon.at("alice") / "memory/x.md"
+    client = subprocess.Popen(  # not we: to start a command means to close there what is open here, which would wait
+        [sys.executable, "-c", CLIENT, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    daemon.pids.add(client.pid)
+    assert client.stdout is not None and client.stdout.readline() == "before\n"
+    killed = daemon.status()["pid"]
+    os.kill(killed, signal.SIGKILL)
+    wait(lambda: not any(alive(pid) for pid in daemon.pids - {daemon.holder, client.pid}))
+    daemon.environ["SERVICE_RESULT"] = "signal"
+    assert "its mounts wait" in daemon.command("stop", "--as-stop-post")
+    assert daemon.mounted("alice") and alive(daemon.holder)
+    held = daemon.holder
+    daemon.start()
+    assert daemon.holder == held and daemon.status()["pid"] != killed
+    assert client.communicate("go on\n", timeout=LIMIT_S)[0] == "after\n" and client.returncode == 0
+    assert file.read_text() == "before and after"
 
+    daemon.environ["SERVICE_RESULT"] = "success"
+    assert "already running" in daemon.command("stop", "--as-stop-post", expect=1)
+    assert daemon.state("alice") == "ready"  # one that runs outside of the unit is not ended by the unit's end
+
+    os.kill(daemon.status()["pid"], signal.SIGKILL)
+    wait(daemon.orphaned)
+    daemon.environ["SERVICE_RESULT"] = "timeout"
+    assert daemon.command("stop", "--as-stop-post") == ""
+    assert daemon.gone() and not daemon.mounted("alice") and not (daemon.run / "state.json").exists()
+    assert daemon.command("stop", "--as-stop-post") == ""  # nothing to do is no failure
+    del daemon.environ["SERVICE_RESULT"]
+    assert "SERVICE_RESULT" in daemon.command("stop", "--as-stop-post", expect=1)
+
+
+CLIENT = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(file, b"before")
+print("before", flush=True)
+sys.stdin.readline()
+os.write(file, b" and after")
+os.close(file)
+print("after")
+"""
+
+
+LEFT = """
+import os, subprocess, sys, time
+from avmfs_daemon import leftovers
+group, went = sys.argv[1:]
+with open(group + "/cgroup.procs", "w") as file:
+    file.write(str(os.getpid()))
+leftovers.GOING_S = 1.0
+sleep = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
+kept, hanging = (subprocess.Popen(sleep) for _ in range(2))
+going = subprocess.Popen(["sh", "-c", "sleep 0.3; : > " + went])
+assert leftovers.end_service(keep=kept.pid) == []
+assert kept.poll() is None and hanging.wait() == -9 and going.wait() == 0, (kept.poll(), hanging.poll(), going.poll())
+assert leftovers.end_service(keep=None) == [] and kept.wait() == -9
+"""
+
+
+def test_what_outlives_the_supervisor_in_its_service_is_ended_and_nothing_outside(tmp_path: Path) -> None:
+    group = _control_group(f"avm-test-{os.getpid()}.service")
+    outside = subprocess.Popen(["sleep", "60"])
+    try:
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", LEFT, str(group), str(tmp_path / "went")],
+            env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "went").exists() and outside.poll() is None
+    finally:
+        outside.kill()
+        outside.wait()
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        wait(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_the_units_leave_the_holder_to_the_supervisor_that_systemd_starts_next(daemon: Daemon, system: bool) -> None:
+    which = ["--system", "avmfs"] if system else ["--platform", "systemd"]
+    unit = daemon.command("install-service", *which, "--print").splitlines()
+    assert "KillMode=process" in unit and "Restart=on-failure" in unit and "OOMPolicy=continue" in unit
+    (after,) = [line for line in unit if line.startswith("ExecStopPost=")]
+    assert after.startswith("ExecStopPost=-") and after.endswith(" stop --as-stop-post")
+    # Removing it means looking at the mounts in it, which may be waiting: it would be the first process that waits.
+    assert ("RuntimeDirectoryPreserve=yes" in unit) is system
+
+
+def _control_group(name: str) -> Path:
+    """A new one, where systemd has its own: in the second version's tree, or in that of its name."""
+    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"):
+        if (Path(root) / "cgroup.procs").exists() and os.access(root, os.W_OK):
+            group = Path(root) / name
+            group.mkdir()
+            return group
+    pytest.skip("no control group can be made here")
+
+
+def _python() -> list[str]:
     return [sys.executable, "-m", "avmfs_daemon"]
