@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 from avmfs.errors import Interrupted
 from avmfs.store.protocol import Store
@@ -20,13 +21,18 @@ working = threading.local()
 
 
 class Call:
-    """What somebody waits for. ``given_up`` stays true."""
+    """What somebody waits for. ``given_up`` stays true. ``look_every_s``: where nobody can tell that it was given up,
+    as often the thread that waits looks for itself (`look`)."""
 
     __slots__ = ("given_up", "wake")
+    look_every_s: ClassVar[float | None] = None
 
     def __init__(self) -> None:
         self.given_up = False
         self.wake: Callable[[], None] | None = None
+
+    def look(self) -> None:
+        """In the thread that works for this: has it been given up?"""
 
     def give_up(self) -> None:
         """From any thread: nobody waits for this any more."""
@@ -47,10 +53,12 @@ def until(store: Store, ready: Callable[[], bool], seconds: float) -> bool:
     try:
         # The store also wakes us when the watch begins, so that nothing falls between the first look and that.
         with store.watch(lambda seq: woken.set(), mail=True):
-            while not call.given_up and (left := deadline - time.monotonic()) > 0 and woken.wait(left):
-                woken.clear()
-                if ready():
-                    return True
+            while not call.given_up and (left := deadline - time.monotonic()) > 0:
+                if woken.wait(left if call.look_every_s is None else min(left, call.look_every_s)):
+                    woken.clear()
+                    if ready():
+                        return True
+                call.look()
     finally:
         call.wake = None
     if call.given_up:

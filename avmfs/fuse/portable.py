@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from avmfs.agents import waiting
 from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
 from avmfs.fuse.callbacks import as_id, as_time, fill
 from avmfs.fuse.fence import is_fenced
@@ -230,7 +231,11 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def open(self, path: bytes, info: Any) -> int:
         found = self.tree.locate(path)
-        self._keep(info.contents, found, self.tree.open(found, info.contents.flags))
+        waiting.working.call = _Open()
+        try:
+            self._keep(info.contents, found, self.tree.open(found, info.contents.flags))
+        finally:
+            waiting.working.call = None
         return 0
 
     def create(self, path: bytes, mode: int, info: Any) -> int:
@@ -368,6 +373,17 @@ def mount(
     finally:
         if locks is not None:
             locks.close()
+
+
+class _Open(waiting.Call):
+    """An open that waits, as one of ``:inbox?wait=`` does. libfuse tells only the thread that serves a call of its
+    interruption, and only when asked."""
+
+    __slots__ = ()
+    look_every_s = 0.2
+
+    def look(self) -> None:
+        self.given_up = self.given_up or _interrupted()
 
 
 def _interrupted() -> bool:

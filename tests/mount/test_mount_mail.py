@@ -201,10 +201,6 @@ def test_waiting_wakes_up_with_the_message_and_not_before(alice: Path, bob: Path
     assert 0.9 < time.monotonic() - began < 20
 
 
-@pytest.mark.xfail(
-    os.environ.get("AVM_FRONT_END") == "portable", run=False,
-    reason="libfuse's high-level interface does not tell a rendering view that its reader is gone",
-)  # fmt: skip
 def test_a_killed_waiter_is_gone_at_once(alice: Path, bob: Path) -> None:
     code = "import sys; print('begins', flush=True); open(sys.argv[1]).read()"
     with running(code, bob / ":inbox?wait=600") as waiting:

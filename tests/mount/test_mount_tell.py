@@ -22,7 +22,7 @@ from mount_world import LIMIT_S, Place, World, cat, cat_bytes, echo, line_from, 
 pytestmark = pytest.mark.mount
 
 LINUX_ONLY = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse's high-level interface tells nothing of interrupts"
+    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse serves ten calls at once and has no successor"
 )
 
 
