@@ -1,0 +1,385 @@
+"""New files: what open(2) with O_CREAT has returned is at once all that POSIX says on its own mount, whatever is asked
+next; what close() has returned is there for all. What one mount does is compared with the machine's own filesystem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsx_steps import whole
+from mount_world import Place, World, cat, echo, line_from, meta, python, running, sh, until, view
+from new_file_steps import NEW, STEPS, Hands, created, errno_of, opened
+
+pytestmark = pytest.mark.mount
+
+PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
+linux_only = pytest.mark.skipif(PORTABLE, reason="libfuse asks by path, and an unlinked file has none")
+FLAGS = (NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL, NEW | os.O_APPEND, os.O_RDWR | os.O_CREAT)
+SEEDS = int(os.environ.get("AVM_NEW_FILE_SEEDS", "4"))
+TICK_S = 0.012  # longer than what the times of any usual filesystem can tell apart
+SEEN_S = 1.0  # a creation is seen by the others within this, whatever its maker does
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def mounts() -> list[dict[str, Any]]:
+    return [
+        {"agent_id": "alice", "allow_other": ROOT}, {"agent_id": "bob"}, {"agent_id": "carol", "coherence": "strict"},
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def tops(world: World, place: Place) -> list[Path]:
+    """The test's directory on each mount that may write there."""
+    return [world.mounts[agent] / place.path[1:] for agent in ("alice", "bob", "carol")]
+
+
+def _alike(place: Place, own: Path, steps: tuple[str, ...], flags: int, data: bytes, last: bytes) -> None:
+    """The same on a mount and beside it; then the same bytes under the same names on both mounts."""
+    told: list[list[object]] = []
+    for top in (place.alice, own):
+        (top / "d").mkdir()
+        h = Hands(top / "d")
+        h.make(flags, data)
+        answers: list[object] = []
+        try:
+            answers += [(step, h.does(step)) for step in steps]
+        finally:
+            answers.append(h.end(last))
+        there = place.bob / h.top.name if top is place.alice else h.top
+        told.append([*answers, *(whole(found) if found.exists() else None for found in (h.top, there))])
+        if h.top.exists():
+            shutil.rmtree(h.top)
+    for mount, machine in zip(*told, strict=True):
+        assert mount == machine, (steps, flags, data, last)
+    assert told[0][-1] == told[0][-2], (steps, flags, data, last)
+
+
+@linux_only
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_a_file_just_made_answers_as_on_the_machine_s_own_filesystem(place: Place, tmp_path: Path, step: str) -> None:
+    for flags in FLAGS:
+        for data, last in ((b"", b"-last"), (b"first bytes", b"-last"), (b"", b"")):
+            _alike(place, tmp_path, (step,), flags, data, last)
+
+
+@linux_only
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_steps_in_any_order_answer_so(place: Place, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    names = sorted(STEPS)
+    for _ in range(40):
+        steps = tuple(chance.choice(names) for _ in range(chance.randrange(2, 7)))
+        _alike(place, tmp_path, steps, chance.choice(FLAGS), chance.choice((b"", b"first")), b"-last")
+
+
+# Times, owners and views --------------------------------------------------------------------------------------------
+
+
+def test_the_directory_s_times_change_with_the_creation_and_not_with_the_close(place: Place) -> None:
+    for number in range(20):
+        before = [os.stat(place.alice) for _ in range(2)][1]
+        time.sleep(TICK_S)
+        with created(place.alice / f"f{number}", data=b"x" * (number % 2)):
+            at = os.stat(place.alice)
+            assert min(at.st_mtime_ns, at.st_ctime_ns) > max(before.st_mtime_ns, before.st_ctime_ns)
+            time.sleep(0.03 * (number % 3))
+        assert os.stat(place.alice).st_mtime_ns == at.st_mtime_ns == os.stat(place.bob).st_mtime_ns
+
+
+def test_a_new_file_s_times_and_number_are_those_of_its_creation(place: Place) -> None:
+    for number in range(30):
+        path, there = place.alice / f"f{number}", place.bob / f"f{number}"
+        began = time.time_ns() - 20_000_000
+        with created(path) as descriptor:
+            made = time.time_ns()
+            first = os.fstat(descriptor)
+            time.sleep(0.03 * (number % 3))
+            again = os.fstat(descriptor)
+            assert began <= first.st_mtime_ns <= made and first.st_ctime_ns <= made
+            assert (first.st_ino, first.st_mtime_ns, first.st_ctime_ns) == (
+                again.st_ino, again.st_mtime_ns, again.st_ctime_ns,
+            )  # fmt: skip
+            if number % 2:
+                os.write(descriptor, b"x")
+                assert os.fstat(descriptor).st_mtime_ns >= first.st_mtime_ns
+        at, closed = path.stat(), time.time_ns()
+        assert first.st_mtime_ns <= at.st_mtime_ns <= (closed if number % 2 else made)
+        assert at.st_ino == first.st_ino == there.stat().st_ino
+        assert at.st_mtime_ns == there.stat().st_mtime_ns
+
+
+def test_times_set_on_a_file_just_made_stay(place: Place) -> None:
+    for number, pause in enumerate((0, 0, 0.03)):
+        with created(place.alice / f"f{number}", data=b"x" * number) as descriptor:
+            os.utime(descriptor, (5, 6))
+            time.sleep(pause)
+        assert [(top / f"f{number}").stat().st_mtime for top in (place.alice, place.bob)] == [6, 6]
+
+
+def test_modes_and_the_umask_are_those_of_the_creation(place: Place) -> None:
+    for number, (mode, mask) in enumerate((m, u) for m in (0o666, 0o600, 0o777, 0o444, 0) for u in (0, 0o022, 0o077)):
+        before = os.umask(mask)
+        try:
+            with created(place.alice / f"f{number}", mode=mode, data=b"x") as descriptor:
+                os.umask(0)
+                assert os.fstat(descriptor).st_mode & 0o7777 == mode & ~mask
+        finally:
+            os.umask(before)
+        for top in (place.alice, place.bob):
+            assert stat.S_IMODE((top / f"f{number}").stat().st_mode) == mode & ~mask
+
+
+AS_ANOTHER = """
+import os, sys
+top = sys.argv[1]
+os.setgroups([]); os.setgid(65533); os.setuid(65534)
+told = []
+for name in ("open/f", "setgid/f", "closed/f", "open/g"):
+    try:
+        fd = os.open(f"{top}/{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o640)
+    except PermissionError:
+        told.append("refused")
+        continue
+    os.write(fd, b"x")
+    told.append((os.fstat(fd).st_uid, os.fstat(fd).st_gid))
+    os.close(fd)
+print(told)
+"""
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root, to act as another user")
+def test_a_new_file_belongs_to_who_made_it_and_only_who_may_makes_one(place: Place, world: World) -> None:
+    os.chmod(world.root, 0o755)
+    for name, mode in (("open", 0o777), ("setgid", 0o2777), ("closed", 0o755)):
+        (place.alice / name).mkdir()
+        os.chmod(place.alice / name, mode)
+    os.chown(place.alice / "setgid", 0, 65532)
+    told = python(AS_ANOTHER, place.alice).strip()
+    assert told == "[(65534, 65533), (65534, 65532), 'refused', (65534, 65533)]"
+    for top in (place.alice, place.bob):
+        owners = [(at.st_uid, at.st_gid) for at in ((top / name).stat() for name in ("open/f", "setgid/f", "open/g"))]
+        assert owners == [(65534, 65533), (65534, 65532), (65534, 65533)] and os.listdir(top / "closed") == []
+
+
+def _tagged(path: Path) -> bool:
+    echo("tag", view(path, ":tags"))
+    return meta(path)["tags"] == ["tag"] and cat(path.parent / ":list?tag=tag").count(path.name) == 1
+
+
+def _linked(path: Path) -> bool:
+    (path.parent / "other.md").write_text("x")
+    echo(meta(path)["path"], path.parent / "other.md:links")
+    return "other.md" in cat(view(path, ":links")) and path.name in cat(path.parent / "other.md:links")
+
+
+def _limited(path: Path) -> bool:
+    echo("alice", view(path, ":shared"))
+    return cat(view(path, ":shared")) == "alice\n"
+
+
+VIEWS: dict[str, Callable[[Path], bool]] = {
+    "meta": lambda path: meta(path)["path"].endswith(path.name) and meta(path)["creator"] == "alice",
+    "path": lambda path: cat(view(path, ":path")).endswith(f"{path.name}\n"),
+    "info": lambda path: ":history" in cat(view(path, ":info")),
+    "data": lambda path: cat(view(path, ":data")) in ("", path.read_text()),
+    "history": lambda path: len(cat(view(path, ":history")).splitlines()) == 1,
+    "ttl": lambda path: cat(view(path, ":ttl")) == "never\n",
+    "mark": lambda path: cat(view(path, ":mark")).startswith("marked: v"),
+    "list": lambda path: cat(path.parent / ":list").count(f"  {path.name}") == 1,
+    "tree": lambda path: f"  {path.name}\n" in cat(path.parent / ":tree"),
+    "stats": lambda path: json.loads(cat(path.parent / ":stats"))["files"] == 1,
+    "changes": lambda path: cat(path.parent / ":changes").count(f"/{path.name}\n") == 1,
+    "delta of the directory": lambda path: cat(path.parent / ":delta").count(f"/{path.name}\n") == 1,
+    "handle": lambda path: (path.parents[4] / meta(path)["id"]).samefile(path),
+    "tags": _tagged, "links": _linked, "shared": _limited,
+}  # fmt: skip
+
+
+@linux_only
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_views_on_its_own_mount_know_a_file_just_made(place: Place, name: str) -> None:
+    for number, data in enumerate((b"", b"first bytes")):
+        folder = place.alice / f"d{number}"
+        folder.mkdir()
+        with created(folder / "new.md", data=data) as descriptor:
+            assert VIEWS[name](folder / "new.md"), data
+            os.write(descriptor, b"-last")
+        there = place.bob / f"d{number}/new.md"
+        if name == "shared":
+            assert not there.exists() and sorted(os.listdir(there.parent)) == []
+        else:
+            assert there.read_bytes() == data + b"-last" and cat(view(there, ":history")).count("\n") == 1
+            assert cat(view(there, ":tags")) == ("tag\n" if name == "tags" else "(no tags)\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "size", "versions"),
+    [
+        ("touch f", 0, 0), (": > f", 0, 0), (": >> f", 0, 0), ("echo x > f", 2, 1), ("echo x >> f", 2, 1),
+        ("cp /etc/hostname f; cp /dev/null f; touch f", 0, 2), ("exec 3> f; echo 1 >&3; echo 2 >&3", 4, 1),
+        ("dd if=/dev/zero of=f bs=10 count=3 conv=fsync 2>&1", 30, 1), (": > f; echo x > f; echo x >> f", 4, 2),
+        ("mktemp f.XXXX > n; echo x > $(cat n); mv $(cat n) f", 2, 1), ("set -C; echo x > f; ! echo y > f", 2, 1),
+        ("(umask 77; echo x > f) & wait; chmod 644 f", 2, 1), ("truncate -s 10 f", 10, 1), ("printf '' | tee f", 0, 0),
+        ("install -m 600 /dev/null f", 0, 0), ("ln -s f l; echo x > l", 2, 1), ("head -c 99999 /dev/zero >f", 99999, 1),
+    ],
+)  # fmt: skip
+def test_what_a_shell_has_made_is_there_with_as_many_versions_as_ever(
+    place: Place, script: str, size: int, versions: int
+) -> None:
+    sh(script, cwd=place.alice)
+    for top in (place.bob, place.alice):
+        assert (top / "f").stat().st_size == size
+        history = cat(top / "f:history")
+        assert history.count("\n") == versions if versions else history == "(no versions)\n", history
+        assert meta(top / "f")["version"] == versions
+
+
+def test_write_fsync_write_close_is_one_version_and_each_is_there_when_it_returns(place: Place) -> None:
+    for number, flags in enumerate((NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL)):
+        there = place.bob / f"f{number}"
+        with created(place.alice / there.name, flags, b"one ") as descriptor:
+            os.fsync(descriptor)
+            assert there.read_bytes() == b"one "
+            os.write(descriptor, b"two ")
+            os.close(os.dup(descriptor))
+            assert there.read_bytes() == b"one two "
+            os.write(descriptor, b"three")
+        assert there.read_bytes() == b"one two three"
+        assert cat(view(there, ":history")).count("\n") == 1
+    for number, sync in enumerate((os.fsync, os.fdatasync, lambda fd: os.close(os.dup(fd)))):
+        with created(place.alice / f"e{number}") as descriptor:
+            sync(descriptor)
+            assert (place.bob / f"e{number}").read_bytes() == b""
+
+
+# Names that were missed ----------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_was_missed_is_found_once_close_has_returned(tops: list[Path]) -> None:
+    alice, *others = tops
+    for number in range(300):
+        name, data = f"f{number % 50}", b"%d" % number * (number % 4 > 0)
+        for there in others:
+            assert not (there / name).exists() and errno_of(os.stat, there / name) == "ENOENT"
+            assert name not in os.listdir(there)
+        with created(alice / name, FLAGS[number % 5], data):
+            pass
+        for there in others if number % 2 else reversed(others):
+            if number % 3:
+                assert (there / name).stat().st_size == len(data)
+            assert (there / name).read_bytes() == data and name in os.listdir(there)
+        (alice / name).unlink()
+
+
+def test_a_name_is_seen_within_a_second_while_its_maker_does_nothing(tops: list[Path]) -> None:
+    alice, *others = tops
+    looks: list[Callable[[Path], bool]] = [
+        Path.exists, lambda path: path.name in os.listdir(path.parent),
+        lambda path: errno_of(opened, path, os.O_RDONLY) == "ok",
+    ]  # fmt: skip
+    for number in range(12):
+        look, name = looks[number % 3], f"f{number}"
+        for there in others:
+            assert not (there / name).exists() and name not in os.listdir(there)
+        with created(alice / name, FLAGS[number % 5], b"x" * (number % 3)):
+            for there in others:
+                until(lambda look=look, there=there, name=name: look(there / name), SEEN_S, every_s=0.005)
+                assert (there / name).exists() and name in os.listdir(there)
+
+
+# Processes and threads -----------------------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+here, there = sys.argv[1:]
+fd = os.open(f"{here}/f", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+os.write(fd, b"parent ")
+child = os.fork()
+if child == 0:
+    os.write(fd, b"child ")
+    os.close(fd)
+    print(open(f"{there}/f").read(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(open(f"{there}/f").read())
+os.write(fd, b"parent again")
+copy = os.dup2(fd, 77)
+os.close(fd)
+print(open(f"{there}/f").read())
+os.write(copy, b", and a copy")
+os._exit(0)
+"""
+
+
+def test_what_each_process_has_closed_is_there(place: Place) -> None:
+    told = python(FORKED, place.alice, place.bob).splitlines()
+    assert told == ["parent child ", "parent child ", "parent child parent again"]
+    assert (place.bob / "f").read_bytes() == b"parent child parent again, and a copy"
+    assert sh('exec 3> g; bash -c "echo inherited >&3"; cat "$THERE/g"', cwd=place.alice,
+              env={"THERE": str(place.bob)}).stdout == "inherited\n"  # fmt: skip
+
+
+MAKER = "import os, sys\nfd = os.open(sys.argv[1], 0o101)\nos.write(fd, sys.argv[2].encode())\nprint('made')\ninput()\n"
+
+
+@pytest.mark.parametrize("data", ["", "bytes of a killed process"])
+def test_what_a_killed_process_has_made_is_there(place: Place, data: str) -> None:
+    for number in range(3):
+        with running(MAKER, place.alice / f"f{number}", data) as maker:
+            assert line_from(maker) == "made"
+        until(lambda number=number: (place.bob / f"f{number}").read_text() == data)
+    assert len(os.listdir(place.bob)) == 3
+
+
+def test_every_listing_and_look_has_what_was_made_before_it_began(place: Place) -> None:
+    made: list[str] = []
+    over = threading.Event()
+
+    def make(who: int) -> None:
+        chance = random.Random(who)
+        for number in range(100):
+            name = f"{who}-{number}"
+            with created(place.alice / name, FLAGS[number % 5], b"x" * (number % 2)):
+                made.append(name)
+                time.sleep(chance.random() * 0.003)
+
+    def look() -> int:
+        times = 0
+        while not over.is_set():
+            least = made[:]
+            found = set(os.listdir(place.alice))
+            assert found >= set(least)
+            assert all((place.alice / name).exists() for name in least[-5:])
+            times += 1
+        return times
+
+    def look_from_elsewhere() -> int:
+        seen: set[str] = set()
+        while not over.is_set():
+            found = set(os.listdir(place.bob))
+            assert found >= seen
+            assert all((place.bob / name).stat().st_size <= 1 for name in found - seen)
+            seen = found
+        return len(seen)
+
+    with ThreadPoolExecutor(5) as pool:
+        looking = [pool.submit(look), pool.submit(look_from_elsewhere)]
+        try:
+            for making in [pool.submit(make, who) for who in range(3)]:
+                making.result(60)
+        finally:
+            over.set()
+        assert min(each.result(60) for each in looking) > 3
+    assert len(os.listdir(place.bob)) == 300
