@@ -29,8 +29,19 @@ def errno_of(function: Callable[..., object], *arguments: Any) -> str:
     return "ok"
 
 
+def closes(descriptor: int) -> str:
+    return errno_of(os.close, descriptor)
+
+
 def opened(path: Path, flags: int, mode: int = 0o644) -> None:
     os.close(os.open(path, flags, mode))
+
+
+def used(*directories: Path) -> None:
+    """No file of the test shall be the first that its mount makes in a directory: that one may be a case of its own."""
+    for directory in directories:
+        (directory / "the first").touch()
+        (directory / "the first").unlink()
 
 
 @contextmanager

@@ -21,13 +21,14 @@ from typing import Any
 import pytest
 from fsx_steps import whole
 from mount_world import LIMIT_S, Place, World, cat, sh, until
-from new_file_steps import NEW, created, errno_of, opened
+from new_file_steps import NEW, closes, created, errno_of, opened, used
 
 pytestmark = pytest.mark.mount
 
 linux_only = pytest.mark.skipif(os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse asks by path")
 PAUSES = (0.0, 0.002, 0.05)  # at once, soon, and after whatever may be put off
 FLAGS = (NEW | os.O_TRUNC, NEW)
+LOST = "after its last flush are lost"  # in the log, when its writer has been told
 NODES, BYTES = 20, 100_000
 
 
@@ -57,13 +58,16 @@ def settings() -> str:
 
 
 @pytest.fixture
+def place(world: World, place: Place) -> Place:
+    world.expected += [LOST] * (LOST not in world.expected)
+    used(place.alice, place.bob)
+    return place
+
+
+@pytest.fixture
 def tops(world: World, place: Place) -> list[Path]:
     """The test's directory on each mount that may write there."""
     return [world.mounts[agent] / place.path[1:] for agent in ("alice", "bob", "carol")]
-
-
-def closes(descriptor: int) -> str:
-    return errno_of(os.close, descriptor)
 
 
 # The same name from two mounts ---------------------------------------------------------------------------------------
@@ -146,6 +150,7 @@ def test_what_another_does_to_a_new_name_and_its_close_never_both_succeed_with_a
     }
     for _ in range(4):
         (place.alice / "d").mkdir()
+        used(place.alice / "d", place.bob / "d")
         one = os.open(place.alice / "d/f", NEW | os.O_TRUNC)
         if early:
             os.write(one, early)
@@ -222,6 +227,7 @@ def test_a_directory_is_removed_or_has_the_new_file(place: Place) -> None:
 
     for number in range(150):
         (place.alice / f"d{number}").mkdir()
+        used(place.alice / f"d{number}")
     for number, (refused, removed) in enumerate(
         _rounds(150, make, lambda number: errno_of((place.bob / f"d{number}").rmdir))
     ):
@@ -352,7 +358,6 @@ def test_what_is_beyond_a_quota_fails_and_leaves_no_name(world: World, place: Pl
 
 
 def test_bytes_beyond_a_quota_fail_and_are_nowhere(world: World, place: Place) -> None:
-    world.expected.append("after its last flush are lost: dave may have")  # its writer was told
     dave = world.mounts["dave"] / place.path[1:]
     for number in range(6):
         descriptor = os.open(dave / f"f{number}", FLAGS[number % 2])

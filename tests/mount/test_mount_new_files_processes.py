@@ -1,10 +1,11 @@
-"""New files whose mount, or whose everything, is killed between open(2) and close(2): whoever holds one goes on with
-it, and what close() has returned is there.
+"""New files and processes: several that hold one, many that make them; and kills of who made one, of its mount or of
+everything between open(2) and close(2). What close() has returned is there.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -13,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, until
-from new_file_steps import NEW, created
+from mount_world import LIMIT_S, Place, World, cat, line_from, python, running, sh, until
+from new_file_steps import NEW, created, used
 
 pytestmark = pytest.mark.mount
 
@@ -22,6 +23,101 @@ linux_only = pytest.mark.skipif(
     os.environ.get("AVM_FRONT_END") == "portable", reason="a mount of libfuse has no successor"
 )
 FLAGS = (NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL)
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    used(place.alice, place.bob)
+    return place
+
+
+# Processes and threads -----------------------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+here, there = sys.argv[1:]
+fd = os.open(f"{here}/f", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+os.write(fd, b"parent ")
+child = os.fork()
+if child == 0:
+    os.write(fd, b"child ")
+    os.close(fd)
+    print(open(f"{there}/f").read(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(open(f"{there}/f").read())
+os.write(fd, b"parent again")
+copy = os.dup2(fd, 77)
+os.close(fd)
+print(open(f"{there}/f").read())
+os.write(copy, b", and a copy")
+os._exit(0)
+"""
+
+
+def test_what_each_process_has_closed_is_there(place: Place) -> None:
+    told = python(FORKED, place.alice, place.bob).splitlines()
+    assert told == ["parent child ", "parent child ", "parent child parent again"]
+    assert (place.bob / "f").read_bytes() == b"parent child parent again, and a copy"
+    assert sh('exec 3> g; bash -c "echo inherited >&3"; cat "$THERE/g"', cwd=place.alice,
+              env={"THERE": str(place.bob)}).stdout == "inherited\n"  # fmt: skip
+
+
+MAKER = "import os, sys\nfd = os.open(sys.argv[1], 0o101)\nos.write(fd, sys.argv[2].encode())\nprint('made')\ninput()\n"
+
+
+@pytest.mark.parametrize("data", ["", "bytes of a killed process"])
+def test_what_a_killed_process_has_made_is_there(place: Place, data: str) -> None:
+    for number in range(3):
+        with running(MAKER, place.alice / f"f{number}", data) as maker:
+            assert line_from(maker) == "made"
+        until(lambda number=number: (place.bob / f"f{number}").read_text() == data)
+    assert len(os.listdir(place.bob)) == 3
+
+
+def test_every_listing_and_look_has_what_was_made_before_it_began(place: Place) -> None:
+    made: list[str] = []
+    over = threading.Event()
+
+    def make(who: int) -> None:
+        chance = random.Random(who)
+        for number in range(100):
+            name = f"{who}-{number}"
+            with created(place.alice / name, FLAGS[number % 3], b"x" * (number % 2)):
+                made.append(name)
+                time.sleep(chance.random() * 0.003)
+
+    def look() -> int:
+        times = 0
+        while not over.is_set():
+            least = made[:]
+            found = set(os.listdir(place.alice))
+            assert found >= set(least)
+            assert all((place.alice / name).exists() for name in least[-5:])
+            times += 1
+        return times
+
+    def look_from_elsewhere() -> int:
+        seen: set[str] = set()
+        while not over.is_set():
+            found = set(os.listdir(place.bob))
+            assert found >= seen
+            assert all((place.bob / name).stat().st_size <= 1 for name in found - seen)
+            seen = found
+        return len(seen)
+
+    with ThreadPoolExecutor(5) as pool:
+        looking = [pool.submit(look), pool.submit(look_from_elsewhere)]
+        try:
+            for making in [pool.submit(make, who) for who in range(3)]:
+                making.result(60)
+        finally:
+            over.set()
+        assert min(each.result(60) for each in looking) > 3
+    assert len(os.listdir(place.bob)) == 300
+
+
+# Kills ----------------------------------------------------------------------------------------------------------------
 
 
 def _pid(world: World, agent: str) -> int | None:
