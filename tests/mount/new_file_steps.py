@@ -58,7 +58,7 @@ def created(path: Path, flags: int = NEW | os.O_TRUNC, data: bytes = b"", mode: 
 
 @dataclass
 class Hands:
-    """A directory of one's own, in it the files ``old`` and ``new``; the latter has just been made, and is open."""
+    """A directory of one's own, in it ``old``, ``near/other`` and ``new``, which has just been made and is open."""
 
     top: Path
     fd: int = -1
@@ -70,6 +70,8 @@ class Hands:
 
     def make(self, flags: int, data: bytes) -> None:
         (self.top / "old").write_bytes(b"the old one")
+        (self.top / "near").mkdir()
+        (self.top / "near/other").write_bytes(b"other")
         os.utime(self.top, (1, 1))
         self.fd = os.open(self.path, flags, 0o644)
         if data:
@@ -173,12 +175,24 @@ def _sought(h: Hands) -> object:
 
 
 def _mapped(h: Hands) -> object:
-    if not h.path.stat().st_size:
-        return b""
-    with h.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        found = bytes(mapped)
-        mapped[0:1] = b"M"
-        return found
+    """In a process of its own, which a mapping beyond the end of the file would kill."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            if h.path.stat().st_size:
+                with h.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+                    os.write(writing, mapped)
+                    mapped[0:1] = b"M"
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        return pipe.read(), os.waitpid(child, 0)[1]
+
+
+def _replaced_from_below(h: Hands) -> object:
+    (h.top / "near/other").rename(h.path)
+    return h.path.read_bytes(), os.fstat(h.fd).st_nlink
 
 
 def _dup_closed(h: Hands) -> object:
@@ -260,6 +274,7 @@ STEPS: dict[str, Callable[[Hands], Any]] = {
     "rename": _renamed,
     "rename over the old one": lambda h: (h.path.rename(h.top / "old"), (h.top / "old").read_bytes())[1],
     "rename the old one over it": lambda h: ((h.top / "old").rename(h.path), os.fstat(h.fd).st_nlink)[1],
+    "rename one from below over it": _replaced_from_below,
     "rename a directory over it": lambda h: ((h.top / "d").mkdir(), (h.top / "d").rename(h.path))[0],
     "rename it over a directory": lambda h: ((h.top / "e").mkdir(), h.path.rename(h.top / "e"))[0],
     "rename to a directory": _moved,
