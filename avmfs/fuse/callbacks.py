@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from avmfs.errors import TooSmall
 from avmfs.vfs.attributes import Attributes
 
 UTIME_NOW = (1 << 30) - 1
@@ -35,3 +36,12 @@ def fill(buffer: Any, found: Attributes) -> None:
     for name, value in (("st_atimespec", found.atime), ("st_mtimespec", found.mtime), ("st_ctimespec", found.ctime)):
         spec = getattr(stat, name)
         spec.tv_sec, spec.tv_nsec = divmod(value, _NS)
+
+
+def put(answer: bytes, buffer: Any, size: int) -> int:
+    """How long it is; the answer itself goes to the buffer, unless the caller only asks how long it is."""
+    if size:
+        if len(answer) > size:
+            raise TooSmall()
+        ctypes.memmove(buffer, answer, len(answer))
+    return len(answer)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from avmfs.agents import waiting
-from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
-from avmfs.fuse.callbacks import as_id, as_time, fill
+from avmfs.errors import AvmError, NotPermitted, Stale
+from avmfs.fuse.callbacks import as_id, as_time, fill, put
 from avmfs.fuse.fence import is_fenced
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
@@ -279,11 +279,11 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Extended attributes; macOS adds a position, which means nothing here -------------------------------
 
     def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
-        return _put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
+        return put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
 
     def listxattr(self, path: bytes, names: Any, size: int) -> int:
         found = xattrs.names(self.tree.memory, self.tree.locate(path))
-        return _put(b"".join(name + b"\0" for name in found), names, size)
+        return put(b"".join(name + b"\0" for name in found), names, size)
 
     def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
         self.tree.require_writable()
@@ -388,15 +388,6 @@ class _Open(waiting.Call):
 
 def _interrupted() -> bool:
     return bool(mfusepy._libfuse.fuse_interrupted())
-
-
-def _put(answer: bytes, buffer: Any, size: int) -> int:
-    """How long it is; the answer itself goes to the buffer, unless the caller only asks how long it is."""
-    if size:
-        if len(answer) > size:
-            raise TooSmall()
-        ctypes.memmove(buffer, answer, len(answer))
-    return len(answer)
 
 
 def _caller() -> Caller:

@@ -108,9 +108,13 @@ class OpenFiles:
             file.commit(self.number())
 
     def commit_all(self) -> None:
-        """The mount ends: whatever was written and not yet flushed becomes durable."""
+        """The mount ends: whatever was written and not yet flushed becomes durable. What cannot is told in the log; who
+        has it open is told by its close, if that still reaches us."""
         for file in list(self._files.values()):
-            file.commit(self.number())
+            try:
+                file.commit(self.number())
+            except AvmError as e:
+                log.error("edits of node %d are not kept: %s", file.node, e)
 
     def _committed(self) -> None:
         self._commits = object()

@@ -185,10 +185,13 @@ def run_mount(spec: ChildSpec) -> None:
     with living(spec) as life:
         assert spec.embedding is not None and spec.mount is not None
         mount, path, device = spec.mount, spec.mount.mountpoint, ""
+        commits: list[Callable[[], None]] = []
 
         def stop(message: dict[str, object]) -> None:
             if not device:
                 os._exit(0)
+            for commit in commits:
+                commit()
             if not message.get("detached"):
                 mountpoint.unmount(path, device)
 
@@ -220,7 +223,7 @@ def run_mount(spec: ChildSpec) -> None:
         box = Box(spec.runtime_dir, spec.box) if spec.box is not None else None
         serve(
             memory, spec.mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir,
-            report=lambda about: life.tell({"mount": about}), box=box,
+            report=lambda about: life.tell({"mount": about}), box=box, before_unmount=commits.append,
         )  # fmt: skip
 
 

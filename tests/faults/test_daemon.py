@@ -165,6 +165,45 @@ def test_files_that_are_open_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     assert not daemon.mounted("alice")
 
 
+@pytest.mark.parametrize("how", ["stop", "remove", "SIGTERM"])
+def test_what_open_files_have_been_given_is_kept_by_a_stop(daemon: Daemon, how: str) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    memory = daemon.at("alice") / "memory"
+    (memory / "old").write_text("old and long")
+    code = """
+import os, sys
+for name, flags in (("new", os.O_CREAT), ("cut", os.O_CREAT), ("old", 0)):
+    file = os.open(f"{sys.argv[1]}/{name}", os.O_WRONLY | flags)
+    os.write(file, name.encode() * 3)
+    if name == "cut":
+        os.ftruncate(file, 4)
+print("written", flush=True)
+sys.stdin.read()
+"""
+    program = subprocess.Popen(
+        [sys.executable, "-c", code, os.fspath(memory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "written\n"
+        if how == "SIGTERM":
+            os.kill(daemon.status()["pid"], signal.SIGTERM)
+            wait(lambda: not daemon.mounted("alice"))
+        else:
+            daemon.command(how, *(["alice"] if how == "remove" else []))
+    finally:
+        program.kill()
+        program.communicate(timeout=LIMIT_S)
+    if how == "remove":
+        daemon.command("stop")
+    wait(daemon.gone)
+    daemon.mounts("alice")
+    daemon.start()
+    assert {name: (memory / name).read_text() for name in ("new", "cut", "old")} == {
+        "new": "newnewnew", "cut": "cutc", "old": "oldoldold" + "ong",
+    }  # fmt: skip
+
+
 def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
