@@ -16,7 +16,8 @@ pytestmark = pytest.mark.mount
 
 # Prints "held" once it has the lock; lets go when a line comes in, in the way that its last argument says.
 HOLDER = """
-import fcntl, os, sys
+import fcntl, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts behind itself ignores it
 path, kind, how, end = sys.argv[1:]
 file = open(path, "r+b")
 take = {"fcntl": fcntl.lockf, "flock": fcntl.flock}[kind]
