@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from avmfs.access import Principal, Visible
 from avmfs.node import Kind, Node
+from avmfs.store.ops import same_place
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import ROOT
 
@@ -77,10 +78,13 @@ class Held:
     # Adding, of what was read since ``moment`` -----------------------------------------------------------
 
     def add(self, moment: int, *nodes: Node) -> None:
+        """One that is remembered by another name, or for others to see, was changed by a commit that we have not heard
+        of yet: it stays as it is, so that it is known then what it was."""
         with self.lock:
             if self._takes(moment):
                 for node in nodes:
-                    if node.parent is not None or node.id == ROOT:
+                    before = self.nodes.get(node.id)
+                    if (node.parent is not None or node.id == ROOT) and (before is None or same_place(before, node)):
                         self._keep(node)
 
     def add_absent(self, moment: int, parent: int, name: bytes) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from avmfs.access import Principal
 from avmfs.errors import AvmError
 from avmfs.node import Kind
 from avmfs.store import counting, held
+from avmfs.store.connections import Connections
 from avmfs.store.protocol import Counts, Reader
 from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
 from avmfs.store.sqlite import SqliteStore
@@ -199,13 +200,71 @@ def test_quick_answers_are_right_after_what_another_process_did(
             _compare(world, other, actor, share, steps)
 
 
-def _compare(world: World, store: SqliteStore, actor: _Actor, share: float, steps: int) -> None:
-    """What ``store`` answers, with what the database says, after commands that go through another store or the same."""
-    kept: dict[Any, Any] = {}  # answers that were given at `moment`
-    moment = store.peek_state()
-    for _ in range(100):
-        for _ in range(steps):
-            actor.step()
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_told_to_have_changed_is_all_when_others_commit_while_something_is_read(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row may be newer than the commit up to which changes have been heard of."""
+    actor = _Actor(world, seed)
+    meanwhile = _Meanwhile(actor, monkeypatch)
+    kept: dict[Any, Any] = {}
+    moment = world.store.peek_state()
+    for _ in range(150):
+        for who in (ALICE, BOB):
+            for what in _questions(actor, 0.3):
+                if what[0] not in ("child", "children"):
+                    continue
+                with meanwhile.sometimes():
+                    moment = _without_what_changed(kept, world.store, moment)
+                    answer = _quick(world.store, who, what)
+                    now = world.store.peek_state()
+                if now == moment:
+                    kept[who, what] = answer
+        actor.step()
+        moment = _without_what_changed(kept, world.store, moment)
+        for (who, what), answer in kept.items():
+            with world.reading(who) as reader:
+                assert _entries(answer) == _entries(_slow(reader, what)), (who, what)
+    assert meanwhile.commits > 50
+
+
+class _Meanwhile:
+    """Lets others commit between a look at what is remembered and the read that follows, or after that."""
+
+    def __init__(self, actor: _Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._actor = actor
+        self._armed = ""
+        self.commits = 0
+        borrow, give_back = Connections.borrow, Connections.give_back
+
+        def before(connections: Connections) -> Any:
+            self._commit("before")
+            return borrow(connections)
+
+        def after(connections: Connections, pooled: Any) -> None:
+            give_back(connections, pooled)
+            self._commit("after")
+
+        monkeypatch.setattr(Connections, "borrow", before)
+        monkeypatch.setattr(Connections, "give_back", after)
+
+    @contextlib.contextmanager
+    def sometimes(self) -> Iterator[None]:
+        self._armed = self._actor.chance.choice(("", "before", "before", "after"))
+        yield
+        self._armed = ""
+
+    def _commit(self, place: str) -> None:
+        if self._armed == place:
+            self._armed = ""
+            self.commits += 1
+            self._actor.step()
+
+
+def _without_what_changed(kept: dict[Any, Any], store: SqliteStore, moment: int) -> int:
+    """Drop the answers that others derived from, as they do, and the moment of those that stay."""
+    while (now := store.peek_state()) != moment:
         changes = store.peek_changes(moment)
         if changes is None:
             kept.clear()
@@ -215,7 +274,25 @@ def _compare(world: World, store: SqliteStore, actor: _Actor, share: float, step
                 about = what[1:] if what[0] == "child" else what[1]
                 if about in (listings if what[0] == "children" else changes.names | changes.nodes):
                     del kept[who, what]
-        moment = store.peek_state()
+        moment = now
+    return moment
+
+
+def _entries(answer: Any) -> Any:
+    """What a name or a listing says besides the nodes' own attributes."""
+    if isinstance(answer, list):
+        return [(node.name, node.id) for node in answer if node.expires is None]
+    return getattr(answer, "id", answer) if getattr(answer, "expires", None) is None else None
+
+
+def _compare(world: World, store: SqliteStore, actor: _Actor, share: float, steps: int) -> None:
+    """What ``store`` answers, with what the database says, after commands that go through another store or the same."""
+    kept: dict[Any, Any] = {}  # answers that were given at `moment`
+    moment = store.peek_state()
+    for _ in range(100):
+        for _ in range(steps):
+            actor.step()
+        moment = _without_what_changed(kept, store, moment)
         for who in (ALICE, BOB):
             for what in _questions(actor, share):
                 answer = _quick(store, who, what)
@@ -248,6 +325,38 @@ def test_a_name_that_another_took_and_gave_up_again_is_told(world: World) -> Non
         changes = world.store.peek_changes(before)
         assert changes is None or ((MEMORY, name.encode()) in changes.names and lost in changes.nodes)
         assert world.store.peek_child(BOB, MEMORY, name.encode()) is None
+
+
+@pytest.mark.parametrize("change", ["rename", "share"])
+@pytest.mark.parametrize("read", ["listing", "name"])
+def test_a_row_newer_than_the_last_commit_heard_of_hides_no_change(
+    world: World, change: str, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing went on showing a name that was gone: what took its node elsewhere had been read before it was told."""
+    world.write(ALICE, "/memory/a", b"1")
+    store = world.store
+    node = store.peek_child(ALICE, MEMORY, b"a")
+    assert node is not None
+    store.peek_children(ALICE, MEMORY, b"", 100)
+    before = store.peek_state()
+
+    def meanwhile(connections: Connections, borrow: Any = Connections.borrow) -> Any:
+        monkeypatch.setattr(Connections, "borrow", borrow)
+        if change == "rename":
+            world.rename(ALICE, "/memory/a", "/memory/b")
+        else:
+            world.do(ALICE, "set_shared", node=node.id, agents=["bob"])
+        return borrow(connections)
+
+    monkeypatch.setattr(Connections, "borrow", meanwhile)
+    if read == "listing":
+        store.peek_children(ALICE, MEMORY, b"", 100)
+    else:
+        store.peek_child(ALICE, MEMORY, b"b")
+    changes = store.peek_changes(before)
+    assert changes is None or (MEMORY, b"a") in changes.names
+    found = store.peek_child(ALICE, MEMORY, b"a")
+    assert (found is None) == (change == "rename")
 
 
 def test_a_foreign_change_of_one_file_lets_others_stay_remembered(world: World) -> None:
