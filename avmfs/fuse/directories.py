@@ -10,7 +10,8 @@ A listing of one page is a snapshot, and remembered: when names of the directory
 asked for anew. The kernel may keep it too (FOPEN_CACHE_DIR) and, while it is the newest, use it again
 (FOPEN_KEEP_CACHE). It drops the old one in the opener's own time, so, as in ``pages``, a listing counts as the kernel's
 once a request on the new handle was seen. Where open listings are of different snapshots, the later one is not to be
-cached: the earlier one might still be filling the kernel's cache.
+cached: the earlier one might still be filling the kernel's cache. So might one that a predecessor of this process had
+opened, until it is closed.
 
 READDIRPLUS is not offered: the kernel stamps what it links from such a reply with the epoch of that moment, not of the
 request (fs/fuse/readdir.c, fuse_direntplus_link, 6.18), so that a name which another mount changes in between would
@@ -86,7 +87,8 @@ class Directories:
         self._known: dict[int, Known] = {}  # by node
         self._known_names = 0
         self._filling: dict[int, list[Listing]] = {}  # by node: open listings that may fill the kernel's cache
-        self._mutex = threading.Lock()  # over the last four
+        self._left = continuity.listings()  # that a predecessor had opened, and their nodes
+        self._mutex = threading.Lock()  # over the last five
         session.answers({Op.OPENDIR: self._open_again, Op.RELEASEDIR: self._release})
         session.serves({Op.READDIR: self._read, Op.FSYNCDIR: lambda request: b""})
         session.serves({Op.OPENDIR: self._open_asking}, blocking=True)
@@ -178,8 +180,9 @@ class Directories:
     def _keep(self, listing: Listing, unique: int) -> int:
         number = self._continuity.given(unique) if unique >= p.RESENT else None
         if number is None:
-            number = self._continuity.opened_listing(unique)
+            number = self._continuity.opened_listing(listing.node, unique)
         with self._mutex:
+            self._left.pop(number, None)  # asked for again: the kernel has heard nothing of it yet
             self._open[number] = listing
             if listing.whole and self._replies.caching and self._agree(listing.node, listing.snapshot):
                 listing.fills = True
@@ -188,6 +191,8 @@ class Directories:
 
     def _agree(self, node: int, snapshot: Snapshot, but: Listing | None = None) -> bool:
         """Do all who may fill the kernel's cache give it this one?"""
+        if node in self._left.values():
+            return False
         others = self._filling.get(node, [])
         return all(other is but or (other.snapshot is snapshot and other.state != _MIXED) for other in others)
 
@@ -195,6 +200,7 @@ class Directories:
         fh = p.RELEASE_IN.unpack_from(view, _BODY)[0]
         self._continuity.closed(fh)
         with self._mutex:
+            self._left.pop(fh, None)
             listing = self._open.pop(fh, None)
             if listing is not None and listing.fills:
                 left = [other for other in self._filling[listing.node] if other is not listing]

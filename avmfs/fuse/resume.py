@@ -97,6 +97,7 @@ class Continuity:
         self._given: dict[int, int] = {}  # unique of an OPEN -> its handle
         self._last_write: dict[int, int] = {}  # handle -> unique
         self._marks: dict[int, dict[int, bytes]] = {}
+        self._listings: dict[int, int] = {}
         self.handles: dict[int, Handle] = {}
         tree.opened.keep = self
         origin = kept.fact(_ORIGIN)
@@ -124,8 +125,8 @@ class Continuity:
         )
         return self._note(state, handle.file.node, handle.id, unique)
 
-    def opened_listing(self, unique: int) -> int:
-        return self._note(_LISTING, 0, 0, unique)
+    def opened_listing(self, node: int, unique: int) -> int:
+        return self._note(_LISTING, node, 0, unique)
 
     def closed(self, fh: int) -> None:
         """A handle is released. Its row may be another's by now, when the request is sent again."""
@@ -176,6 +177,10 @@ class Continuity:
     def is_listing(self, fh: int) -> bool:
         """Did a predecessor give this number to an open directory?"""
         return fh in self._marks
+
+    def listings(self) -> dict[int, int]:
+        """The directories that a predecessor had open: their nodes by number."""
+        return dict(self._listings)
 
     # Taking over -----------------------------------------------------------------------------------------------
 
@@ -244,6 +249,7 @@ class Continuity:
             return
         records = self._log.values(_handle_key(fh))
         if state & 0xFF == _LISTING:
+            self._listings[fh] = words[_NODE]
             self._marks[fh] = {_MARK.unpack_from(record)[0]: record[_MARK.size :] for record in records}
             return
         handle = resume.handle_from(self._tree.memory, wire.unpack(records[0]))

@@ -22,6 +22,7 @@ from avmfs.fuse.replies import Replies
 from avmfs.fuse.resume import Continuity
 from avmfs.fuse.session import Request
 from avmfs.fuse.snapshots import Snapshot
+from avmfs.kept import Kept
 from avmfs.store import seen
 from avmfs.store.schema import MEMORY
 from avmfs.store.seen import SeenNames
@@ -42,10 +43,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 class Reader:
     """Stands for the kernel: asks, and keeps a listing where it is told that it may."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, left: Kept | None = None) -> None:
         self.tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
         world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat to
-        continuity = Continuity(self.tree, kept.make())
+        continuity = Continuity(self.tree, kept.make() if left is None else left)
         numbers = Numbers(self.tree, continuity)
         replies = Replies(self.tree, numbers, SeenNames(seen.create()))
         replies.switch(True)
@@ -107,6 +108,23 @@ class Reader:
         self.close(number)
         assert found[:2] == [".", ".."]
         return found[2:]
+
+
+def test_nothing_is_cached_beside_a_listing_that_a_predecessor_had_opened(world: World) -> None:
+    """Its reader may still be putting into the kernel's cache what it was told before."""
+    left = kept.make()
+    number, flags = Reader(world, left).open()
+    assert flags & p.FOPEN_CACHE_DIR
+    reader = Reader(world, left)
+    for _ in range(2):
+        other, flags = reader.open()
+        assert not flags & p.FOPEN_CACHE_DIR
+        assert len(reader.entries(other, 4096)) == 4
+        reader.close(other)
+    assert len(reader.entries(number, 4096)) == 4
+    assert not reader.open()[1] & p.FOPEN_CACHE_DIR
+    reader.close(number)
+    assert reader.open()[1] & p.FOPEN_CACHE_DIR
 
 
 @pytest.mark.parametrize("page", [1024, 8])
