@@ -57,6 +57,47 @@ def _rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object,
         return list(zip(*pool.map(run, players), strict=True))
 
 
+_SAVER = """
+import os, sys
+at, name = sys.argv[1:]
+sys.stdin.readline()
+for number in range(250):
+    with open(f"{at}/{name}.tmp", "w") as file:
+        file.write(str(number))
+    os.replace(f"{at}/{name}.tmp", f"{at}/{name}.saved")
+    for _ in range(3):
+        own = [found for found in os.listdir(at) if found.startswith(name)]
+        assert own == [f"{name}.saved"], (number, own)
+print("done")
+"""
+_LISTER = """
+import os, sys
+at = sys.argv[1]
+print("ready")
+while True:
+    os.listdir(at)
+"""
+
+
+def test_who_saves_by_rename_never_lists_the_temporary_name_while_others_list(place: Place) -> None:
+    """Who lists may read from the store what a commit has changed before it has heard of it."""
+    at = place.alice / "listed"
+    at.mkdir()
+    for number in range(60):
+        (at / f"m{number:02}").touch()
+    with ExitStack() as stack:
+        listers = [stack.enter_context(running(_LISTER, at)) for _ in range(3)]
+        savers = [stack.enter_context(running(_SAVER, at, name)) for name in ("a", "b")]
+        for lister in listers:
+            assert line_from(lister) == "ready"
+        for saver in savers:
+            assert saver.stdin is not None
+            saver.stdin.write("go\n")
+            saver.stdin.flush()
+        for saver in savers:
+            assert line_from(saver, 120) == "done"
+
+
 def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Place) -> None:
     """500 races of four, two of them on each mount."""
     after = threading.Barrier(4)
