@@ -23,7 +23,7 @@ from __future__ import annotations
 import stat
 import threading
 
-from avmfs.errors import BadHandle
+from avmfs.errors import BadHandle, NotFound, Stale
 from avmfs.fuse import protocol as p
 from avmfs.fuse.numbers import Numbers
 from avmfs.fuse.protocol import Op
@@ -211,6 +211,13 @@ class Directories:
         return p.OUT_HEADER.pack(p.OUT_HEADER.size, 0, unique)
 
     def _read(self, request: Request) -> bytes:
+        """Of a directory that another mount has removed since it was opened there is nothing to tell, as usual."""
+        try:
+            return self._entries(request)
+        except Stale:
+            raise NotFound() from None
+
+    def _entries(self, request: Request) -> bytes:
         fh, offset, size, _, _, _, _ = p.READ_IN.unpack_from(request.body)
         listing = self._open.get(fh)
         if listing is None:

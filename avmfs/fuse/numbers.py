@@ -67,8 +67,9 @@ class Numbers:
         return self._fixed(node)
 
     def directory(self, node: int) -> Address:
-        """Where a request makes or removes a name. One that another mount has removed since the kernel found it has no
-        names: NotFound, as in a directory that this mount has removed, and not Stale."""
+        """Where a request looks a name up, makes or removes it. One that another mount has removed since the kernel
+        found it has no names: NotFound, as in a directory that this mount has removed, and not Stale, after which the
+        kernel looks no more than once again (mkdir(2): never)."""
         try:
             return self.address(node)
         except Stale:

@@ -155,7 +155,7 @@ class Replies:
     def found(self, parent: int, name: bytes) -> bytes:
         """The reply to LOOKUP of a name, without its NUL. Raises NotFound where an absence may not be kept."""
         moment, restless = self._asked(parent, name)
-        where = self._numbers.address(parent)
+        where = self._numbers.directory(parent)
         try:
             found, attributes = self._tree.lookup(where, name)
         except NotFound:

@@ -25,6 +25,7 @@ _Key = TypeVar("_Key")
 _MOST: Final = 60_000  # nodes and names: some 30 MB
 _BODY_BYTES: Final = 16 * 1024 * 1024
 _OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
+_MOST_GONE: Final = 1024
 _MOMENTS: Final = 64  # that ``changes`` can still tell of
 
 
@@ -41,6 +42,7 @@ class Held:
         self.visible: dict[Principal, Visible] = {}
         self.last_visible: Visible | None = None  # of them: mostly one principal asks
         self.bodies: dict[int, bytes] = {}  # of small files, in order of first read
+        self.gone: dict[int, Node] = {}  # directories and symlinks as they were last, in order of their removal
         self._body_bytes = 0
         self._directories: set[int] = set()
         self._parents: set[int] = set()  # of all that is in ``children``
@@ -137,6 +139,13 @@ class Held:
         self._drop_body(number)
         self._directories.discard(number)
         return self.nodes.pop(number, None)
+
+    def _end(self, node: Node) -> None:
+        """It is no longer in the store: a process may be in such a directory."""
+        if node.kind is not Kind.FILE:
+            self.gone[node.id] = node._replace(parent=None)
+            while len(self.gone) > _MOST_GONE:
+                del self.gone[next(iter(self.gone))]
 
     def _drop_body(self, number: int) -> None:
         self._body_bytes -= len(self.bodies.pop(number, b""))

@@ -269,6 +269,8 @@ class Remembered(Held):
             names.add((gone.parent, gone.name))
             if self.children.get((gone.parent, gone.name)) == number:
                 self.children[gone.parent, gone.name] = 0
+            if node is None:
+                self._end(gone)
         if node is not None and node.parent is not None:
             names.add((node.parent, node.name))
             before = self.children.get((node.parent, node.name))

@@ -167,6 +167,11 @@ class Store(Protocol):
         """Like Reader.open_node, from memory while nothing has been committed. Raises Stale."""
         ...
 
+    def peek_gone(self, who: Principal, node: int) -> Node | None:
+        """A directory or symlink that has been removed, as it was last, without its name; None where that is not known
+        any more: at most of the last 1,024 of those that were remembered, and visible, when it was."""
+        ...
+
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None: ...
     def peek_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
         """The entries of a directory in order of name, from the first after ``after`` on, at most ``limit``; and

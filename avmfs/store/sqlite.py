@@ -61,14 +61,7 @@ _AWAITING_VECTORS = """select (select count(*) from semantic_queue)
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-
-
-def _forget_inherited() -> None:
-    for store in _stores:
-        store._forked()
-
-
-os.register_at_fork(after_in_child=_forget_inherited)
+os.register_at_fork(after_in_child=lambda: list(map(SqliteStore._forked, _stores)))
 
 
 class SqliteStore:
@@ -122,6 +115,11 @@ class SqliteStore:
         if found.scope not in visible.ids:
             raise Stale()
         return found
+
+    def peek_gone(self, who: Principal, node: int) -> Node | None:
+        kept = self._remembered()
+        found = kept.gone.get(node)
+        return found if found is not None and found.scope in self._visible(kept, who) else None
 
     def peek_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
         kept = self._remembered()

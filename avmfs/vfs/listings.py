@@ -44,7 +44,7 @@ def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list
         return names(memory, found), False, False
     if found.node.kind is not Kind.DIRECTORY:
         raise NotDirectory()
-    if found.node.parent is None:  # this mount has removed it
+    if found.node.parent is None:  # it has been removed
         return [], False, False
     nodes, more = memory.store.peek_children(memory.who, found.node.id, after, limit)
     lasting = all(node.expires is None for node in nodes)

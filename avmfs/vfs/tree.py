@@ -103,12 +103,12 @@ class Tree:
         return Real(self.peek(number))
 
     def peek(self, number: int) -> Node:
-        """The store's node; a directory that this mount has removed goes on, empty and without links, for those in it.
-        Raises Stale."""
+        """The store's node; a directory that has been removed goes on, empty and without links, for those in it. Raises
+        Stale."""
         try:
             return self._store.peek_node(self._who, number)
         except Stale:
-            if (gone := self._removed.get(number)) is None:
+            if (gone := self._removed.get(number) or self._store.peek_gone(self._who, number)) is None:
                 raise
             return gone
 

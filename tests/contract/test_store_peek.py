@@ -15,7 +15,7 @@ import pytest
 from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
-from avmfs.errors import AvmError
+from avmfs.errors import AvmError, Stale
 from avmfs.node import Kind
 from avmfs.store import counting, held
 from avmfs.store.connections import Connections
@@ -389,6 +389,30 @@ def test_a_file_that_another_replaced_is_remembered_as_unlinked(world: World) ->
     assert found == "Stale" or found.parent is None
     answer = world.store.peek_child(BOB, MEMORY, b"old")
     assert answer is not None and answer.id == new
+
+
+def test_a_directory_that_another_removed_is_known_for_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be in it. Not a file, whose bytes are gone, and not to those who never saw it."""
+    monkeypatch.setattr(held, "_MOST_GONE", 2)
+    world.write(ALICE, "/memory/private/alice/f", b"1")
+    home = world.node(ALICE, "/memory/private/alice").id
+    file = world.store.peek_child(ALICE, home, b"f")
+    assert file is not None
+    world.do(ALICE, "unlink", parent=home, name=b"f")
+    gone = []
+    for number in range(3):
+        name = b"d%d" % number
+        made = world.do(ALICE, "mkdir", parent=home, name=name, mode=0o750, uid=None, gid=None)["node"]
+        found = world.store.peek_node(ALICE, made)
+        assert world.store.peek_gone(ALICE, made) is None
+        world.do(ALICE, "rmdir", parent=home, name=name)
+        with pytest.raises(Stale):
+            world.store.peek_node(ALICE, made)
+        assert world.store.peek_gone(ALICE, made) == found._replace(parent=None)
+        assert world.store.peek_gone(BOB, made) is None
+        gone.append(made)
+    assert [world.store.peek_gone(ALICE, node) is None for node in gone] == [True, False, False]
+    assert world.store.peek_gone(ALICE, file.id) is None
 
 
 def test_memory_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -285,6 +286,60 @@ def test_a_directory_is_made_and_removed_by_one_at_a_time(place: Place) -> None:
         assert (place.alice / "d").exists() == (place.bob / "d").exists()
         with suppress(FileNotFoundError):
             os.rmdir(place.alice / "d")
+
+
+@linux_only
+def test_a_directory_that_another_mount_removed_is_empty_for_those_in_it(place: Place) -> None:
+    for remover in (place.alice, place.bob):
+        (place.alice / "d").mkdir(mode=0o750)
+        descriptor = os.open(place.alice / "d", os.O_RDONLY)
+        try:
+            before = os.fstat(descriptor)
+            os.rmdir(remover / "d")
+            after = os.fstat(descriptor)
+            assert (after.st_ino, after.st_mode, after.st_nlink) == (before.st_ino, before.st_mode, 0)
+            for function in (
+                os.stat,
+                os.mkdir,
+                os.unlink,
+                lambda name, dir_fd: os.open(name, os.O_CREAT, dir_fd=dir_fd),
+            ):
+                with pytest.raises(FileNotFoundError):
+                    function("f", dir_fd=descriptor)  # type: ignore[operator]
+            with suppress(FileNotFoundError):  # as the kernel says where this mount has removed it
+                assert os.listdir(descriptor) == []
+        finally:
+            os.close(descriptor)
+
+
+@linux_only
+def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(place: Place) -> None:
+    """Never ESTALE, after which the kernel does not always look again."""
+
+    at, there = place.alice / "d", place.bob / "d"
+
+    def each(*functions: Callable[[], object]) -> Callable[[int], set[int | None]]:
+        def play(number: int) -> set[int | None]:
+            errors: set[int | None] = set()
+            for function in functions:
+                try:
+                    function()
+                except OSError as e:
+                    errors.add(e.errno)
+            return errors
+
+        return play
+
+    churn = each(
+        there.mkdir, lambda: (there / "f").write_text("x"), lambda: os.unlink(there / "f"),
+        lambda: os.rmdir(there / "g"), lambda: os.rmdir(there),
+    )  # fmt: skip
+    use = each(
+        lambda: os.listdir(at), lambda: os.mkdir(at / "g"), lambda: os.stat(at), lambda: os.stat(at / "f"),
+        lambda: (at / "f").write_text("y"), lambda: os.chmod(at, 0o755), lambda: (at / "f").read_text(),
+    )  # fmt: skip
+    found: set[object] = set().union(*(errors for results in _rounds(300, churn, use, use) for errors in results))  # type: ignore[arg-type]
+    assert errno.ENOENT in found and found <= {errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY}, found
 
 
 @pytest.mark.parametrize("how", [fcntl.lockf, fcntl.flock])

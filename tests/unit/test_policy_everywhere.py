@@ -84,7 +84,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         file=_GONE, directory=_GONE + 1, other=_GONE + 2, symlink=_GONE + 3, document=_GONE + 4, handle="zzzzzz",
         passages=[_GONE],
         node=Node(_GONE, _GONE + 1, b"x.md", Kind.FILE, 0o644, None, None, 5, 0, 0, 0, 0, _GONE + 4, None),
-        scope=_GONE, key=keys.compose(id_, secret), open=_GONE + 5,
+        scope=_GONE, key=keys.compose(id_, secret), open=_GONE + 5, gone=_GONE + 6,
     )  # fmt: skip
     if private:
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
@@ -100,11 +100,16 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         alice.memory.submit(
             "tell", recipient="carol", body=CANARY, priority="urgent", expires=None, body_limit=999, unread_limit=9
         )
+        gone = alice.memory.submit("mkdir", parent=directory.id, name=b"gone", mode=0o755, uid=None, gid=None)["node"]
+        assert world.store.peek_node(alice.memory.who, gone)
+        alice.memory.submit("rmdir", parent=directory.id, name=b"gone")
+        assert world.store.peek_gone(alice.memory.who, gone)
         document = node.document
         assert document is not None
         it = Place(
             file=node.id, directory=directory.id, other=other.id, symlink=link, document=document, passages=[],
             handle=alice.handle(f"{SPACE}/d/x.md"), node=node, scope=node.scope, key=it.key, open=node.id,
+            gone=gone,
         )  # fmt: skip
     while world.store.queue_lengths()[0]:
         world.applied.submit(OPERATOR, "drain_lexical", {})
@@ -210,6 +215,7 @@ _INDEX: dict[str, Ask] = {
 }  # fmt: skip
 _STORE: dict[str, Ask] = {
     "peek_node": lambda s, it: s.world.store.peek_node(s.who, it.file),
+    "peek_gone": lambda s, it: s.world.store.peek_gone(s.who, it.gone),
     "peek_child": lambda s, it: s.world.store.peek_child(s.who, it.directory, b"x.md"),
     "peek_children": lambda s, it: [s.world.store.peek_children(s.who, PRIVATE, b"", 99),
                                     outcome(lambda: s.world.store.peek_children(s.who, it.directory, b"", 99))],
