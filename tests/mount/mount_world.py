@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,25 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: fl
         assert time.monotonic() < deadline, f"not within {limit_s} s"
         time.sleep(every_s)
     return value
+
+
+def rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
+    """``count`` rounds; in each all players start at once, when all have done the one before. Results by round."""
+    barrier = threading.Barrier(len(players))
+
+    def run(player: Callable[[int], object]) -> list[object]:
+        results = []
+        try:
+            for number in range(count):
+                barrier.wait(LIMIT_S)
+                results.append(player(number))
+        except BaseException:
+            barrier.abort()
+            raise
+        return results
+
+    with ThreadPoolExecutor(len(players)) as pool:
+        return list(zip(*pool.map(run, players), strict=True))
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 from fsx_steps import whole
-from mount_world import LIMIT_S, Place, World, cat, sh, until
+from mount_world import LIMIT_S, Place, World, cat, rounds, sh, until
 from new_file_steps import NEW, closes, created, errno_of, opened, used
 
 pytestmark = pytest.mark.mount
@@ -176,25 +175,6 @@ def test_what_another_does_to_a_new_name_and_its_close_never_both_succeed_with_a
 # Races ---------------------------------------------------------------------------------------------------------------
 
 
-def _rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
-    """``count`` rounds, in each of which all start at once. Results by round."""
-    barrier = threading.Barrier(len(players))
-
-    def run(player: Callable[[int], object]) -> list[object]:
-        results = []
-        try:
-            for number in range(count):
-                barrier.wait(LIMIT_S)
-                results.append(player(number))
-        except BaseException:
-            barrier.abort()
-            raise
-        return results
-
-    with ThreadPoolExecutor(len(players)) as pool:
-        return list(zip(*pool.map(run, players), strict=True))
-
-
 @pytest.mark.parametrize("flags", [NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL])
 def test_of_those_who_race_for_a_new_name_each_has_it_whole_or_one_alone(tops: list[Path], flags: int) -> None:
     def player(who: int) -> Callable[[int], object]:
@@ -207,7 +187,7 @@ def test_of_those_who_race_for_a_new_name_each_has_it_whole_or_one_alone(tops: l
 
         return play
 
-    results = _rounds(120, *(player(who) for who in range(4)))
+    results = rounds(120, *(player(who) for who in range(4)))
     for number, won in enumerate(results):
         assert sum(map(bool, won)) == (1 if flags & os.O_EXCL else 4)
         told = {(top / f"f{number}").read_bytes() for top in tops}
@@ -229,7 +209,7 @@ def test_a_directory_is_removed_or_has_the_new_file(place: Place) -> None:
         (place.alice / f"d{number}").mkdir()
         used(place.alice / f"d{number}")
     for number, (refused, removed) in enumerate(
-        _rounds(150, make, lambda number: errno_of((place.bob / f"d{number}").rmdir))
+        rounds(150, make, lambda number: errno_of((place.bob / f"d{number}").rmdir))
     ):
         assert (refused is None) != (removed == "ok"), (number, refused, removed)
         for top in (place.alice, place.bob):
@@ -247,7 +227,7 @@ def test_a_new_name_that_was_unlinked_or_replaced_elsewhere_does_not_come_back(p
         (place.bob / f"other{number}").write_bytes(b"bob's")
         return errno_of((place.bob / f"other{number}").rename, place.bob / f"f{number}")
 
-    for number, (_, said) in enumerate(_rounds(150, make, against)):
+    for number, (_, said) in enumerate(rounds(150, make, against)):
         told = [(top / f"f{number}").read_bytes() if (top / f"f{number}").exists() else None
                 for top in (place.alice, place.bob)]  # fmt: skip
         mine = b"alice's are longer" * (number % 2)

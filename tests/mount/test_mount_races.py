@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 from fsx_steps import Names, name_steps, outcome, shown, whole
-from mount_world import Place, line_from, running
+from mount_world import LIMIT_S, Place, line_from, rounds, running
 
 pytestmark = pytest.mark.mount
 
-WAIT_S = 30.0
 linux_only = pytest.mark.skipif(
     os.environ.get("AVM_FRONT_END") == "portable",
     reason="libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none",
@@ -30,31 +29,11 @@ def _together(*functions: Callable[[], object]) -> list[object]:
     barrier = threading.Barrier(len(functions))
 
     def run(function: Callable[[], object]) -> object:
-        barrier.wait(WAIT_S)
+        barrier.wait(LIMIT_S)
         return function()
 
     with ThreadPoolExecutor(len(functions)) as pool:
         return list(pool.map(run, functions))
-
-
-def _rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
-    """``count`` rounds; in each all players start at once and the next one waits for all. Results by round."""
-    barrier = threading.Barrier(len(players))
-
-    def run(player: Callable[[int], object]) -> list[object]:
-        results = []
-        try:
-            for number in range(count):
-                barrier.wait(WAIT_S)
-                results.append(player(number))
-                barrier.wait(WAIT_S)
-        except BaseException:
-            barrier.abort()
-            raise
-        return results
-
-    with ThreadPoolExecutor(len(players)) as pool:
-        return list(zip(*pool.map(run, players), strict=True))
 
 
 def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Place) -> None:
@@ -71,12 +50,12 @@ def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Pla
                 os.write(descriptor, b"winner %d" % who)
                 os.close(descriptor)
                 won = True
-            after.wait(WAIT_S)
+            after.wait(LIMIT_S)
             return won, path.read_bytes()
 
         return play
 
-    for number, results in enumerate(_rounds(500, *(player(who) for who in range(4)))):
+    for number, results in enumerate(rounds(500, *(player(who) for who in range(4)))):
         winners = [who for who, (won, _) in enumerate(results) if won]  # type: ignore[misc]
         assert len(winners) == 1, f"race {number}: {results}"
         assert {data for _, data in results} == {b"winner %d" % winners[0]}, f"race {number}: {results}"  # type: ignore[misc]
@@ -239,7 +218,7 @@ def test_a_directory_is_made_and_removed_by_one_at_a_time(place: Place) -> None:
 
         return play
 
-    for results in _rounds(100, player(place.alice), player(place.bob), player(place.bob)):
+    for results in rounds(100, player(place.alice), player(place.bob), player(place.bob)):
         assert sum(results) == (1 if (place.alice / "d").exists() else 0)  # type: ignore[call-overload]
         assert (place.alice / "d").exists() == (place.bob / "d").exists()
         with suppress(FileNotFoundError):
@@ -350,7 +329,7 @@ def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Pl
         with (place.alice / f"n{number}").open("w") as file:
             file.write(f"{number}")
 
-    for number, _ in enumerate(_rounds(300, link, create)):
+    for number, _ in enumerate(rounds(300, link, create)):
         path = place.bob / f"n{number}"
         assert not path.is_symlink() or os.readlink(path) == "target"
     assert {path.name for path in place.alice.iterdir()} - {"target"} == {f"n{number}" for number in range(300)}
