@@ -28,6 +28,7 @@ import pytest
 LIMIT_S = 30.0
 START_S = 60.0
 STOP_S = 20.0
+PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
 
 
 def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: float = 0.02) -> Any:
@@ -62,6 +63,11 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips the test, and says so, where one of these is not installed."""
     missing = [name for name in programs if shutil.which(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def linux_only(reason: str) -> pytest.MarkDecorator:
+    """Skips the test, and says why, where the front end is the portable one."""
+    return pytest.mark.skipif(PORTABLE, reason=reason)
 
 
 def sh(

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, echo, until, view
+from mount_world import Place, World, cat, echo, linux_only, until, view
 
 pytestmark = pytest.mark.mount
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 KEEP_SIZE, PUNCH_HOLE, COLLAPSE, ZERO_RANGE = 1, 2, 8, 16
-PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +217,7 @@ def test_fallocate_reaches_keeps_punches_and_zeroes_as_on_a_local_disk(place: Pl
         assert _fallocate(file.fileno(), COLLAPSE, 0, 4096) == errno.EOPNOTSUPP
 
 
-@pytest.mark.skipif(PORTABLE, reason="mfusepy has no lseek")
+@linux_only("mfusepy has no lseek")
 def test_holes_of_a_large_file_are_found(place: Place) -> None:
     block = 64 * 1024
     with open(place.alice / "sparse", "wb") as file:

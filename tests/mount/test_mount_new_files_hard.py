@@ -19,15 +19,13 @@ from typing import Any
 
 import pytest
 from fsx_steps import whole
-from mount_world import LIMIT_S, Place, World, cat, rounds, sh, until
-from new_file_steps import NEW, closes, created, errno_of, opened, used
+from mount_world import LIMIT_S, Place, World, cat, linux_only, rounds, sh, until
+from new_file_steps import NEW, PAUSES, closes, created, errno_of, opened, used
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("losses_are_told", "not_the_first")]
 
-linux_only = pytest.mark.skipif(os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse asks by path")
-PAUSES = (0.0, 0.002, 0.05)  # at once, soon, and after whatever may be put off
+by_node = linux_only("libfuse asks by path")
 FLAGS = (NEW | os.O_TRUNC, NEW)
-LOST = "after its last flush are lost"  # in the log, when its writer has been told
 NODES, BYTES = 20, 100_000
 
 
@@ -54,19 +52,6 @@ permissions:
 @pytest.fixture(scope="module")
 def settings() -> str:
     return SETTINGS % "rw"
-
-
-@pytest.fixture
-def place(world: World, place: Place) -> Place:
-    world.expected += [LOST] * (LOST not in world.expected)
-    used(place.alice, place.bob)
-    return place
-
-
-@pytest.fixture
-def tops(world: World, place: Place) -> list[Path]:
-    """The test's directory on each mount that may write there."""
-    return [world.mounts[agent] / place.path[1:] for agent in ("alice", "bob", "carol")]
 
 
 # The same name from two mounts ---------------------------------------------------------------------------------------
@@ -108,7 +93,7 @@ def test_an_exclusive_creation_that_has_returned_is_the_only_one(place: Place, p
         assert (place.bob / f"f{number}").read_bytes() == b"x" * (number % 2) + b"mine"
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("pause", PAUSES)
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_file_that_another_moved_over_a_new_name_keeps_its_bytes(place: Place, pause: float, flags: int) -> None:
@@ -127,7 +112,7 @@ def test_a_file_that_another_moved_over_a_new_name_keeps_its_bytes(place: Place,
         assert [(top / name).read_bytes() for top in (place.alice, place.bob)] == [b"bob's"] * 2, number
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("pause", PAUSES)
 @pytest.mark.parametrize("early", [b"", b"first "])
 @pytest.mark.parametrize(

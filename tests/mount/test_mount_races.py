@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from fsx_steps import Names, name_steps, outcome, shown, whole
-from mount_world import LIMIT_S, Place, line_from, rounds, running
+from mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
 
 pytestmark = pytest.mark.mount
 
-linux_only = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable",
-    reason="libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none",
+by_node = linux_only(
+    "libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none"
 )
 
 
@@ -143,7 +142,7 @@ print("done")
         assert all(len(line) == 100 + int(line.split()[1]) % 300 for line in lines)
 
 
-@linux_only
+@by_node
 def test_readers_of_a_file_replaced_by_rename_see_one_whole_version(place: Place) -> None:
     def version(number: int) -> bytes:
         return (b"%06d" % number) * (1 + number * 37 % 5000)
@@ -335,7 +334,7 @@ def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Pl
     assert {path.name for path in place.alice.iterdir()} - {"target"} == {f"n{number}" for number in range(300)}
 
 
-@linux_only
+@by_node
 def test_random_names_from_two_mounts_give_only_the_errors_that_one_filesystem_gives(place: Place) -> None:
     usual = {"ENOENT", "ENOTDIR", "EEXIST", "EISDIR", "ENOTEMPTY", "ELOOP", "EINVAL"}
 
