@@ -67,10 +67,7 @@ class OpenFiles:
             for file in abandoned:
                 file.handles += 1  # ours, for as long as this takes
         for file in abandoned:
-            try:
-                file.commit(self.number())
-            except AvmError as e:
-                log.error("edits of node %d are lost: %s", file.node, e)
+            self._commit_or_tell(file, "lost")
             self.close(file)
 
     def close(self, file: OpenFile) -> None:
@@ -111,10 +108,14 @@ class OpenFiles:
         """The mount ends: whatever was written and not yet flushed becomes durable. What cannot is told in the log; who
         has it open is told by its close, if that still reaches us."""
         for file in list(self._files.values()):
-            try:
-                file.commit(self.number())
-            except AvmError as e:
-                log.error("edits of node %d are not kept: %s", file.node, e)
+            self._commit_or_tell(file, "not kept")
+
+    def _commit_or_tell(self, file: OpenFile, fate: str) -> None:
+        """Where nobody waits for an answer, the log has it: what becomes of edits that cannot be committed."""
+        try:
+            file.commit(self.number())
+        except AvmError as e:
+            log.error("edits of node %d are %s: %s", file.node, fate, e)
 
     def _committed(self) -> None:
         self._commits = object()
