@@ -36,6 +36,8 @@ class OpenFiles:
         self.keep: Keep | None = None
         self.aside: Callable[[], None] = lambda: None
         """Called in a thread that has to wait for another one's commit, before it does."""
+        self.gave_up: Callable[[int], None] = lambda node: None
+        """Called with a node whose edits could not be committed and are no more: what was told of it is not so."""
 
     def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
         if number < 0:  # who only reads commits nothing
@@ -74,10 +76,14 @@ class OpenFiles:
         """One handle less."""
         with self._mutex:
             file.handles -= 1
-            if file.handles == 0:
-                self._files.pop(file.node, None)
-                if file.edits:  # they could not be committed, and nobody is left to be told
-                    file.forget()
+            if file.handles:
+                return
+            self._files.pop(file.node, None)
+            lost = file.written != 0  # it could not be committed, and nobody is left to be told
+            if lost:
+                file.forget()
+        if lost:
+            self.gave_up(file.node)
 
     def nodes(self) -> set[int]:
         with self._mutex:

@@ -335,3 +335,25 @@ def test_bytes_beyond_a_quota_fail_and_are_nowhere(world: World, place: Place) -
     (dave / "fits").write_bytes(b"x" * (BYTES * 9 // 10))
     assert (place.bob / "fits").stat().st_size == BYTES * 9 // 10
     shutil.rmtree(place.bob)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_size_that_could_not_be_kept_is_shown_by_none_once_the_file_is_closed(
+    world: World, place: Place, read: bool
+) -> None:
+    """Whose close failed may not be the last who had it open; who had was told the size that it was to have."""
+    dave = world.mounts["dave"] / place.path[1:]
+    for number in range(6):
+        path = dave / f"f{number}"
+        path.write_bytes(b"old")
+        assert path.stat().st_size == 3
+        writer, reader = os.open(path, FLAGS[1]), os.open(path, os.O_RDONLY) if read else None
+        os.write(writer, b"x" * 2 * BYTES)
+        assert path.stat().st_size == 2 * BYTES and closes(writer) == "EDQUOT"
+        if reader is not None:
+            time.sleep(0.01 * (number % 2))  # until the kernel has released the other, or not
+            path.stat()
+            os.close(reader)
+        until(lambda path=path: path.stat().st_size == 3, 1.0)
+        assert (path.read_bytes(), (place.bob / path.name).stat().st_size) == (b"old", 3)
+    shutil.rmtree(place.bob)
