@@ -123,6 +123,15 @@ def line_from(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> str:
         timer.cancel()
 
 
+def code_of(function: Callable[..., object], *arguments: Any) -> int | None:
+    """The errno of the OSError that it raises, None where it does not."""
+    try:
+        function(*arguments)
+    except OSError as e:
+        return e.errno
+    return None
+
+
 def cat(path: Path | str) -> str:
     """A view or file to its end, as cat(1) reads it: to the read that returns nothing."""
     return cat_bytes(path).decode("utf-8", "surrogateescape")
