@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from mount_world import World, code_of, until
-from shells import QuickShell, Shell, environment
+from shells import QuickShell, Shell, configured, environment
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, NotFound
@@ -53,10 +53,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         yield shell
         shell.close()
         return
-    with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
-        root = Path(name)
-        (root / "config").mkdir()
-        (root / "config/config.yaml").write_text(settings)
+    with configured(settings) as root:
         shell = QuickShell(environment(root), root)
         shell.run("write", "/private/x", "x", agent="alice")
         yield shell
