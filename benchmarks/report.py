@@ -6,7 +6,9 @@ python -m benchmarks.report RESULT.json... > docs/BENCHMARKS.md
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.results import Report, markdown, read_json
@@ -27,16 +29,26 @@ def document(reports: Sequence[Report]) -> str:
     """The page; one section a report, in the order that a reader would ask."""
     known = {name: place for place, name in enumerate(ORDER)}
     ordered = sorted(reports, key=lambda report: known.get(report.benchmark, len(known)))
-    return "\n".join([INTRODUCTION, _targets(ordered), *map(markdown, ordered)])
+    runs = Counter(report.benchmark for report in ordered)
+    told = [(_arguments(report) if runs[report.benchmark] > 1 else "", report) for report in ordered]
+    sections = [markdown(replace(report, title=report.title + apart)) for apart, report in told]
+    return "\n".join([INTRODUCTION, _targets(told), *sections])
 
 
-def _targets(reports: Sequence[Report]) -> str:
-    """How many of the targets of each script were met, on one look."""
+def _arguments(report: Report) -> str:
+    """What tells apart two runs of one script, which have the same name and title."""
+    words = report.command.partition(f"bench_{report.benchmark} ")[2]
+    return f", {words}" if words else ""
+
+
+def _targets(told: Sequence[tuple[str, Report]]) -> str:
+    """How many of the targets of each run were met, on one look."""
     lines = ["| script | met | missed | not measured |", "|---|---|---|---|"]
-    for report in reports:
+    for apart, report in told:
         met = [target.met for target in report.targets]
         if met:
-            lines.append(f"| bench_{report.benchmark} | {met.count(True)} | {met.count(False)} | {met.count(None)} |")
+            figures = f"{met.count(True)} | {met.count(False)} | {met.count(None)}"
+            lines.append(f"| bench_{report.benchmark}{apart} | {figures} |")
     return "\n".join(lines) + "\n"
 
 

@@ -248,10 +248,7 @@ class OpenFiles:
             raise Later
         if isinstance(handle, FileHandle) and flags & p.RELEASE_FLOCK_UNLOCK:
             self._locks.forget(handle.file.node, owner, "whole")
-        gives_up = isinstance(handle, FileHandle) and handle.pending
         handle.release()
-        if gives_up:  # what could not be committed the kernel has been told of
-            self._session.drop_attributes(request.node)
         self._locks.closed(fh)
         self._handles.drop(fh)
         return b""

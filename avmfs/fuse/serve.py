@@ -44,29 +44,29 @@ def front_end(environ: Mapping[str, str]) -> str:
     return chosen
 
 
+def tree_of(memory: Memory, mount: Mount) -> Tree:
+    """What a mount shows. Before it is taken from programs that have files open, ``Tree.commit_all`` makes durable what
+    they have written."""
+    return Tree(
+        memory, uid=os.getuid() if mount.uid is None else mount.uid, gid=group_of(mount.uid), read_only=mount.read_only,
+        inject=mount.urgent == "inject", closed=admitted(mount) is not None,
+    )  # fmt: skip
+
+
 def serve(
-    memory: Memory, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
+    tree: Tree, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
     report: Callable[[dict[str, str]], None] = lambda about: None, box: Box | None = None,
-    before_unmount: Callable[[Callable[[], None]], None] = lambda commit: None,
 ) -> None:  # fmt: skip
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
     has accepted it; ``report`` hears what the mount can do, whenever that changes: "survives" is "resume" or
     "remount", "caching" is "epoch" or "none" with a "caching_reason". ``box`` holds what outlives this process: with a
-    predecessor's mount in it, that one is gone on with. ``before_unmount`` is told at once what has to be called before
-    the mount is taken from programs that have files open: what they have written becomes durable. Raises AvmError or
-    RuntimeError when it cannot be mounted."""
+    predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it cannot be mounted."""
 
     def caches(mode: str) -> None:
         what, _, why = mode.partition(": ")
         report({"caching": what, "caching_reason": why})
 
-    uid = os.getuid() if mount.uid is None else mount.uid
-    gid = group_of(mount.uid)
     alone = admitted(mount)
-    tree = Tree(
-        memory, uid=uid, gid=gid, read_only=mount.read_only, inject=mount.urgent == "inject", closed=alone is not None
-    )
-    before_unmount(tree.commit_all)
     cached = mount.coherence != "strict" and tree.injection is None
     over = threading.Event()
 

@@ -36,6 +36,8 @@ class OpenFiles:
         self.keep: Keep | None = None
         self.aside: Callable[[], None] = lambda: None
         """Called in a thread that has to wait for another one's commit, before it does."""
+        self.gave_up: Callable[[int], None] = lambda node: None
+        """Called with a node whose edits could not be committed and are no more: what was told of it is not so."""
 
     def handle(self, node: int, *, readable: bool, writable: bool, append: bool, number: int = -1) -> FileHandle:
         if number < 0:  # who only reads commits nothing
@@ -67,20 +69,21 @@ class OpenFiles:
             for file in abandoned:
                 file.handles += 1  # ours, for as long as this takes
         for file in abandoned:
-            try:
-                file.commit(self.number())
-            except AvmError as e:
-                log.error("edits of node %d are lost: %s", file.node, e)
+            self._commit_or_tell(file, "lost")
             self.close(file)
 
     def close(self, file: OpenFile) -> None:
         """One handle less."""
         with self._mutex:
             file.handles -= 1
-            if file.handles == 0:
-                self._files.pop(file.node, None)
-                if file.edits:  # they could not be committed, and nobody is left to be told
-                    file.forget()
+            if file.handles:
+                return
+            self._files.pop(file.node, None)
+            lost = file.written != 0  # it could not be committed, and nobody is left to be told
+            if lost:
+                file.forget()
+        if lost:
+            self.gave_up(file.node)
 
     def nodes(self) -> set[int]:
         with self._mutex:
@@ -111,10 +114,14 @@ class OpenFiles:
         """The mount ends: whatever was written and not yet flushed becomes durable. What cannot is told in the log; who
         has it open is told by its close, if that still reaches us."""
         for file in list(self._files.values()):
-            try:
-                file.commit(self.number())
-            except AvmError as e:
-                log.error("edits of node %d are not kept: %s", file.node, e)
+            self._commit_or_tell(file, "not kept")
+
+    def _commit_or_tell(self, file: OpenFile, fate: str) -> None:
+        """Where nobody waits for an answer, the log has it: what becomes of edits that cannot be committed."""
+        try:
+            file.commit(self.number())
+        except AvmError as e:
+            log.error("edits of node %d are %s: %s", file.node, fate, e)
 
     def _committed(self) -> None:
         self._commits = object()

@@ -29,5 +29,5 @@ def room(memory: Memory) -> os.statvfs_result:
         free = min(disk.f_favail, left) if disk.f_files else left  # some filesystems do not count theirs
         files = nodes + left, free, free
     return os.statvfs_result((
-        disk.f_bsize, disk.f_frsize, *blocks, *files, disk.f_flag, disk.f_namemax
+        disk.f_bsize, disk.f_frsize, *blocks, *files, disk.f_flag, disk.f_namemax, disk.f_fsid
     ))  # fmt: skip

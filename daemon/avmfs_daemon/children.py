@@ -177,7 +177,7 @@ def run_mount(spec: ChildSpec) -> None:
     would take writes that nobody sees again, and a successor may go on with it (`box`). Only the supervisor, which
     guards it, says when to unmount.
     """
-    from avmfs.fuse.serve import group_of, serve
+    from avmfs.fuse.serve import group_of, serve, tree_of
     from avmfs_daemon.box import Box, identity
     from avmfs_daemon.compose import open_memory
 
@@ -185,18 +185,16 @@ def run_mount(spec: ChildSpec) -> None:
     with living(spec) as life:
         assert spec.embedding is not None and spec.mount is not None
         mount, path, device = spec.mount, spec.mount.mountpoint, ""
-        commits: list[Callable[[], None]] = []
 
         def stop(message: dict[str, object]) -> None:
             if not device:
                 os._exit(0)
-            for commit in commits:
-                commit()
+            tree.commit_all()
             if not message.get("detached"):
                 mountpoint.unmount(path, device)
 
         def before_mount() -> None:
-            memory.submit("enroll")  # an agent with a mount is known, and has its private space
+            tree.memory.submit("enroll")  # an agent with a mount is known, and has its private space
             mountpoint.detach_predecessor(path)
             if spec.restore_mode is not None:
                 path.chmod(spec.restore_mode)
@@ -219,11 +217,11 @@ def run_mount(spec: ChildSpec) -> None:
         life.on_stop = stop
         life.on_terminated = lambda: os._exit(0)
         embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
-        memory = open_memory(spec, embedder, life.ask)
+        tree = tree_of(open_memory(spec, embedder, life.ask), mount)
         box = Box(spec.runtime_dir, spec.box) if spec.box is not None else None
         serve(
-            memory, spec.mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir,
-            report=lambda about: life.tell({"mount": about}), box=box, before_unmount=commits.append,
+            tree, mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir,
+            report=lambda about: life.tell({"mount": about}), box=box,
         )  # fmt: skip
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("mount", "mcp"))
 
 from mount_world import World
-from shells import Shell, environment
+from shells import Shell, configured, environment
 
 from avmfs import AVM
 
@@ -45,11 +43,8 @@ def world(agents: list[str], settings: str) -> Iterator[World]:
 @pytest.fixture
 def alone(settings: str) -> Iterator[Shell]:
     """No daemon, an empty store."""
-    root = Path(tempfile.mkdtemp(prefix="avmc-", dir="/tmp"))
-    (root / "config").mkdir()
-    (root / "config/config.yaml").write_text(settings)
-    yield Shell(environment(root))
-    shutil.rmtree(root)
+    with configured(settings) as root:
+        yield Shell(environment(root))
 
 
 @pytest.fixture(scope="module", params=["daemon", "alone"])
@@ -70,10 +65,7 @@ def opened(request: pytest.FixtureRequest, settings: str) -> Iterator[Open]:
             world: World = request.getfixturevalue("world")
             yield opener(world.environ)
         else:
-            with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
-                root = Path(name)
-                (root / "config").mkdir()
-                (root / "config/config.yaml").write_text(settings)
+            with configured(settings) as root:
                 yield opener(environment(root))
     finally:
         for avm in made:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,3 +119,14 @@ def environment(root: Path) -> dict[str, str]:
         "AVM_RUNTIME_DIR": str(root / "run"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
         "LC_ALL": "C.UTF-8",
     }  # fmt: skip
+
+
+@contextmanager
+def configured(settings: str) -> Iterator[Path]:
+    """A directory with this config.yaml and nothing else, for commands without a daemon (`environment`); not below
+    pytest's, since the paths of sockets are limited to 103 bytes."""
+    with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
+        root = Path(name)
+        (root / "config").mkdir()
+        (root / "config/config.yaml").write_text(settings)
+        yield root

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mount_world import World
-from shells import LIMIT_S, QuickShell, Shell, environment
+from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli.commands import COMMANDS
 
@@ -27,10 +26,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         world: World = request.getfixturevalue("world")
         yield Shell({**world.environ, "LC_ALL": "C.UTF-8"})
         return
-    with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
-        root = Path(name)
-        (root / "config").mkdir()
-        (root / "config/config.yaml").write_text(settings)
+    with configured(settings) as root:
         shell = QuickShell(environment(root), root)
         yield shell
         shell.close()

@@ -11,16 +11,16 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mount_world import World, until
-from shells import LIMIT_S, QuickShell, Shell, environment
+from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli import colour
 from avmfs.cli.commands import COMMANDS
@@ -254,26 +254,21 @@ ROWS: dict[str, list[Good | Bad]] = {
 
 @pytest.fixture(scope="module", params=["daemon", "alone"])
 def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
-    shell: Shell
-    if request.param == "daemon":
-        world: World = request.getfixturevalue("world")
-        root, environ = world.root, {**world.environ, "LC_ALL": "C.UTF-8"}
-    else:
-        folder = tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp")
-        request.addfinalizer(folder.cleanup)
-        root = Path(folder.name)
-        (root / "config").mkdir()
-        (root / "config/config.yaml").write_text(settings)
-        environ = environment(root)
-    quick = QuickShell(environ, root)
-    request.addfinalizer(quick.close)
-    shell = quick
-    for arguments in (
-        ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"),
-        ("write", B, "beta comes second\n"), ("link", A, B, "follows"),
-    ):  # fmt: skip
-        shell.run(*arguments)
-    yield shell
+    with ExitStack() as ending:
+        if request.param == "daemon":
+            world: World = request.getfixturevalue("world")
+            root, environ = world.root, {**world.environ, "LC_ALL": "C.UTF-8"}
+        else:
+            root = ending.enter_context(configured(settings))
+            environ = environment(root)
+        shell = QuickShell(environ, root)
+        ending.callback(shell.close)
+        for arguments in (
+            ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"),
+            ("write", B, "beta comes second\n"), ("link", A, B, "follows"),
+        ):  # fmt: skip
+            shell.run(*arguments)
+        yield shell
 
 
 def test_no_command_is_without_rows() -> None:

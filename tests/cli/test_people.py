@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World, until
-from shells import QuickShell, Shell, environment
+from mount_world import World, code_of, until
+from shells import QuickShell, Shell, configured, environment
 
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, NotFound
@@ -53,10 +53,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         yield shell
         shell.close()
         return
-    with tempfile.TemporaryDirectory(prefix="avmc-", dir="/tmp") as name:
-        root = Path(name)
-        (root / "config").mkdir()
-        (root / "config/config.yaml").write_text(settings)
+    with configured(settings) as root:
         shell = QuickShell(environment(root), root)
         shell.run("write", "/private/x", "x", agent="alice")
         yield shell
@@ -233,25 +230,17 @@ def test_permissions_from_python_as_the_documentation_has_them(opened: Callable[
 # --- mounts
 
 
-def _errno(do: Callable[[], object]) -> int | None:
-    try:
-        do()
-    except OSError as e:
-        return e.errno
-    return None
-
-
 def test_a_mount_of_an_agent_without_write_only_reads(world: World) -> None:
     alice, guest = world.mounts["alice"], world.mounts["guest"]
     (alice / "shared/m.md").write_text("seen")
     assert (guest / "shared/m.md").read_text() == "seen"
     assert (guest / "shared/m.md").stat().st_mode & 0o222 == 0
-    assert _errno(lambda: (guest / "memory/new.md").write_text("x")) == errno.EACCES
-    assert _errno(lambda: (guest / "private/new.md").write_text("x")) == errno.EACCES
-    assert _errno(lambda: (guest / "shared/m.md:tags").write_text("x")) == errno.EACCES
-    assert _errno(lambda: (guest / "tell/alice").write_text("x")) == errno.EACCES
+    assert code_of(lambda: (guest / "memory/new.md").write_text("x")) == errno.EACCES
+    assert code_of(lambda: (guest / "private/new.md").write_text("x")) == errno.EACCES
+    assert code_of(lambda: (guest / "shared/m.md:tags").write_text("x")) == errno.EACCES
+    assert code_of(lambda: (guest / "tell/alice").write_text("x")) == errno.EACCES
     (alice / "memory/desk").mkdir()
-    assert _errno(lambda: os.listdir(guest / "memory/desk")) == errno.ENOENT
+    assert code_of(lambda: os.listdir(guest / "memory/desk")) == errno.ENOENT
 
 
 def test_a_quota_is_felt_at_the_mount_and_shown_by_df(world: World) -> None:
@@ -262,8 +251,8 @@ def test_a_quota_is_felt_at_the_mount_and_shown_by_df(world: World) -> None:
     after = os.statvfs(alice)
     assert 590_000 <= (before.f_bavail - after.f_bavail) * after.f_frsize <= 610_000
     assert before.f_ffree - after.f_ffree == 1 and after.f_blocks >= after.f_bfree
-    assert _errno(lambda: (alice / "memory/more").write_bytes(b"x" * 600_000)) == errno.EDQUOT
-    assert _errno(lambda: os.truncate(alice / "memory/big", 1 << 40)) == errno.EDQUOT
+    assert code_of(lambda: (alice / "memory/more").write_bytes(b"x" * 600_000)) == errno.EDQUOT
+    assert code_of(lambda: os.truncate(alice / "memory/big", 1 << 40)) == errno.EDQUOT
     for path in (alice / "memory/big", alice / "memory/more"):
         path.unlink(missing_ok=True)
     (alice / "memory/more").write_bytes(b"x" * 600_000)
@@ -271,8 +260,8 @@ def test_a_quota_is_felt_at_the_mount_and_shown_by_df(world: World) -> None:
     room = os.statvfs(alice).f_ffree
     for number in range(room):
         (alice / f"memory/n{number}").touch()
-    assert _errno(lambda: (alice / "memory/n").touch()) == errno.EDQUOT
-    assert _errno(lambda: (alice / "memory/nd").mkdir()) == errno.EDQUOT
+    assert code_of(lambda: (alice / "memory/n").touch()) == errno.EDQUOT
+    assert code_of(lambda: (alice / "memory/nd").mkdir()) == errno.EDQUOT
     for number in range(room):
         (alice / f"memory/n{number}").unlink()
     assert "PROBLEM  quotas" not in Shell({**world.environ}).out("doctor", code=None)
@@ -290,7 +279,7 @@ def test_a_change_of_what_an_agent_may_reaches_its_mount_without_a_restart(world
     file.write_text(SETTINGS % "")
     assert world.command("reload").returncode == 0
     until(lambda: not (guest / "memory/private/alice/only.md").exists())
-    assert _errno(lambda: (guest / "shared/r.md").write_text("again")) == errno.EACCES
+    assert code_of(lambda: (guest / "shared/r.md").write_text("again")) == errno.EACCES
     assert [mount["pid"] for mount in (world.status() or {})["mounts"]] == pids
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import apsw
 import pytest
+from old_stores import first_version
 from store_world import ALICE, BOB, CAROL, RULES, Mode, World, faults, rows
 
 from avmfs import paths
@@ -660,9 +661,7 @@ def test_the_counters_are_right_after_kill_9_at_any_moment(tmp_path: Path) -> No
 
 def test_a_store_of_the_first_version_gets_its_owners(tmp_path: Path) -> None:
     path = tmp_path / "avm.db"
-    with apsw.Connection(str(path)) as db:
-        database.run(db, f"pragma application_id = {schema.APPLICATION_ID}; pragma user_version = 1")
-        database.run(db, schema.MIGRATIONS[0])
+    with first_version(path) as db:
         database.run(db, """
             insert into scope(id, spec) values(1, '*=rw'), (2, '*=none;bob=rw');
             insert into node(id, parent, name, kind, mode, mtime, ctime, scope, document) values
@@ -674,7 +673,6 @@ def test_a_store_of_the_first_version_gets_its_owners(tmp_path: Path) -> None:
               (33, 23, 'bbbb', 'alice', 1);
             insert into log(at, op, agent, node, scope, path, salt) values (1, 'create', 'alice', 23, 1, '/x', x'00');
         """)  # fmt: skip
-    db.close()
     database.prepare(path)
     assert rows(path, "select id, owner from node where owner is not null order by id") == [
         (21, "bob"), (22, "bob"), (23, "alice")

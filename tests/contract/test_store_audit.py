@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
+from old_stores import first_version
 from store_world import ALICE, BOB, Mode, World
 
 from avmfs import paths
@@ -516,19 +517,12 @@ def test_what_is_hashed_is_free_of_content(audited: Audited) -> None:
 
 def test_a_store_of_version_1_gets_its_rows_chained(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    db = apsw.Connection(os.fspath(path))
-    for statement in (
-        f"pragma application_id = {schema.APPLICATION_ID}",
-        schema.MIGRATIONS[0],
-        "pragma user_version = 1",
-    ):
-        database.run(db, statement)
-    for seq in range(1, 6):
-        db.execute(
-            "insert into log(at, op, agent, node, scope, path, salt) values(?, 'write', 'alice', 7, 1, ?, ?)",
-            (seq, paths.raw(f"/memory/{seq}"), os.urandom(8)),
-        )
-    db.close()
+    with first_version(path) as db:
+        for seq in range(1, 6):
+            db.execute(
+                "insert into log(at, op, agent, node, scope, path, salt) values(?, 'write', 'alice', 7, 1, ?, ?)",
+                (seq, paths.raw(f"/memory/{seq}"), os.urandom(8)),
+            )
     database.prepare(path)
     db = apsw.Connection(os.fspath(path))
     assert db.execute("pragma user_version").get == schema.VERSION

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
-import apsw
 import pytest
+from old_stores import first_version
 from store_world import ALICE, BOB, CAROL, World
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Message
-from avmfs.store import database, schema
+from avmfs.store import database
 from avmfs.store.submit import OPERATOR
 
 pytestmark = pytest.mark.timeout(60)
@@ -209,9 +208,7 @@ def test_only_the_log_rows_of_a_tell_say_whose_mail_has_moved(world: World) -> N
 
 def test_mail_of_a_store_of_version_1_is_numbered_on(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    with contextlib.closing(apsw.Connection(str(path))) as db:
-        database.run(db, f"pragma application_id = {schema.APPLICATION_ID}; {schema.MIGRATIONS[0]}")
-        database.run(db, "pragma user_version = 1")
+    with first_version(path) as db:
         for name in ("alice", "bob"):
             db.execute("insert into agent values(?, 0)", (name,))
         for number, recipient in ((1, "bob"), (2, "@all")):

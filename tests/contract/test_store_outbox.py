@@ -7,11 +7,12 @@ from typing import Any
 
 import apsw
 import pytest
+from old_stores import first_version
 from store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
-from avmfs.store import database, filling, schema
+from avmfs.store import database, filling
 from avmfs.store.commands import outbox
 from avmfs.store.commands.subscribing import PER_AGENT
 from avmfs.store.submit import OPERATOR
@@ -550,12 +551,8 @@ def test_looking_through_many_changes_for_many_subscriptions_takes_few_statement
 
 
 def test_a_store_of_the_first_version_gets_its_outbox(tmp_path: Any) -> None:
-    path = tmp_path / "avm.db"
-    db = apsw.Connection(str(path))
-    database.run(db, f"pragma application_id = {schema.APPLICATION_ID}")
-    database.run(db, schema.MIGRATIONS[0])
-    database.run(db, "pragma user_version = 1")
-    db.close()
+    with first_version(tmp_path / "avm.db"):
+        pass
     world = World(tmp_path, "direct")
     subscribe(world, BOB, "/memory/*")
     world.write(ALICE, "/memory/a", b"x")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from small_disks import small_disk
 from store_world import ALICE, BOB, WriterProcess, faults
 
 from avmfs.access import Policy
@@ -57,25 +56,13 @@ def test_malformed_edits_are_left_to_the_command(malformed: Any) -> None:
 @pytest.fixture
 def emptied(tmp_path: Path) -> Iterator[WriterProcess]:
     """On a tmpfs of 20 MB that was filled, and all of it removed. Needs root."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small tmpfs")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20m", "avmfs-test", os.fspath(where)],
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
-    if done.returncode:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
-    writer = WriterProcess(where / "avm.db", tmp_path / "clock", socket_path=tmp_path / "sock")
-    try:
-        fill_and_empty(writer)
-        yield writer
-    finally:
-        writer.close()
-        subprocess.run(["umount", "-l", os.fspath(where)], check=True, timeout=20)
+    with small_disk(tmp_path / "disk", "20m") as where:
+        writer = WriterProcess(where / "avm.db", tmp_path / "clock", socket_path=tmp_path / "sock")
+        try:
+            fill_and_empty(writer)
+            yield writer
+        finally:
+            writer.close()
 
 
 def fill_and_empty(writer: WriterProcess) -> None:

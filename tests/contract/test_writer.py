@@ -10,12 +10,10 @@ import contextlib
 import os
 import pickle
 import random
-import shutil
 import signal
 import socket
 import statistics
 import struct
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disks import small_disk
 from store_world import ALICE, BOB, WriterProcess, faults, rows
 
 from avmfs import wire
@@ -636,30 +635,18 @@ def test_a_long_reader_holds_no_writer_up(writer: WriterProcess) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MB. Needs root."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small tmpfs")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "avmfs-test", os.fspath(where)],
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
-    if done.returncode:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "-l", os.fspath(where)], check=True, timeout=20)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 8 MB. Needs root."""
+    with small_disk(tmp_path / "disk", "8m") as where:
+        yield where
 
 
-def test_a_full_disk_is_told_and_survived(small_disk: Path, start: Start) -> None:
-    writer = start(small_disk)
+def test_a_full_disk_is_told_and_survived(disk: Path, start: Start) -> None:
+    writer = start(disk)
     store = writer.attach("*", patience_s=10)
     store.submit(ALICE, "enroll")
     store.submit(ALICE, "write_path", path=[b"memory", b"keep"], data=b"kept")
-    (small_disk / "ballast").write_bytes(bytes(2 << 20))
+    (disk / "ballast").write_bytes(bytes(2 << 20))
     random_, written = random.Random(3), 0
     with pytest.raises(NoSpace):
         for number in range(1000):
@@ -681,7 +668,7 @@ def test_a_full_disk_is_told_and_survived(small_disk: Path, start: Start) -> Non
         assert len(reader.children(MEMORY)) == written + 3
     assert writer.alive()
     process = writer.process
-    (small_disk / "ballast").unlink()
+    (disk / "ballast").unlink()
     for number in range(20):
         store.submit(Principal(f"late{number}"), "enroll")
     for number in range(5):

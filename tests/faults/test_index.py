@@ -46,13 +46,19 @@ def ready(daemon: Daemon) -> None:
     wait(lambda: daemon.status()["store"]["waiting_semantic"] == 0)
 
 
-def test_a_killed_index_is_replaced_and_answers_again(daemon: Daemon) -> None:
+def with_notes(daemon: Daemon, notes: dict[str, str]) -> None:
+    """Started, alice has written these notes on coffee, and they are found by what they mean."""
     embedding(daemon)
     daemon.mounts("alice")
     daemon.start()
-    (daemon.at("alice") / "memory/a.md").write_text("coffee is nearly out")
+    for name, text in notes.items():
+        (daemon.at("alice") / "memory" / name).write_text(text)
     ready(daemon)
     wait(lambda: semantic(daemon, "alice"))
+
+
+def test_a_killed_index_is_replaced_and_answers_again(daemon: Daemon) -> None:
+    with_notes(daemon, {"a.md": "coffee is nearly out"})
     status = daemon.status()["index"]
     assert status["state"] == "ready" and status["embedding"]["embedded"] >= 1
     for _ in range(3):
@@ -66,12 +72,7 @@ def test_a_killed_index_is_replaced_and_answers_again(daemon: Daemon) -> None:
 
 
 def test_while_the_index_hangs_words_answer_within_its_time_limit_and_say_so(daemon: Daemon) -> None:
-    embedding(daemon)
-    daemon.mounts("alice")
-    daemon.start()
-    (daemon.at("alice") / "memory/a.md").write_text("coffee is nearly out")
-    ready(daemon)
-    wait(lambda: semantic(daemon, "alice"))
+    with_notes(daemon, {"a.md": "coffee is nearly out"})
     pid = daemon.status()["index"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -86,13 +87,7 @@ def test_while_the_index_hangs_words_answer_within_its_time_limit_and_say_so(dae
 
 
 def test_another_model_takes_over_while_searches_go_on(daemon: Daemon) -> None:
-    embedding(daemon)
-    daemon.mounts("alice")
-    daemon.start()
-    for number in range(40):
-        (daemon.at("alice") / f"memory/{number}.md").write_text(f"coffee number {number}")
-    ready(daemon)
-    wait(lambda: semantic(daemon, "alice"))
+    with_notes(daemon, {f"{number}.md": f"coffee number {number}" for number in range(40)})
     before = daemon.status()["embedding"]["model"]
     other = make(daemon.root / "other", 32)
     daemon.settings(f"embedding: {{engine: static, path: {other}}}\n")

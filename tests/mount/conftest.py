@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from mount_world import Place, World
+from new_file_steps import used
 
 HANGS_AFTER_S = 90.0
+LOST = "after its last flush are lost"
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,22 @@ def place(world: World, alice: Path, bob: Path, request: pytest.FixtureRequest) 
     path = f"memory/shared/t{number}"
     (alice / path).mkdir()
     return Place(f"/{path}", alice / path, bob / path)
+
+
+@pytest.fixture
+def tops(world: World, place: Place) -> list[Path]:
+    """The test's directory on each mount that may write there, in a module where carol has one too."""
+    return [world.mounts[agent] / place.path[1:] for agent in ("alice", "bob", "carol")]
+
+
+@pytest.fixture
+def not_the_first(place: Place) -> None:
+    """No file of the test shall be the first that its mount makes in the test's directory."""
+    used(place.alice, place.bob)
+
+
+@pytest.fixture
+def losses_are_told(world: World) -> None:
+    """Bytes that cannot be kept are an error in the log, too; here their writer has been told."""
+    if LOST not in world.expected:
+        world.expected.append(LOST)

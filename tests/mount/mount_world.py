@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ import pytest
 LIMIT_S = 30.0
 START_S = 60.0
 STOP_S = 20.0
+PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
 
 
 def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: float = 0.02) -> Any:
@@ -38,10 +40,34 @@ def until(condition: Callable[[], Any], limit_s: float = LIMIT_S, *, every_s: fl
     return value
 
 
+def rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
+    """``count`` rounds; in each all players start at once, when all have done the one before. Results by round."""
+    barrier = threading.Barrier(len(players))
+
+    def run(player: Callable[[int], object]) -> list[object]:
+        results = []
+        try:
+            for number in range(count):
+                barrier.wait(LIMIT_S)
+                results.append(player(number))
+        except BaseException:
+            barrier.abort()
+            raise
+        return results
+
+    with ThreadPoolExecutor(len(players)) as pool:
+        return list(zip(*pool.map(run, players), strict=True))
+
+
 def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips the test, and says so, where one of these is not installed."""
     missing = [name for name in programs if shutil.which(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def linux_only(reason: str) -> pytest.MarkDecorator:
+    """Skips the test, and says why, where the front end is the portable one."""
+    return pytest.mark.skipif(PORTABLE, reason=reason)
 
 
 def sh(
@@ -95,6 +121,15 @@ def line_from(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> str:
         return process.stdout.readline().strip()
     finally:
         timer.cancel()
+
+
+def code_of(function: Callable[..., object], *arguments: Any) -> int | None:
+    """The errno of the OSError that it raises, None where it does not."""
+    try:
+        function(*arguments)
+    except OSError as e:
+        return e.errno
+    return None
 
 
 def cat(path: Path | str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 NEW = os.O_WRONLY | os.O_CREAT
+PAUSES = (0.0, 0.002, 0.05)  # at once, soon, and after whatever may be put off
 
 
 def errno_of(function: Callable[..., object], *arguments: Any) -> str:

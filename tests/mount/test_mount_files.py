@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, echo, meta, needs, python, quoted, sh, until, view
+from mount_world import Place, World, cat, code_of, echo, meta, needs, python, quoted, sh, until, view
 
 from avmfs import AVM
 
@@ -30,14 +30,6 @@ GIT = {
 @pytest.fixture(scope="module")
 def mounts() -> list[dict[str, Any]]:
     return [{"agent_id": "alice"}, {"agent_id": "bob"}, {"agent_id": "carol", "read_only": True}]
-
-
-def _errno(function: Any, *arguments: Any, **named: Any) -> int | None:
-    try:
-        function(*arguments, **named)
-    except OSError as e:
-        return e.errno
-    return None
 
 
 @pytest.fixture
@@ -157,7 +149,7 @@ def test_write_plus_reads_back_and_write_only_does_not_read(place: Place) -> Non
         assert file.read() == "read back"
     descriptor = os.open(place.alice / "w", os.O_WRONLY)
     try:
-        assert _errno(os.read, descriptor, 10) == errno.EBADF
+        assert code_of(os.read, descriptor, 10) == errno.EBADF
     finally:
         os.close(descriptor)
 
@@ -202,11 +194,11 @@ def test_a_name_has_at_most_255_bytes(place: Place) -> None:
     assert (place.alice / ("a" * 255)).write_text("fits") == 4
     assert (place.bob / ("a" * 255)).read_text() == "fits"
     for name in ("a" * 256, "ä" * 128):
-        assert _errno((place.alice / name).write_text, "x") == errno.ENAMETOOLONG
-        assert _errno((place.alice / name).mkdir) == errno.ENAMETOOLONG
-        assert _errno((place.alice / name).stat) == errno.ENAMETOOLONG
-        assert _errno((place.alice / ("a" * 255)).rename, place.alice / name) == errno.ENAMETOOLONG
-        assert _errno(os.symlink, "x", place.alice / name) == errno.ENAMETOOLONG
+        assert code_of((place.alice / name).write_text, "x") == errno.ENAMETOOLONG
+        assert code_of((place.alice / name).mkdir) == errno.ENAMETOOLONG
+        assert code_of((place.alice / name).stat) == errno.ENAMETOOLONG
+        assert code_of((place.alice / ("a" * 255)).rename, place.alice / name) == errno.ENAMETOOLONG
+        assert code_of(os.symlink, "x", place.alice / name) == errno.ENAMETOOLONG
 
 
 def test_names_that_begin_alike_are_different(place: Place) -> None:
@@ -352,14 +344,14 @@ def test_df_is_sane(place: Place) -> None:
 
 def test_hard_links_fifos_sockets_and_devices_are_refused(place: Place) -> None:
     (place.alice / "f").write_text("x")
-    assert _errno(os.link, place.alice / "f", place.alice / "hard") == errno.EPERM
-    assert _errno(os.mkfifo, place.alice / "fifo") == errno.EPERM
-    assert _errno(os.mknod, place.alice / "dev", stat.S_IFCHR | 0o600, os.makedev(1, 3)) == errno.EPERM
+    assert code_of(os.link, place.alice / "f", place.alice / "hard") == errno.EPERM
+    assert code_of(os.mkfifo, place.alice / "fifo") == errno.EPERM
+    assert code_of(os.mknod, place.alice / "dev", stat.S_IFCHR | 0o600, os.makedev(1, 3)) == errno.EPERM
     with socket.socket(socket.AF_UNIX) as server:
         # The address has its own limit of length.
         os.symlink(place.alice, short := f"/tmp/avmt-s{os.getpid()}")
         try:
-            assert _errno(server.bind, f"{short}/sock") == errno.EPERM
+            assert code_of(server.bind, f"{short}/sock") == errno.EPERM
         finally:
             os.unlink(short)
     assert os.listdir(place.bob) == ["f"]
@@ -369,19 +361,19 @@ def test_the_usual_mistakes_have_the_usual_errors(place: Place) -> None:
     (place.alice / "d/sub").mkdir(parents=True)
     (place.alice / "f").write_text("x")
     there = place.alice
-    assert _errno((there / "f/x").stat) == errno.ENOTDIR
-    assert _errno((there / "d").read_bytes) == errno.EISDIR
-    assert _errno((there / "d").rmdir) == errno.ENOTEMPTY
-    assert _errno((there / "f").rmdir) == errno.ENOTDIR
-    assert _errno(os.unlink, there / "d") in (errno.EISDIR, errno.EPERM)
-    assert _errno((there / "d").mkdir) == errno.EEXIST
-    assert _errno((there / "none").unlink) == errno.ENOENT
-    assert _errno((there / "no/where").write_text, "x") == errno.ENOENT
-    assert _errno((there / "f").rename, there / "d") == errno.EISDIR
-    assert _errno((there / "d").rename, there / "f") == errno.ENOTDIR
-    assert _errno((there / "d").rename, there / "d/sub/d") == errno.EINVAL
-    assert _errno(os.readlink, there / "f") == errno.EINVAL
-    assert _errno(os.open, there / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY) == errno.EEXIST
+    assert code_of((there / "f/x").stat) == errno.ENOTDIR
+    assert code_of((there / "d").read_bytes) == errno.EISDIR
+    assert code_of((there / "d").rmdir) == errno.ENOTEMPTY
+    assert code_of((there / "f").rmdir) == errno.ENOTDIR
+    assert code_of(os.unlink, there / "d") in (errno.EISDIR, errno.EPERM)
+    assert code_of((there / "d").mkdir) == errno.EEXIST
+    assert code_of((there / "none").unlink) == errno.ENOENT
+    assert code_of((there / "no/where").write_text, "x") == errno.ENOENT
+    assert code_of((there / "f").rename, there / "d") == errno.EISDIR
+    assert code_of((there / "d").rename, there / "f") == errno.ENOTDIR
+    assert code_of((there / "d").rename, there / "d/sub/d") == errno.EINVAL
+    assert code_of(os.readlink, there / "f") == errno.EINVAL
+    assert code_of(os.open, there / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY) == errno.EEXIST
     assert sorted(os.listdir(there)) == ["d", "f"] and (there / "f").read_text() == "x"
 
 
@@ -389,11 +381,11 @@ def test_nothing_can_be_made_at_the_root(alice: Path) -> None:
     before = sorted(os.listdir(alice))
     assert before == ["memory", "private", "shared", "tell"]
     for function in ((alice / "f").write_text, (alice / "memory2/x").write_text):
-        assert _errno(function, "x") in (errno.EACCES, errno.EPERM, errno.ENOENT)
-    assert _errno((alice / "d").mkdir) in (errno.EACCES, errno.EPERM)
-    assert _errno((alice / "memory").rename, alice / "memory9") in (errno.EACCES, errno.EPERM)
-    assert _errno((alice / "memory/shared").rename, alice / "memory/other") in (errno.EACCES, errno.EPERM)
-    assert _errno((alice / "memory/private").rmdir) in (errno.EACCES, errno.EPERM, errno.ENOTEMPTY)
+        assert code_of(function, "x") in (errno.EACCES, errno.EPERM, errno.ENOENT)
+    assert code_of((alice / "d").mkdir) in (errno.EACCES, errno.EPERM)
+    assert code_of((alice / "memory").rename, alice / "memory9") in (errno.EACCES, errno.EPERM)
+    assert code_of((alice / "memory/shared").rename, alice / "memory/other") in (errno.EACCES, errno.EPERM)
+    assert code_of((alice / "memory/private").rmdir) in (errno.EACCES, errno.EPERM, errno.ENOTEMPTY)
     assert sorted(os.listdir(alice)) == before
 
 
@@ -576,7 +568,7 @@ def test_a_read_only_mount_reads_everything_and_changes_nothing(world: World, pl
         (os.utime, there / "f", (1, 1)), (os.truncate, there / "f", 0), (os.symlink, "x", there / "s"),
         (echo, "tag", view(there / "f", ":tags")), (echo, "hello", world.mounts["carol"] / "tell/alice"),
     ):  # fmt: skip
-        assert _errno(function, *arguments) == errno.EROFS, function
+        assert code_of(function, *arguments) == errno.EROFS, function
     assert sh(f"echo no > {quoted(there / 'f')}", check=False).returncode != 0
     assert (place.alice / "f").read_text() == "as it is"
     (place.alice / "f").write_text("changed")

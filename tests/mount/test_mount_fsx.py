@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fsx_steps import Names, OneFile, compare, file_steps, name_steps, whole
-from mount_world import Place
+from mount_world import Place, linux_only
 
 STEPS = int(os.environ.get("AVM_FSX_STEPS", "400"))
 SEEDS = range(1, 6)
@@ -19,9 +19,7 @@ LOOK_EVERY = 50
 HANGS_AFTER_S = 90 + STEPS / 20
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120 + STEPS)]
-linux_only = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse asks by path, and an unlinked file has none"
-)
+by_node = linux_only("libfuse asks by path, and an unlinked file has none")
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations_on_a_file(place: Place, own: Path, seed: int) -> None:
     one = OneFile(place.alice)
@@ -44,7 +42,7 @@ def test_random_operations_on_a_file(place: Place, own: Path, seed: int) -> None
     compare(one, OneFile(own), file_steps(seed, STEPS), look)
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations_on_names(place: Place, own: Path, seed: int) -> None:
     def look(number: int) -> None:

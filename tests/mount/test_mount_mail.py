@@ -6,13 +6,13 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, cat_bytes, echo, line_from, quoted, running, sh, until, view
+from mount_world import Place, World, cat, cat_bytes, code_of, echo, line_from, quoted, running, sh, until, view
 
 pytestmark = pytest.mark.mount
 
@@ -34,14 +34,6 @@ def _all_read(alice: Path, bob: Path, carol: Path) -> Iterator[None]:
     yield
     for mount in (alice, bob, carol):
         echo("", mount / ":inbox")
-
-
-def _errno(function: Callable[..., object], *arguments: Any) -> int | None:
-    try:
-        function(*arguments)
-    except OSError as e:
-        return e.errno
-    return None
 
 
 def _unread(mount: Path) -> list[dict[str, Any]]:
@@ -109,20 +101,20 @@ def test_a_bad_mailbox_is_refused_at_once(alice: Path, bob: Path) -> None:
         "nobody": errno.ENOENT, "nobody?priority=urgent": errno.ENOENT, "BOB": errno.ENOENT, "@everyone": errno.ENOENT,
         "bob/x": errno.ENOTDIR,
     }.items():  # fmt: skip
-        assert _errno(echo, "x", alice / "tell" / name) == code, name
+        assert code_of(echo, "x", alice / "tell" / name) == code, name
         assert sh(f"echo x > {quoted(alice / 'tell' / name)}", check=False).returncode != 0
-    assert _errno(echo, "x", alice / "tell/bob?priority=high") == errno.EINVAL
+    assert code_of(echo, "x", alice / "tell/bob?priority=high") == errno.EINVAL
     assert "urgent, normal, low" in cat(alice / ":error")
     assert _unread(bob) == []
 
 
 def test_a_mailbox_cannot_be_read_made_or_removed(alice: Path) -> None:
     assert sorted(os.listdir(alice / "tell")) == ["@all", "alice", "bob", "carol"]
-    assert _errno(cat, alice / "tell/bob") == errno.EACCES
-    assert _errno(os.open, alice / "tell/bob", os.O_RDWR) == errno.EACCES
-    assert _errno(os.unlink, alice / "tell/bob") in (errno.EACCES, errno.EPERM)
-    assert _errno(os.mkdir, alice / "tell/new") in (errno.EACCES, errno.EPERM, errno.ENOENT)
-    assert _errno(os.rename, alice / "tell/bob", alice / "tell/robert") in (errno.EACCES, errno.EPERM, errno.ENOENT)
+    assert code_of(cat, alice / "tell/bob") == errno.EACCES
+    assert code_of(os.open, alice / "tell/bob", os.O_RDWR) == errno.EACCES
+    assert code_of(os.unlink, alice / "tell/bob") in (errno.EACCES, errno.EPERM)
+    assert code_of(os.mkdir, alice / "tell/new") in (errno.EACCES, errno.EPERM, errno.ENOENT)
+    assert code_of(os.rename, alice / "tell/bob", alice / "tell/robert") in (errno.EACCES, errno.EPERM, errno.ENOENT)
     sh("cp -r tell /dev/null 2> /dev/null; find . -type f -size -1 | wc -l", cwd=alice)
 
 
@@ -137,7 +129,7 @@ def test_a_body_cannot_pose_as_another_message(alice: Path, bob: Path) -> None:
 def test_a_message_has_its_limit_and_a_sender_has_one_too(alice: Path, bob: Path) -> None:
     assert sh("head -c 70000 /dev/zero | tr '\\0' x > tell/bob", cwd=alice, check=False).returncode != 0
     assert _unread(bob) == []
-    codes = [_errno(echo, f"m{number}", alice / "tell/bob") for number in range(105)]
+    codes = [code_of(echo, f"m{number}", alice / "tell/bob") for number in range(105)]
     assert codes[:100] == [None] * 100 and codes[100:] == [errno.EDQUOT] * 5
     assert len(_unread(bob)) == 100
     sh("echo from another > tell/bob", cwd=bob)

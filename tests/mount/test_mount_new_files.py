@@ -19,19 +19,16 @@ from typing import Any
 
 import pytest
 from fsx_steps import whole
-from mount_world import Place, World, cat, echo, meta, python, sh, until, view
-from new_file_steps import NEW, STEPS, Hands, closes, created, errno_of, opened, used
+from mount_world import Place, World, cat, echo, linux_only, meta, python, sh, until, view
+from new_file_steps import NEW, PAUSES, STEPS, Hands, closes, created, errno_of, opened, used
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("losses_are_told", "not_the_first")]
 
-PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
-linux_only = pytest.mark.skipif(PORTABLE, reason="libfuse asks by path, and an unlinked file has none")
+by_node = linux_only("libfuse asks by path, and an unlinked file has none")
 FLAGS = (NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL, NEW | os.O_APPEND, os.O_RDWR | os.O_CREAT)
 SEEDS = int(os.environ.get("AVM_NEW_FILE_SEEDS", "4"))
 TICK_S = 0.012  # longer than what the times of any usual filesystem can tell apart
 SEEN_S = 1.0  # a creation is seen by the others within this, whatever its maker does
-LOST = "after its last flush are lost"  # in the log, when its writer has been told
-PAUSES = (0.0, 0.002, 0.05)  # at once, soon, and after whatever may be put off
 ROOT = os.geteuid() == 0
 
 
@@ -40,19 +37,6 @@ def mounts() -> list[dict[str, Any]]:
     return [
         {"agent_id": "alice", "allow_other": ROOT}, {"agent_id": "bob"}, {"agent_id": "carol", "coherence": "strict"},
     ]  # fmt: skip
-
-
-@pytest.fixture
-def place(world: World, place: Place) -> Place:
-    world.expected += [LOST] * (LOST not in world.expected)
-    used(place.alice, place.bob)
-    return place
-
-
-@pytest.fixture
-def tops(world: World, place: Place) -> list[Path]:
-    """The test's directory on each mount that may write there."""
-    return [world.mounts[agent] / place.path[1:] for agent in ("alice", "bob", "carol")]
 
 
 def _alike(place: Place, own: Path, steps: tuple[str, ...], flags: int, data: bytes, last: bytes) -> None:
@@ -76,7 +60,7 @@ def _alike(place: Place, own: Path, steps: tuple[str, ...], flags: int, data: by
     assert told[0][-1] == told[0][-2], (steps, flags, data, last)
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("step", sorted(STEPS))
 def test_a_file_just_made_answers_as_on_the_machine_s_own_filesystem(place: Place, tmp_path: Path, step: str) -> None:
     for flags in FLAGS:
@@ -84,7 +68,7 @@ def test_a_file_just_made_answers_as_on_the_machine_s_own_filesystem(place: Plac
             _alike(place, tmp_path, (step,), flags, data, last)
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_steps_in_any_order_answer_so(place: Place, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -218,7 +202,7 @@ VIEWS: dict[str, Callable[[Path], bool]] = {
 }  # fmt: skip
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("name", sorted(VIEWS))
 def test_views_on_its_own_mount_know_a_file_just_made(place: Place, name: str) -> None:
     for number, data in enumerate((b"", b"first bytes")):
@@ -311,7 +295,7 @@ def test_hundreds_may_be_open_at_once_before_any_is_closed(place: Place) -> None
 # Directories that go --------------------------------------------------------------------------------------------------
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("what", ["rmdir", "rename", "unlink all"])
 def test_a_directory_that_is_held_takes_a_new_file_where_it_is_or_none(place: Place, what: str) -> None:
     for number in range(8):
@@ -336,7 +320,7 @@ def test_a_directory_that_is_held_takes_a_new_file_where_it_is_or_none(place: Pl
         assert not any((top / name).exists() for top in (place.alice, place.bob))
 
 
-@linux_only
+@by_node
 @pytest.mark.parametrize("data", [b"", b"bytes"])
 def test_a_directory_taken_away_while_a_new_file_is_open_loses_nothing(bob: Path, place: Place, data: bytes) -> None:
     (bob / "private/taken").mkdir(exist_ok=True)

@@ -14,21 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, line_from, python, running, sh, until
-from new_file_steps import NEW, created, used
+from mount_world import LIMIT_S, Place, World, cat, line_from, linux_only, python, running, sh, until
+from new_file_steps import NEW, created
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.usefixtures("not_the_first")]
 
-linux_only = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable", reason="a mount of libfuse has no successor"
-)
+has_successor = linux_only("a mount of libfuse has no successor")
 FLAGS = (NEW | os.O_TRUNC, NEW, NEW | os.O_EXCL)
-
-
-@pytest.fixture
-def place(place: Place) -> Place:
-    used(place.alice, place.bob)
-    return place
 
 
 # Processes and threads -----------------------------------------------------------------------------------------------
@@ -137,7 +129,7 @@ def _kill_mount(world: World, agent: str) -> None:
     until(lambda: _pid(world, agent) not in (old, None), every_s=0.005)
 
 
-@linux_only
+@has_successor
 def test_the_same_descriptors_go_on_after_a_kill(world: World, place: Place) -> None:
     stages = (b"", b"first ", b"x" * 70_000)
     for number in range(20):
@@ -164,7 +156,7 @@ def test_the_same_descriptors_go_on_after_a_kill(world: World, place: Place) -> 
     assert len(os.listdir(place.bob)) == 60
 
 
-@linux_only
+@has_successor
 def test_whoever_makes_files_notices_no_kill(world: World, place: Place) -> None:
     over = threading.Event()
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import World
+from mount_world import PORTABLE, World
 from posix_cases import CASES
 
 pytestmark = pytest.mark.mount
 
 LIMIT_S = 80.0
 
-PORTABLE = os.environ.get("AVM_FRONT_END") == "portable"
 # What libfuse's high-level interface cannot do: see the docstring of avmfs/fuse/portable.py.
 _BY_PATH = "libfuse asks by path, and an unlinked file or a removed directory has none"
 NOT_PORTABLE = {

@@ -6,24 +6,14 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mount_world import Place, cat, cat_bytes, echo, meta, sh, view
+from mount_world import Place, cat, cat_bytes, code_of, echo, meta, sh, view
 
 pytestmark = pytest.mark.mount
 
 QUESTIONS = ("alpha", "alpha beta gamma", "momentum", "beta")
-
-
-def _errno(function: Callable[..., object], *arguments: Any) -> int | None:
-    try:
-        function(*arguments)
-    except OSError as e:
-        return e.errno
-    return None
 
 
 def _everything(mount: Path) -> dict[str, str]:
@@ -105,9 +95,9 @@ def test_private_places_cannot_be_named(alice: Path, bob: Path) -> None:
         bob / "memory/private/alic", bob / "memory/private/ALICE", bob / "memory/private/%",
         bob / "memory/private/a_ice",
     ):  # fmt: skip
-        assert _errno(os.stat, path) == errno.ENOENT, path
-        assert _errno(os.listdir, path) == errno.ENOENT, path
-        assert _errno(cat_bytes, path) == errno.ENOENT, path
+        assert code_of(os.stat, path) == errno.ENOENT, path
+        assert code_of(os.listdir, path) == errno.ENOENT, path
+        assert code_of(cat_bytes, path) == errno.ENOENT, path
     for name in [
         ":meta",
         ":data",
@@ -121,24 +111,24 @@ def test_private_places_cannot_be_named(alice: Path, bob: Path) -> None:
         ":mark",
         ":ttl",
     ]:
-        assert _errno(cat, there / f"secret.md{name}") == errno.ENOENT, name
-        assert _errno(cat, bob / f"{handle}{name}") == errno.ENOENT, name
+        assert code_of(cat, there / f"secret.md{name}") == errno.ENOENT, name
+        assert code_of(cat, bob / f"{handle}{name}") == errno.ENOENT, name
     for name in (":list", ":search?q=one", ":stats", ":changes", ":recall?q=one", ":delta"):
-        assert _errno(cat, there / name) == errno.ENOENT, name
-    assert _errno(os.open, there / "new.md", os.O_CREAT | os.O_WRONLY) == errno.ENOENT
-    assert _errno(os.truncate, there / "secret.md", 0) == errno.ENOENT
-    assert _errno(os.unlink, there / "secret.md") == errno.ENOENT
-    assert _errno(os.rename, there / "secret.md", bob / "private/mine.md") == errno.ENOENT
-    assert _errno(os.symlink, "x", there / "s") == errno.ENOENT
-    assert _errno(os.mkdir, bob / "memory/private/carol") in (errno.EACCES, errno.EPERM)
+        assert code_of(cat, there / name) == errno.ENOENT, name
+    assert code_of(os.open, there / "new.md", os.O_CREAT | os.O_WRONLY) == errno.ENOENT
+    assert code_of(os.truncate, there / "secret.md", 0) == errno.ENOENT
+    assert code_of(os.unlink, there / "secret.md") == errno.ENOENT
+    assert code_of(os.rename, there / "secret.md", bob / "private/mine.md") == errno.ENOENT
+    assert code_of(os.symlink, "x", there / "s") == errno.ENOENT
+    assert code_of(os.mkdir, bob / "memory/private/carol") in (errno.EACCES, errno.EPERM)
     for link in ("../alice/secret.md", "/memory/private/alice/secret.md"):
         os.symlink(link, bob / "private/trick")
-        assert _errno(cat, bob / "private/trick") == errno.ENOENT
-        assert _errno(cat, bob / "private/trick:data") == errno.ENOENT
+        assert code_of(cat, bob / "private/trick") == errno.ENOENT
+        assert code_of(cat, bob / "private/trick:data") == errno.ENOENT
         (bob / "private/trick").unlink()
     (bob / "private/b.md").write_text("b")
     for target in ("../alice/secret.md", "/memory/private/alice/secret.md", handle):
-        assert _errno(echo, target, bob / "private/b.md:links") in (errno.ENOENT, errno.EINVAL)
+        assert code_of(echo, target, bob / "private/b.md:links") in (errno.ENOENT, errno.EINVAL)
     assert "secret" not in cat(bob / ":error").replace("../alice/secret.md", "").replace("alice/secret.md", "")
     assert secret.read_text() == "two\n"
 
@@ -153,7 +143,7 @@ def test_a_name_that_is_not_there_and_one_that_is_hidden_are_refused_alike(
         said = []
         for name in (one, other):
             target = name if name.startswith("@") else f"/memory/private/alice/{name}"
-            code = _errno(echo, target, view(place.bob / "f", ":links"))
+            code = code_of(echo, target, view(place.bob / "f", ":links"))
             said.append((code, cat(bob / ":error").replace(name, "NAME")))
             done = sh(f"cat {bob}/memory/private/alice/{name}", check=False)
             said.append((done.returncode, done.stderr.replace(name, "NAME")))
@@ -168,7 +158,7 @@ def test_history_of_a_file_that_was_private_before_is_not_in_changes(place: Plac
     sh(f"mv {place.alice}/published.md {alice}/private/again-canary.md")
     told = "".join(cat(bob / name) for name in (":changes", ":delta?peek=1", f"{place.path[1:]}/:changes"))
     assert "again-canary" not in told
-    assert _errno(cat, place.bob / "published.md") == errno.ENOENT
+    assert code_of(cat, place.bob / "published.md") == errno.ENOENT
 
 
 def test_an_open_view_or_file_does_not_outlive_the_right_to_read(place: Place) -> None:

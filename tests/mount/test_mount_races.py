@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 from fsx_steps import Names, name_steps, outcome, shown, whole
-from mount_world import Place, line_from, running
+from mount_world import LIMIT_S, Place, line_from, linux_only, rounds, running
 
 pytestmark = pytest.mark.mount
 
-WAIT_S = 30.0
-linux_only = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable",
-    reason="libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none",
+by_node = linux_only(
+    "libfuse asks by path: a file that was replaced while open has the new one's size, an unlinked one none"
 )
 
 
@@ -31,31 +29,11 @@ def _together(*functions: Callable[[], object]) -> list[object]:
     barrier = threading.Barrier(len(functions))
 
     def run(function: Callable[[], object]) -> object:
-        barrier.wait(WAIT_S)
+        barrier.wait(LIMIT_S)
         return function()
 
     with ThreadPoolExecutor(len(functions)) as pool:
         return list(pool.map(run, functions))
-
-
-def _rounds(count: int, *players: Callable[[int], object]) -> list[tuple[object, ...]]:
-    """``count`` rounds; in each all players start at once and the next one waits for all. Results by round."""
-    barrier = threading.Barrier(len(players))
-
-    def run(player: Callable[[int], object]) -> list[object]:
-        results = []
-        try:
-            for number in range(count):
-                barrier.wait(WAIT_S)
-                results.append(player(number))
-                barrier.wait(WAIT_S)
-        except BaseException:
-            barrier.abort()
-            raise
-        return results
-
-    with ThreadPoolExecutor(len(players)) as pool:
-        return list(zip(*pool.map(run, players), strict=True))
 
 
 _SAVER = """
@@ -113,12 +91,12 @@ def test_exclusive_creation_has_one_winner_and_all_read_what_he_wrote(place: Pla
                 os.write(descriptor, b"winner %d" % who)
                 os.close(descriptor)
                 won = True
-            after.wait(WAIT_S)
+            after.wait(LIMIT_S)
             return won, path.read_bytes()
 
         return play
 
-    for number, results in enumerate(_rounds(500, *(player(who) for who in range(4)))):
+    for number, results in enumerate(rounds(500, *(player(who) for who in range(4)))):
         winners = [who for who, (won, _) in enumerate(results) if won]  # type: ignore[misc]
         assert len(winners) == 1, f"race {number}: {results}"
         assert {data for _, data in results} == {b"winner %d" % winners[0]}, f"race {number}: {results}"  # type: ignore[misc]
@@ -206,7 +184,7 @@ print("done")
         assert all(len(line) == 100 + int(line.split()[1]) % 300 for line in lines)
 
 
-@linux_only
+@by_node
 def test_readers_of_a_file_replaced_by_rename_see_one_whole_version(place: Place) -> None:
     def version(number: int) -> bytes:
         return (b"%06d" % number) * (1 + number * 37 % 5000)
@@ -281,14 +259,14 @@ def test_a_directory_is_made_and_removed_by_one_at_a_time(place: Place) -> None:
 
         return play
 
-    for results in _rounds(100, player(place.alice), player(place.bob), player(place.bob)):
+    for results in rounds(100, player(place.alice), player(place.bob), player(place.bob)):
         assert sum(results) == (1 if (place.alice / "d").exists() else 0)  # type: ignore[call-overload]
         assert (place.alice / "d").exists() == (place.bob / "d").exists()
         with suppress(FileNotFoundError):
             os.rmdir(place.alice / "d")
 
 
-@linux_only
+@linux_only("libfuse asks by path, and a removed directory has none")
 def test_a_directory_that_another_mount_removed_is_empty_for_those_in_it(place: Place) -> None:
     for remover in (place.alice, place.bob):
         (place.alice / "d").mkdir(mode=0o750)
@@ -312,7 +290,7 @@ def test_a_directory_that_another_mount_removed_is_empty_for_those_in_it(place: 
             os.close(descriptor)
 
 
-@linux_only
+@linux_only("libfuse asks by path, and a removed directory has none")
 def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(place: Place) -> None:
     """Never ESTALE, after which the kernel does not always look again."""
 
@@ -338,7 +316,7 @@ def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(pl
         lambda: os.listdir(at), lambda: os.mkdir(at / "g"), lambda: os.stat(at), lambda: os.stat(at / "f"),
         lambda: (at / "f").write_text("y"), lambda: os.chmod(at, 0o755), lambda: (at / "f").read_text(),
     )  # fmt: skip
-    found: set[object] = set().union(*(errors for results in _rounds(300, churn, use, use) for errors in results))  # type: ignore[arg-type]
+    found: set[object] = set().union(*(errors for results in rounds(300, churn, use, use) for errors in results))  # type: ignore[arg-type]
     assert errno.ENOENT in found and found <= {errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY}, found
 
 
@@ -446,13 +424,13 @@ def test_a_name_that_becomes_a_symlink_while_it_is_created_is_followed(place: Pl
         with (place.alice / f"n{number}").open("w") as file:
             file.write(f"{number}")
 
-    for number, _ in enumerate(_rounds(300, link, create)):
+    for number, _ in enumerate(rounds(300, link, create)):
         path = place.bob / f"n{number}"
         assert not path.is_symlink() or os.readlink(path) == "target"
     assert {path.name for path in place.alice.iterdir()} - {"target"} == {f"n{number}" for number in range(300)}
 
 
-@linux_only
+@by_node
 def test_random_names_from_two_mounts_give_only_the_errors_that_one_filesystem_gives(place: Place) -> None:
     usual = {"ENOENT", "ENOTDIR", "EEXIST", "EISDIR", "ENOTEMPTY", "ELOOP", "EINVAL"}
 

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import LIMIT_S, Place, World, cat, cat_bytes, echo, line_from, running, sh, until
+from mount_world import LIMIT_S, Place, World, cat, cat_bytes, echo, line_from, linux_only, running, sh, until
 
 pytestmark = pytest.mark.mount
 
-LINUX_ONLY = pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse serves ten calls at once and has no successor"
-)
+HAS_SUCCESSOR = linux_only("libfuse serves ten calls at once and has no successor")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +168,7 @@ def waiters(mount: Path, count: int, name: str = ":inbox?wait=600") -> Iterator[
             process.wait(LIMIT_S)
 
 
-@LINUX_ONLY
+@HAS_SUCCESSOR
 def test_many_waiters_neither_spin_nor_hold_anybody_up_and_leave_nothing(world: World, bob: Path, alice: Path) -> None:
     before = _threads(world, "bob")
     with waiters(bob, 40):
@@ -199,7 +197,7 @@ def test_a_waiter_wakes_within_milliseconds(alice: Path, bob: Path) -> None:
     assert sorted(took)[2] < 0.25, took  # on a busy machine not each
 
 
-@LINUX_ONLY
+@HAS_SUCCESSOR
 def test_a_waiter_outlives_its_mount_process(world: World, alice: Path, bob: Path) -> None:
     with running(WAITS, bob / ":inbox?wait=60&unread=1") as waiting:
         assert line_from(waiting) == "begins"
@@ -240,7 +238,7 @@ def test_a_client_killed_between_write_and_close_has_sent_what_it_wrote(alice: P
 HANDS = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY)\nfor line in sys.stdin:\n exec(line)\n print('done')\n"
 
 
-@LINUX_ONLY
+@HAS_SUCCESSOR
 def test_unsent_bytes_are_sent_once_by_the_successor_of_a_killed_mount(world: World, alice: Path, bob: Path) -> None:
     # In a process of its own: each program that this one starts closes a copy of its descriptors, which is a flush.
     with running(HANDS, alice / "tell/bob") as writer:
@@ -263,7 +261,7 @@ def test_unsent_bytes_are_sent_once_by_the_successor_of_a_killed_mount(world: Wo
     assert bodies(bob) == ["sent before", "half of a message"]
 
 
-@LINUX_ONLY
+@HAS_SUCCESSOR
 def test_each_message_arrives_once_while_mounts_are_killed(world: World, alice: Path, bob: Path) -> None:
     over = threading.Event()
 

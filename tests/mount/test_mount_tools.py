@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mount_world import LIMIT_S, Place, cat, needs, python, sh, view
+from mount_world import LIMIT_S, Place, cat, linux_only, needs, python, sh, view
 
 pytestmark = pytest.mark.mount
 
@@ -182,9 +182,7 @@ def test_zip_and_unzip(place: Place) -> None:
     assert "t/a/n" in sh("unzip -l z.zip", cwd=place.alice).stdout
 
 
-@pytest.mark.skipif(
-    os.environ.get("AVM_FRONT_END") == "portable", reason="libfuse asks by path, and an unlinked file has none"
-)
+@linux_only("libfuse asks by path, and an unlinked file has none")
 def test_python_s_own_library(place: Place) -> None:
     code = """
 import dbm.dumb, filecmp, fileinput, gzip, mailbox, os, pathlib, shelve, shutil, sys, tarfile, tempfile, zipfile

@@ -8,12 +8,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mount_world import Place, World, cat, cat_bytes, echo, meta, quoted, sh, until, view
+from mount_world import Place, World, cat, cat_bytes, code_of, echo, meta, quoted, sh, until, view
 
 from avmfs import paths, views
 
@@ -28,14 +27,6 @@ NEEDED = dict.fromkeys(("search", "recall", "plan", "why", "synthesis"), "?q=alp
 @pytest.fixture(scope="module")
 def mounts() -> list[dict[str, Any]]:
     return [{"agent_id": "alice"}, {"agent_id": "bob"}, {"agent_id": "carol"}]
-
-
-def _errno(function: Callable[..., object], *arguments: Any) -> int | None:
-    try:
-        function(*arguments)
-    except OSError as e:
-        return e.errno
-    return None
 
 
 def _tree(place: Place) -> None:
@@ -86,14 +77,14 @@ def test_views_exist_only_where_their_file_or_directory_does(place: Place) -> No
     _tree(place)
     for name in sorted(paths.CORE_VIEWS):
         for path in (place.bob / f"{missing}:{name}" for missing in ("missing.md", "missing/", "a.md.")):
-            assert _errno(path.stat) == errno.ENOENT, path
-            assert _errno(cat, path) == errno.ENOENT, path
+            assert code_of(path.stat) == errno.ENOENT, path
+            assert code_of(cat, path) == errno.ENOENT, path
         if name not in ON_FILES:
-            assert _errno(cat, place.bob / f"a.md:{name}") == errno.ENOENT
+            assert code_of(cat, place.bob / f"a.md:{name}") == errno.ENOENT
         if name not in ON_DIRECTORIES:
-            assert _errno(cat, place.bob / f"d/:{name}") == errno.ENOENT
+            assert code_of(cat, place.bob / f"d/:{name}") == errno.ENOENT
     for name in ("metadata", "x-unknown", "lists"):
-        assert _errno(cat, place.bob / f"a.md:{name}") == errno.ENOENT
+        assert code_of(cat, place.bob / f"a.md:{name}") == errno.ENOENT
 
 
 def test_a_view_name_cannot_be_made_in_any_way(place: Place, alice: Path) -> None:
@@ -102,13 +93,13 @@ def test_a_view_name_cannot_be_made_in_any_way(place: Place, alice: Path) -> Non
     for name in sorted(paths.CORE_VIEWS):
         for target in (f"planted:{name}", f":{name}" if name not in ON_DIRECTORIES else f"x:{name}", f"p:{name}?a=b"):
             path = place.alice / target
-            assert _errno(os.open, path, os.O_CREAT | os.O_WRONLY) == errno.EINVAL, target
-            assert _errno(os.open, path, os.O_CREAT | os.O_EXCL | os.O_RDWR) == errno.EINVAL, target
-            assert _errno(os.mkdir, path) == errno.EINVAL, target
-            assert _errno(os.mknod, path) == errno.EINVAL, target
-            assert _errno(os.symlink, "real", path) == errno.EINVAL, target
-            assert _errno(os.rename, place.alice / "real", path) == errno.EINVAL, target
-            assert _errno(os.rename, place.alice / "dir", path) == errno.EINVAL, target
+            assert code_of(os.open, path, os.O_CREAT | os.O_WRONLY) == errno.EINVAL, target
+            assert code_of(os.open, path, os.O_CREAT | os.O_EXCL | os.O_RDWR) == errno.EINVAL, target
+            assert code_of(os.mkdir, path) == errno.EINVAL, target
+            assert code_of(os.mknod, path) == errno.EINVAL, target
+            assert code_of(os.symlink, "real", path) == errno.EINVAL, target
+            assert code_of(os.rename, place.alice / "real", path) == errno.EINVAL, target
+            assert code_of(os.rename, place.alice / "dir", path) == errno.EINVAL, target
     assert sorted(os.listdir(place.alice)) == ["dir", "real"]
     assert "reads as the view" in cat(alice / ":error")
     for name in ("a:b", "what?", "100%", "x@y", ":-)", "a:metadata", "12:30", "note.md:x?y=z"):
@@ -122,11 +113,11 @@ def test_an_existing_view_cannot_be_replaced_moved_or_removed(place: Place) -> N
     echo("kept", place.alice / "note.md:tags")
     for name in ("tags", "meta", "data", "list"):
         path = place.alice / (f"note.md:{name}" if name != "list" else ":list")
-        assert _errno(os.rename, place.alice / "other", path) == errno.EINVAL
-        assert _errno(os.mkdir, path) in (errno.EEXIST, errno.EINVAL)
-        assert _errno(os.rename, path, place.alice / "elsewhere") is not None
-        assert _errno(os.unlink, path) is not None
-        assert _errno(os.open, path, os.O_CREAT | os.O_EXCL | os.O_WRONLY) in (errno.EEXIST, errno.EINVAL)
+        assert code_of(os.rename, place.alice / "other", path) == errno.EINVAL
+        assert code_of(os.mkdir, path) in (errno.EEXIST, errno.EINVAL)
+        assert code_of(os.rename, path, place.alice / "elsewhere") is not None
+        assert code_of(os.unlink, path) is not None
+        assert code_of(os.open, path, os.O_CREAT | os.O_EXCL | os.O_WRONLY) in (errno.EEXIST, errno.EINVAL)
     assert sorted(os.listdir(place.bob)) == ["note.md", "other"]
     assert cat(place.bob / "note.md:tags") == "kept\n" and (place.bob / "other").read_text() == "other\n"
 
@@ -167,7 +158,7 @@ def test_mode_bits_of_views_say_what_can_be_done(place: Place, bob: Path) -> Non
             assert bool(mode & 0o200) == (each.write is not None), each.name
     assert (bob / "tell/alice").stat().st_mode & 0o666 == 0o222
     for name in ("history", "data", "path", "info"):
-        assert _errno(echo, "x", place.bob / f"f:{name}") == errno.EACCES
+        assert code_of(echo, "x", place.bob / f"f:{name}") == errno.EACCES
 
 
 def test_an_owner_and_a_mode_change_nothing_of_a_view(place: Place, alice: Path, bob: Path) -> None:
@@ -227,13 +218,13 @@ def test_a_bad_value_fails_visibly_and_changes_nothing(place: Place, alice: Path
         ("tags", "a,+b"), ("tags", "x" * 65), ("meta", "[1]"), ("meta", '{"size": 1}'), ("meta", '{"importance": 2}'),
         ("links", "/no/such/file"), ("links", "-"), ("shared", "zed"), ("mark", "v99x"), ("meta", "{bad json}"),
     ):  # fmt: skip
-        assert _errno(echo, bad, view(note, f":{name}")) in (errno.EINVAL, errno.ENOENT), (name, bad)
+        assert code_of(echo, bad, view(note, f":{name}")) in (errno.EINVAL, errno.ENOENT), (name, bad)
     assert cat(view(note, ":tags")) == "keep\n" and meta(note)["importance"] is None
 
 
 def test_the_reason_of_an_error_is_the_agent_s_own(place: Place, alice: Path, bob: Path) -> None:
     (place.alice / "f").write_text("x")
-    assert _errno(echo, "whenever", place.alice / "f:ttl") == errno.EINVAL
+    assert code_of(echo, "whenever", place.alice / "f:ttl") == errno.EINVAL
     assert "whenever" in cat(alice / ":error")
     assert "whenever" not in cat(bob / ":error")
 
@@ -247,14 +238,14 @@ def test_a_refusal_by_any_error_of_a_view_has_a_reason_and_one_of_a_file_leaves_
         (view(note, ":history"), errno.EACCES, ":history cannot be written"),
         (alice / "tell/nobody", errno.ENOENT, "no agent of that name"),
     ):
-        assert _errno(echo, "whenever", view(note, ":ttl")) == errno.EINVAL
-        assert _errno(echo, "nowhere.md", path) == code, path
+        assert code_of(echo, "whenever", view(note, ":ttl")) == errno.EINVAL
+        assert code_of(echo, "nowhere.md", path) == code, path
         assert said in cat(alice / ":error"), path
-    assert _errno(cat, alice / "tell/alice") == errno.EACCES
+    assert code_of(cat, alice / "tell/alice") == errno.EACCES
     assert "read /:inbox" in cat(alice / ":error")
-    assert _errno(cat, alice / ":why?q=x&path=nowhere.md") == errno.ENOENT
+    assert code_of(cat, alice / ":why?q=x&path=nowhere.md") == errno.ENOENT
     assert "nowhere.md" in cat(alice / ":error")
-    assert _errno((alice / "at the root").mkdir) == errno.EACCES
+    assert code_of((alice / "at the root").mkdir) == errno.EACCES
     assert "nowhere.md" in cat(alice / ":error")
 
 
@@ -280,7 +271,7 @@ def test_links_show_at_both_ends_and_follow_moves(place: Place) -> None:
     assert cat(place.alice / "one:links") == f"-> {place.path}/2 (derived)\n"
     echo(f"-{meta(place.bob / '2')['id']}", place.bob / "one:links")
     assert cat(place.alice / "2:links") == "(no links)\n"
-    assert _errno(echo, "nowhere", place.alice / "one:links") in (errno.EINVAL, errno.ENOENT)
+    assert code_of(echo, "nowhere", place.alice / "one:links") in (errno.EINVAL, errno.ENOENT)
 
 
 def test_meta_is_merged(place: Place) -> None:
@@ -329,26 +320,26 @@ def test_shared_limits_reading_and_writing_everywhere(world: World, place: Place
         (cat, carol / "plan.md:history"), (cat, world.mounts["carol"] / handle),
         (cat, world.mounts["carol"] / f"{handle}:data"), (os.open, carol / "plan.md:shared", os.O_WRONLY),
     ):  # fmt: skip
-        assert _errno(function, *arguments) == errno.ENOENT, function
+        assert code_of(function, *arguments) == errno.ENOENT, function
     assert os.listdir(carol) == ["linking.md"]
     for name in (":list", ":changes", ":stats", ":search?q=alpha", ":recall?q=alpha", ":delta", ":list?tag=secrettag"):
         told = cat(carol / name)
         assert "plan.md" not in told or "(removed)" in told or name == ":delta", (name, told)
         assert "secrettag" not in told and "alpha by" not in told, (name, told)
     assert cat(carol / "linking.md:links") == "(no links)\n"
-    assert _errno(os.write, opened, b"overwritten") in (errno.EACCES, errno.ENOENT, errno.ESTALE) or (
-        _errno(os.close, opened) in (errno.EACCES, errno.ENOENT, errno.ESTALE)
+    assert code_of(os.write, opened, b"overwritten") in (errno.EACCES, errno.ENOENT, errno.ESTALE) or (
+        code_of(os.close, opened) in (errno.EACCES, errno.ENOENT, errno.ESTALE)
     )
     assert note.read_text() == "alpha by bob\n"
     # Only the owner may change it.
-    assert _errno(echo, "all", place.bob / "plan.md:shared") == errno.EACCES
+    assert code_of(echo, "all", place.bob / "plan.md:shared") == errno.EACCES
     echo("all", view(note, ":shared"))
     assert (carol / "plan.md").read_text() == "alpha by bob\n"
 
 
 def test_a_private_file_cannot_be_shared_and_one_is_told_what_to_do(alice: Path) -> None:
     (alice / "private/p.md").write_text("x")
-    assert _errno(echo, "bob", alice / "private/p.md:shared") == errno.EINVAL
+    assert code_of(echo, "bob", alice / "private/p.md:shared") == errno.EINVAL
     assert "move it to /shared" in cat(alice / ":error")
     assert cat(alice / "private/p.md:shared") == "(private to alice)\n"
 
@@ -383,8 +374,8 @@ def test_an_expired_file_is_gone_from_every_route_at_once(place: Place, alice: P
         time.sleep(0.005)
     assert os.listdir(place.bob) == os.listdir(place.alice) == ["stays.md"]
     for path in (place.bob / "brief.md", brief, place.bob / "brief.md:data", bob / handle, bob / f"{handle}:meta"):
-        assert _errno(cat, path) == errno.ENOENT, path
-    assert _errno(brief.stat) == errno.ENOENT
+        assert code_of(cat, path) == errno.ENOENT, path
+    assert code_of(brief.stat) == errno.ENOENT
     for name in (":list", ":list?q=brief", ":search?q=alpha", ":recall?q=alpha", ":list?tag=passing"):
         assert "brief" not in cat(place.bob / name), name
     assert json.loads(cat(place.bob / ":stats"))["files"] == 1
@@ -420,7 +411,7 @@ def test_a_short_handle_is_a_link_to_the_file_and_the_way_to_its_views(place: Pl
     echo("+via", bob / f"{handle}:tags")
     assert cat(place.alice / "moved.md:tags") == "via\n"
     for name in ("@zzzz", "@abc", "@k7f2:meta", "@"):
-        assert _errno((bob / name).lstat) == errno.ENOENT
+        assert code_of((bob / name).lstat) == errno.ENOENT
 
 
 def test_a_handle_of_another_s_private_file_does_not_exist(alice: Path, bob: Path) -> None:
@@ -428,9 +419,9 @@ def test_a_handle_of_another_s_private_file_does_not_exist(alice: Path, bob: Pat
     handle = meta(alice / "private/h.md")["id"]
     assert (alice / handle).read_text() == "mine"
     for suffix in ("", ":meta", ":data", ":tags"):
-        assert _errno((bob / f"{handle}{suffix}").lstat) == errno.ENOENT
-        assert _errno(cat, bob / f"{handle}{suffix}") == errno.ENOENT
-    assert _errno(os.open, bob / f"{handle}:tags", os.O_WRONLY) == errno.ENOENT
+        assert code_of((bob / f"{handle}{suffix}").lstat) == errno.ENOENT
+        assert code_of(cat, bob / f"{handle}{suffix}") == errno.ENOENT
+    assert code_of(os.open, bob / f"{handle}:tags", os.O_WRONLY) == errno.ENOENT
 
 
 def test_a_question_is_asked_in_a_file_of_its_own(place: Place, alice: Path, bob: Path) -> None:
@@ -438,13 +429,13 @@ def test_a_question_is_asked_in_a_file_of_its_own(place: Place, alice: Path, bob
     sh("echo 'What about RSI & a 50% drop?' > ':ask/my question' && cat ':ask/my question'", cwd=bob)
     assert "rsi.md" in cat(bob / ":ask/my question") or "RSI above 70" in cat(bob / ":ask/my question")
     assert "RSI above 70" in cat(bob / ":ask/my question?max_tokens=300")
-    assert _errno(cat, alice / ":ask/my question") == errno.ENOENT
-    assert _errno(cat, bob / ":ask/never asked") == errno.ENOENT
+    assert code_of(cat, alice / ":ask/my question") == errno.ENOENT
+    assert code_of(cat, bob / ":ask/never asked") == errno.ENOENT
     assert ":ask" not in os.listdir(bob)
     echo("something else entirely", bob / ":ask/my question")
     assert "RSI above 70" not in cat(bob / ":ask/my question")
     (bob / ":ask/my question").unlink()
-    assert _errno(cat, bob / ":ask/my question") == errno.ENOENT
+    assert code_of(cat, bob / ":ask/my question") == errno.ENOENT
 
 
 def test_queries_decode_what_is_well_formed_and_nothing_else(place: Place) -> None:
@@ -477,13 +468,13 @@ def test_unknown_and_ill_typed_parameters_are_refused_with_a_reason(place: Place
         ":list?q": "KEY=VALUE", ":list?=x": "KEY=VALUE", ":list:limt=5": "limt", ":changes?since=yesterdayish": "since",
         "f:diff?from=x": "from", "f:delta?peek=maybe": "peek", "f:tags?x=1": "x", ":stats?a=b": "none",
     }.items():  # fmt: skip
-        assert _errno(cat, f"{place.bob}/{path}") == errno.EINVAL, path
+        assert code_of(cat, f"{place.bob}/{path}") == errno.EINVAL, path
         assert said in cat(bob / ":error"), path
     for path in (":inbox?mark=unread", ":inbox?format=xml", ":inbox?wait=-1", ":inbox?wait=soon", ":help?x=1"):
-        assert _errno(cat, f"{bob}/{path}") == errno.EINVAL, path
+        assert code_of(cat, f"{bob}/{path}") == errno.EINVAL, path
     for path in ("f:tags?x=1", "f:mark?x=1"):
-        assert _errno(echo, "x", f"{place.bob}/{path}") == errno.EINVAL, path
-    assert _errno(cat, f"{place.bob}/f:diff?from=7&to=9") in (errno.EINVAL, errno.ENOENT)
+        assert code_of(echo, "x", f"{place.bob}/{path}") == errno.EINVAL, path
+    assert code_of(cat, f"{place.bob}/f:diff?from=7&to=9") in (errno.EINVAL, errno.ENOENT)
 
 
 def test_odd_questions_are_answered_or_refused_but_never_fail_otherwise(place: Place) -> None:
@@ -491,7 +482,7 @@ def test_odd_questions_are_answered_or_refused_but_never_fail_otherwise(place: P
     for query in ('"', "AND", "OR NOT", "alpha AND", "NEAR(a b)", "col:x", "*", "^a", "-", "(", "'", "🦊", "局势",
                   "a" * 200, "\x01", "%00", "", " ", "\\", "alpha*", "{}", "%ff%fe"):  # fmt: skip
         for form in (f":search?q={query}", f":recall:q={query}", f":list?q={query}"):
-            assert _errno(cat, f"{place.bob}/{form}") in (None, errno.EINVAL), form
+            assert code_of(cat, f"{place.bob}/{form}") in (None, errno.EINVAL), form
 
 
 def test_history_and_diff_tell_the_versions(place: Place) -> None:

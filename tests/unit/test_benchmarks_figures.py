@@ -13,6 +13,7 @@ import pytest
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
 from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, percentile, ratio, rotated, summarize
 from benchmarks.race_ops import EMPTY, judge
+from benchmarks.report import document
 from benchmarks.results import Report, Table, Target, markdown, read_json, rounded, shown, write_json
 from benchmarks.rounds import take_turns
 from benchmarks.script import _without_json
@@ -174,6 +175,22 @@ def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
     else:
         assert drawn.returncode == 0, drawn.stderr
         assert "<svg" in (tmp_path / "plots/contention.svg").read_text()
+
+
+def test_two_runs_of_one_script_are_told_apart_by_their_arguments() -> None:
+    target = Target("x", 1.0, ">=", 0.5)
+    runs = [
+        Report(name, f"what {name} is", f"python -m benchmarks.bench_{name}{words}", {}, [], [target])
+        for name, words in (("recall", ""), ("recall", " --sizes 9 --rounds 2"), ("idle", " --nodes 3"))
+    ]
+    lines = document(runs).splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## what idle is", "## what recall is", "## what recall is, --sizes 9 --rounds 2",
+    ]  # fmt: skip
+    assert [line for line in lines if line.startswith("| bench_")] == [
+        "| bench_idle | 1 | 0 | 0 |", "| bench_recall | 1 | 0 | 0 |",
+        "| bench_recall, --sizes 9 --rounds 2 | 1 | 0 | 0 |",
+    ]  # fmt: skip
 
 
 def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import pytest
+from old_stores import first_version
 from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
@@ -16,7 +16,7 @@ from avmfs.agents import bloom, digests
 from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.store import database, schema
+from avmfs.store import database
 from avmfs.store.known import Scopes
 from avmfs.store.reader_discovery import SqliteDiscovery
 from avmfs.store.submit import OPERATOR
@@ -436,15 +436,11 @@ def test_any_question_has_topics_or_none() -> None:
 
 def test_a_store_of_the_first_version_gets_the_tables_and_its_classes(tmp_path: Path) -> None:
     path = tmp_path / "avm.db"
-    db = apsw.Connection(str(path))
-    database.run(db, f"pragma application_id = {schema.APPLICATION_ID}")
-    database.run(db, schema.MIGRATIONS[0])
-    database.run(db, "pragma user_version = 1")
-    for number, spec in enumerate(
-        ("*=rw", "*=none;bob=rw", "*=none;bob=ro;eve=rw", "*=ro;bob=rw", "*=none;a.b-c=ro"), 1
-    ):
-        db.execute("insert into scope(id, spec) values(?, ?)", (number, spec))
-    db.close()
+    with first_version(path) as db:
+        for number, spec in enumerate(
+            ("*=rw", "*=none;bob=rw", "*=none;bob=ro;eve=rw", "*=ro;bob=rw", "*=none;a.b-c=ro"), 1
+        ):
+            db.execute("insert into scope(id, spec) values(?, ?)", (number, spec))
     database.prepare(path)
     with sqlite3.connect(path) as found:
         assert found.execute("select scope, agent from sole").fetchall() == [(2, "bob"), (5, "a.b-c")]
