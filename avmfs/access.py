@@ -310,6 +310,10 @@ class Policy:
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
         )  # fmt: skip
 
+    def uniform(self, directory: tuple[bytes, ...]) -> bool:
+        """Do the rules say the same of all that is below a directory, whatever it is called?"""
+        return all(_covers(rule, directory) is not None for rule in self.rules)
+
     def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
         """Does whatever is below a directory have the same scope below another? False where that depends on its name,
         so that a directory of any size can be moved at once in all other cases."""

@@ -97,7 +97,9 @@ class Known:
         self._places: dict[int, tuple[bytes, ...]] = {}  # of directories: the names from the root to each
         self._directories: dict[int, Node] = {}
         self._watching = False
-        self._placed: dict[tuple[str | None, tuple[str, ...] | None], int] = {}
+        # By a directory above, whose space it is, and :shared; and of which top ones no rule looks at what is below.
+        self._placed: dict[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None], int] = {}
+        self._uniform: dict[tuple[bytes, ...], bool] = {}
         self._placed_by: Policy | None = None
         self._left: set[tuple[int, bytes]] = set()
         self._left_since: int | None = None
@@ -130,16 +132,25 @@ class Known:
     def scope(
         self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
     ) -> int:
-        """The interned scope of a place. Without rules and areas whose space it is decides alone."""
-        if policy.rules or self.areas:
+        """The interned scope of a place. Without areas, and where the rules do not look at names, all places of a space
+        below one directory have the same."""
+        if self.areas or len(parts) < 2:
             return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
         if policy is not self._placed_by or len(self._placed) > _PRINCIPALS:
             self._placed.clear()
+            self._uniform.clear()
             self._placed_by = policy
-        place = paths.agent_space(parts), shared
-        if place not in self._placed:
-            self._placed[place] = self.scopes.intern(db, policy.scope(parts, shared))
-        return self._placed[place]
+        top = parts[:1]
+        uniform = self._uniform.get(top)
+        if uniform is None:
+            uniform = self._uniform[top] = policy.uniform(top)
+        place = top if uniform else parts[:-1], paths.agent_space(parts), shared
+        found = self._placed.get(place)
+        if found is None:
+            found = self.scopes.intern(db, policy.scope(parts, shared))
+            if uniform or policy.uniform(parts[:-1]):
+                self._placed[place] = found
+        return found
 
     def queue(self, document: int) -> bool:
         """Does the document have to be put into the queues? From now on it is in both."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from avmfs import paths
 from avmfs.access import Access, Policy, Principal, Rule, Scope, Visible
 from avmfs.errors import Denied, NotFound
+from avmfs.store.known import Known
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -158,6 +162,39 @@ def test_what_is_below_two_directories_that_are_alike_has_the_same_scope(
     policy, areas = Policy(rules), list(enumerate(tops))
     if policy.alike(one, other, areas):
         assert policy.scope((*one, *below), shared, areas) == policy.scope((*other, *below), shared, areas)
+
+
+@given(MORE_RULES, st.lists(st.tuples(DIRECTORIES, BELOW, SHARED), min_size=2, max_size=8))
+@settings(max_examples=400)
+def test_a_place_that_was_folded_before_keeps_its_own_scope(
+    rules: list[Rule], places: list[tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[str, ...] | None]]
+) -> None:
+    policy, known = Policy(rules), Known()
+    db = apsw.Connection(":memory:")
+    db.execute("create table scope(id integer primary key, spec text not null unique)")
+    for directory, below, shared in places:
+        for parts in (directory, (*directory, *below), (*directory, b"y", *below), (*directory, b"z")):
+            found = known.scope(db, policy, parts, shared)
+            spec = db.execute("select spec from scope where id = ?", (found,)).get
+            assert spec == policy.scope(parts, shared).spec
+
+
+def test_the_usual_rules_are_folded_once_for_all_that_is_in_a_space() -> None:
+    class Counted(Policy):
+        folded = 0
+
+        def scope(self, *place: Any, **more: Any) -> Scope:
+            self.folded += 1
+            return super().scope(*place, **more)
+
+    policy, known = Counted([Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]), Known()
+    db = apsw.Connection(":memory:")
+    db.execute("create table scope(id integer primary key, spec text not null unique)")
+    for name in (b"a", b"b", b"c"):
+        known.scope(db, policy, (b"memory", b"shared", name), None)
+        known.scope(db, policy, (b"memory", b"private", b"bob", name), None)
+        known.scope(db, policy, (b"memory", b"private", b"bob", name, name), None)
+    assert policy.folded == 2
 
 
 @pytest.mark.parametrize("rules", [[], [Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]])
