@@ -127,7 +127,7 @@ class StoreClient:
         remember(store, kept())
         assert folder is not None
         names = [b"m%04d" % i for i in range(MEMORIES)]
-        by_name = "select body.data from node join body on body.node = node.id where parent = ? and name = ?"
+        by_name = "select body.data from node join body on body.id = node.body where parent = ? and name = ?"
 
         def cold(i: int) -> int:
             db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import apsw
 
 from avmfs.errors import TooBig
-from avmfs.node import Node
 from avmfs.store.schema import BLOCK, INLINE_LIMIT
 
 Edit = tuple[Literal["w"], int, bytes | bytearray] | tuple[Literal["t"], int]
@@ -74,7 +73,10 @@ def read(db: apsw.Connection, node: int, size: int, extents: bool, offset: int, 
     if length <= 0:
         return b""
     if not extents:
-        data = db.execute("select substr(data, ?, ?) from body where node = ?", (offset + 1, length, node)).get
+        data = db.execute(
+            "select substr(data, ?, ?) from node join body on body.id = node.body where node.id = ?",
+            (offset + 1, length, node),
+        ).get
         return bytes(data or b"")
     first, last = offset // BLOCK, (offset + length - 1) // BLOCK
     piece = bytearray(length)
@@ -123,31 +125,32 @@ def read_map(db: apsw.Connection, packed: bytes, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a node's bytes are after an edit. ``inline`` are all of them, unless they are in extents."""
+    """What a node's bytes are after an edit. ``inline`` are all of them, unless they are in extents. ``body``: the row
+    that has them, which the node's is to name."""
 
     size: int
     inline: bytes | None
+    body: int | None = None
 
     @property
     def extents(self) -> bool:
         return self.inline is None
 
 
-def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits: Sequence[Edit]) -> Applied:
-    """Apply the edits to the stored bytes. ``inline`` are those of a small file, None when they are in extents."""
+def apply(db: apsw.Connection, node: int, before: Applied, edits: Sequence[Edit]) -> Applied:
+    """Apply the edits to the stored bytes as they were ``before``."""
+    size, inline, body = before.size, before.inline, before.body
     if inline is not None and (whole := _whole(size, edits)) is not None:
-        _set_body(db, node, whole)
-        return Applied(len(whole), whole)
+        return Applied(len(whole), whole, set_body(db, body, whole))
     final = peak = size
     for edit in edits:
         final = size_after(final, (edit,))
         peak = max(peak, final)
     if inline is not None and peak <= INLINE_LIMIT:
         data = overlay(inline, 0, peak, size, edits)
-        _set_body(db, node, data)
-        return Applied(final, data)
+        return Applied(final, data, set_body(db, body, data))
     if inline is not None:
-        _set_body(db, node, b"")
+        set_body(db, body, b"")
         _write_blocks(db, node, 0, inline)
     else:
         _fold(db, node)
@@ -159,8 +162,7 @@ def apply(db: apsw.Connection, node: int, size: int, inline: bytes | None, edits
     if final <= INLINE_LIMIT:
         data = read(db, node, final, True, 0, final)
         release_extents(db, node)
-        _set_body(db, node, data)
-        return Applied(final, data)
+        return Applied(final, data, set_body(db, None, data))
     return Applied(final, None)
 
 
@@ -182,28 +184,18 @@ def small_append(size: int, edits: Sequence[Edit]) -> bytes | None:
     return bytes(data) if at == size and 0 < len(data) < TAIL_PIECE else None
 
 
-def append(db: apsw.Connection, node: int, size: int, inline: bytes | None, data: bytes) -> Applied:
+def append(db: apsw.Connection, node: int, before: Applied, data: bytes) -> Applied:
     """Add a small piece at the end, at the cost of the piece: every so often all of them go into their block."""
+    size = before.size
     size_after(size, [("w", size, data)])
-    if inline is not None:
-        _set_body(db, node, b"")
-        _write_blocks(db, node, 0, inline)
+    if before.inline is not None:
+        set_body(db, before.body, b"")
+        _write_blocks(db, node, 0, before.inline)
     db.execute("insert into tail(node, at, data) values(?, ?, ?)", (node, size, data))
     row: Any = db.execute("select count(*), min(at) from tail where node = ?", (node,)).fetchone()
     if row[0] >= TAIL_PIECES or size + len(data) - row[1] >= TAIL_BYTES:
         _fold(db, node)
     return Applied(size + len(data), None)
-
-
-def copy(db: apsw.Connection, source: Node, extents: bool, target: int) -> None:
-    """Give ``target`` the same bytes; blocks are shared, not copied."""
-    if extents:
-        _fold(db, source.id)
-        for n, block in pack_rows(db, source.id):
-            _own_once_more(db, block)
-            db.execute("insert into extent(node, n, block) values(?, ?, ?)", (target, n, block))
-    else:
-        _set_body(db, target, read(db, source.id, source.size, False, 0, source.size))
 
 
 def take_map(db: apsw.Connection, node: int) -> bytes:
@@ -228,9 +220,9 @@ def release_extents(db: apsw.Connection, node: int) -> None:
 
 
 def release(db: apsw.Connection, node: int) -> None:
-    """Drop every byte of a node."""
+    """Drop every byte of a node, whose row is next to go."""
     release_extents(db, node)
-    db.execute("delete from body where node = ?", (node,))
+    db.execute("delete from body where id = (select body from node where id = ?)", (node,))
 
 
 def pack_rows(db: apsw.Connection, node: int) -> list[tuple[int, int]]:
@@ -248,11 +240,14 @@ def _paste(target: bytearray, at: int, data: bytes) -> None:
         target[start:stop] = data[start - at : stop - at]
 
 
-def _set_body(db: apsw.Connection, node: int, data: bytes) -> None:
-    if data:
-        db.execute("insert or replace into body(node, data) values(?, ?)", (node, data))
-    else:
-        db.execute("delete from body where node = ?", (node,))
+def set_body(db: apsw.Connection, body: int | None, data: bytes) -> int | None:
+    """Put small contents where they were, or into a row of their own; which one it is now, for the node's row."""
+    if not data:
+        if body is not None:
+            db.execute("delete from body where id = ?", (body,))
+        return None
+    db.execute("insert or replace into body(id, data) values(?, ?)", (body, data))
+    return db.last_insert_rowid() if body is None else body
 
 
 def _fold(db: apsw.Connection, node: int) -> None:

@@ -46,7 +46,7 @@ _HITS: Final = (
     " from json_each(?1) as wanted cross join passage on passage.id = wanted.value"
     " join document on document.id = passage.document join node on node.id = document.node"
     " left join version on version.document = document.id and version.number = document.head"
-    " left join body on body.node = node.id"
+    " left join body on body.id = node.body"
     " where node.scope in (select value from json_each(?2)) and node.parent is not null"
     " and (node.expires is null or node.expires > ?3)"
 )

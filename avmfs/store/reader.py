@@ -42,7 +42,7 @@ with recursive below(id) as (
 _UNTOLD = ("tell", "attributes", "key", "people", "privacy")
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
-  (select data from body where body.node = node.id),
+  (select data from body where body.id = node.body),
   (select data from extent join block on block.id = extent.block where extent.node = node.id and n = 0)
 ), 1, {heads.READ})"""
 
@@ -128,7 +128,7 @@ class SqliteReader:
 
     def target(self, node: int) -> bytes:
         self.node(node)
-        data = self._db.execute("select data from body where node = ?", (node,)).get
+        data = self._db.execute("select data from node join body on body.id = node.body where node.id = ?", (node,)).get
         return bytes(data or b"")
 
     def document(self, node: Node) -> Document:

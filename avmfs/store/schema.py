@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from avmfs.store import schema_audit, schema_veils
+from avmfs.store.schema_bodies import BODIES
 from avmfs.store.schema_discovery import DISCOVERY
 from avmfs.store.schema_due import DUE
 from avmfs.store.schema_mail import MAIL
@@ -179,5 +180,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     schema_veils.SQL,
     schema_audit.AUDIT,
     DUE,
+    BODIES,
 )
 VERSION: Final = len(MIGRATIONS)

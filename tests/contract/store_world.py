@@ -265,8 +265,10 @@ def rows(path: Path, sql: str, *bindings: Any) -> list[Any]:
 # Auditing ------------------------------------------------------------------------------------------------------
 
 _LEFT_OVER = {
-    "body without a node": "select node from body where node not in (select id from node)",
-    "body beside extents": "select body.node from body join node on node.id = body.node where extents",
+    "body without a node": "select id from body where id not in (select body from node where body is not null)",
+    "body that is not there": "select id from node where body is not null and body not in (select id from body)",
+    "body of two nodes": "select body from node where body is not null group by body having count(*) > 1",
+    "body beside extents": "select id from node where extents and body is not null",
     "extent without a node": "select node from extent where node not in (select id from node where extents)",
     "extent of no block": "select block from extent where block not in (select id from block)",
     "document whose node does not know it":
@@ -399,7 +401,9 @@ def _sizes(db: apsw.Connection) -> list[str]:
                 found.append(f"node {node}: size {size}, its tail reaches {end}")
         elif db.execute("select 1 from tail where node = ?", (node,)).get:
             found.append(f"node {node}: inline, with a tail")
-        elif (db.execute("select length(data) from body where node = ?", (node,)).get or 0) != size:
+        elif (
+            db.execute("select length(data) from node join body on body.id = body where node.id = ?", (node,)).get or 0
+        ) != size:
             found.append(f"node {node}: size {size}, body differs")
     return found
 

@@ -20,6 +20,7 @@ from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TooBig
 from avmfs.store import database, schema
 from avmfs.store.applier import Applier
 from avmfs.store.lock import StoreLock
+from avmfs.store.schema_bodies import BODIES
 from avmfs.store.schema_due import DUE
 from avmfs.store.sqlite import open_direct
 from avmfs.store.submit import OPERATOR
@@ -56,7 +57,15 @@ def test_an_interrupted_migration_is_finished(tmp_path: Path) -> None:
     assert header(path)[1] == schema.VERSION and database.integrity(path) == []
 
 
-_AS_BEFORE_DUE = """
+_AS_BEFORE_BODIES = """
+create table held as select node.id as node, data from node join body on body.id = node.body;
+alter table node drop column body;
+drop table body; create table body(node integer primary key, data blob not null);
+insert into body select * from held; drop table held;
+"""
+_AS_BEFORE_DUE = (
+    _AS_BEFORE_BODIES
+    + """
 create table queue as select turn, document from lexical_queue;
 drop view lexical_queue; drop index document_due;
 update document set due = null; alter table document drop column due;
@@ -79,6 +88,7 @@ insert into message select * from mail; drop table mail;
 create unique index sent on message(sender, number);
 create index answers on message(root) where root is not null;
 """
+)
 
 
 def test_a_store_with_queues_beside_its_documents_is_taken_over(
@@ -130,6 +140,39 @@ def test_a_store_with_queues_beside_its_documents_is_taken_over(
     assert store.submit(OPERATOR, "drain_lexical") == {"done": 2, "left": 0}
     db.close()
     store.close()
+    assert faults(path, Policy()) == []
+
+
+def test_small_contents_under_their_nodes_numbers_are_taken_over(tmp_path: Path) -> None:
+    world = World(tmp_path, "direct")
+    written = {name: name.encode() * 40 for name in ("one", "two", "three", "old")} | {"large": b"large " * 20_000}
+    for name, data in (written | {"empty": b""}).items():
+        world.write(ALICE, f"/memory/{name}", data)
+    world.do(ALICE, "symlink", parent=schema.MEMORY, name=b"link", target=b"one")
+    world.write(ALICE, "/memory/old", b"newer")
+    path = world.path
+    world.store.close()
+    db = apsw.Connection(os.fspath(path))
+    database.run(db, f"{_AS_BEFORE_BODIES} pragma user_version = {schema.MIGRATIONS.index(BODIES)}")
+    assert db.execute("select count(*) from body join node on node.id = node where kind in (1, 3)").get == 5
+    db.close()
+
+    world = World(tmp_path, "direct")
+    assert world.rows("select id from body where id not in (select id from node)") == []
+    for name, data in (written | {"old": b"newer", "empty": b""}).items():
+        assert world.bytes(ALICE, f"/memory/{name}") == data
+    world.write(ALICE, "/memory/one", b"one once more")
+    world.write(ALICE, "/memory/two", b"")
+    world.write(ALICE, "/memory/three", b"x" * 100_000)
+    world.write(ALICE, "/memory/large", b"small")
+    for name in ("four", "five"):
+        world.write(ALICE, f"/memory/{name}", name.encode())
+    ids = [world.rows("select body from node where name = ?", name)[0][0] for name in (b"one", b"four", b"five")]
+    assert ids[0] == world.node(ALICE, "/memory/one").id and ids[2] == ids[1] + 1 > ids[0]
+    world.unlink(ALICE, "/memory/one")
+    for name, data in {"two": b"", "three": b"x" * 100_000, "large": b"small", "four": b"four"}.items():
+        assert world.bytes(ALICE, f"/memory/{name}") == data
+    world.store.close()
     assert faults(path, Policy()) == []
 
 

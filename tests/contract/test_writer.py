@@ -36,6 +36,8 @@ from avmfs.store.writer import ANYBODY
 
 pytestmark = pytest.mark.timeout(90)
 
+_BYTES = "select data from node join body on body.id = node.body where node.id = ?"
+
 Start = Callable[..., WriterProcess]
 
 
@@ -162,7 +164,7 @@ def test_a_resent_request_gets_the_first_reply(writer: WriterProcess) -> None:
     writer.start()
     resent = Peer(writer, client=peer.client)
     assert resent.ask(3, "append", node=node, handle=None, data=b"once") == appended
-    assert rows(writer.database, "select data from body where node = ?", node) == [(b"once",)]
+    assert rows(writer.database, _BYTES, node) == [(b"once",)]
 
 
 def test_another_agents_client_number_fetches_and_burns_nothing(writer: WriterProcess) -> None:
@@ -185,7 +187,7 @@ def test_a_request_that_was_overtaken_is_not_applied_late(writer: WriterProcess)
     assert anew.ask(4, "write_path", path=[b"memory", b"f"], data=b"new")[1] is None
     late = Peer(writer, client=peer.client)
     assert late.ask(3, "write_path", path=[b"memory", b"f"], data=b"late")[1][0] == Busy.code
-    assert rows(writer.database, "select data from body where node = ?", node) == [(b"new",)]
+    assert rows(writer.database, _BYTES, node) == [(b"new",)]
 
 
 def test_the_record_of_a_reply_and_its_change_are_one(writer: WriterProcess) -> None:

@@ -13,6 +13,7 @@ from avmfs.errors import TooBig
 from avmfs.store import content, database, schema
 from avmfs.store.content import Edit
 from avmfs.store.schema import BLOCK, INLINE_LIMIT
+from avmfs.store.schema_bodies import BODIES
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -66,7 +67,8 @@ def test_sizes_have_a_limit() -> None:
 @pytest.fixture(scope="module")
 def db() -> Iterator[apsw.Connection]:
     made = apsw.Connection(":memory:")
-    database.run(made, schema.MIGRATIONS[0])
+    database.run(made, schema.MIGRATIONS[0] + BODIES)
+    made.execute("insert into node(id, name, kind, mode, mtime, ctime, scope) values(99, x'', 1, 0, 0, 0, 1)")
     yield made
     made.close()
 
@@ -87,9 +89,10 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
                 maps.append((content.take_map(db, 99), model))
             piece = content.small_append(after.size, edits)
             if piece is not None:
-                after = content.append(db, 99, after.size, after.inline, piece)
+                after = content.append(db, 99, after, piece)
             else:
-                after = content.apply(db, 99, after.size, after.inline, edits)
+                after = content.apply(db, 99, after, edits)
+            db.execute("update node set body = ? where id = 99", (after.body,))
             model, size, extents = applied(model, edits), after.size, after.extents
             assert after.inline in (model, None)
             assert size == len(model) and (extents or size <= INLINE_LIMIT)

@@ -459,7 +459,7 @@ def hers(world: World) -> dict[str, Any]:
     kept: dict[str, Any] = world.dump(*tables)
     with world.store.connection() as (db, _):
         kept["node"] = db.execute("select * from node where name not in (x'', 'memory') order by id").fetchall()
-        kept["body"] = db.execute("select * from body order by node").fetchall()
+        kept["body"] = db.execute("select * from body order by id").fetchall()
         kept["version"] = db.execute("select * from version order by document, number").fetchall()
         kept["mark"] = db.execute("select * from mark where agent = 'alice'").fetchall()
     return kept

@@ -25,7 +25,7 @@ WAITING = "select (select count(*) from document where due is not null) + (selec
 _ENDED = "select document from ended limit ?"
 _TO_INDEX = (
     f"select {NODE_JOINED}, extents, data, user from document join node on node.id = document.node"
-    " left join body on body.node = node.id where document.id = ?"
+    " left join body on body.id = node.body where document.id = ?"
 )
 _IN_TURN = "select id from document where due is not null order by due limit ?"
 

@@ -82,7 +82,7 @@ def head(tx: Tx, document: int) -> int:
 class Newest(NamedTuple):
     """The newest version of a document, and the bytes that carry it. ``number`` 0: never written. ``open``: stated by
     the node's bytes, not yet by a body of its own. ``inline``: those bytes, None when they are in extents. ``read``:
-    the version that the document's ``creator`` has marked as read."""
+    the version that the document's ``creator`` has marked as read. ``body``: the row of small contents."""
 
     number: int
     open: bool
@@ -91,13 +91,14 @@ class Newest(NamedTuple):
     inline: bytes | None
     creator: str | None
     read: int | None
+    body: int | None
 
 
 _TO_WRITE = (
     f"select {NODE_JOINED}, extents, head, encoding, at,"
-    " version.handle, data, creator, read from node left join document on document.id = node.document"
+    " version.handle, data, creator, read, node.body from node left join document on document.id = node.document"
     " left join version on version.document = node.document and number = head"
-    " left join body on body.node = node.id where node.id = ?"
+    " left join body on body.id = node.body where node.id = ?"
 )
 
 
@@ -108,9 +109,9 @@ def to_write(tx: Tx, node: int) -> tuple[Node, Newest]:
     if row is None:
         raise Stale()
     found = node_of(row[:14])
-    extents, number, encoding, at, handle, data, creator, read = row[14:]
+    extents, number, encoding, at, handle, data, creator, read, body = row[14:]
     inline = None if extents else bytes(data or b"")[: found.size]
-    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline, creator, read)
+    return found, Newest(number or 0, encoding == Encoding.HEAD, at or 0, handle, inline, creator, read, body)
 
 
 def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle: int | None) -> None:

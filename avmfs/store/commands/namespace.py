@@ -52,8 +52,10 @@ def symlink(
     if occupant(tx, directory, name) is not None:
         raise Exists(path=paths.printable(name))
     node = make(tx, directory, name, Kind.SYMLINK, 0o777, uid, gid)
-    tx.db.execute("insert into body(node, data) values(?, ?)", (node.id, target))
-    tx.db.execute("update node set size = ? where id = ?", (len(target), node.id))
+    tx.do(
+        "update node set size = ?, body = ? where id = ?",
+        (len(target), content.set_body(tx.db, None, target), node.id),
+    )
     return {"node": node.id}
 
 

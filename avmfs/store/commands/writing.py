@@ -121,7 +121,7 @@ def write(
         raise IsDirectory()
     inline, document = last.inline, node.document
     if document is None:
-        after = _lay(tx, node, inline, edits)
+        after = _lay(tx, node, last, edits)
         _stamp(tx, node, after, mtime)
         if after.size > node.size:  # or it would be room that nobody is charged for
             tx.db.execute("update node set owner = ? where id = ? and owner is null", (tx.who.name, node.id))
@@ -132,7 +132,7 @@ def write(
         amend, before = lineage.amend_for(tx, document, last, inline, edits)
     if not amend and lineage.keep_for(tx, node, document, last, edits):
         before = inline
-    after = _lay(tx, node, inline, edits)
+    after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
     if before is not None:
         lineage.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
@@ -163,18 +163,19 @@ def _mode_allows(tx: Tx, node: Node, where: str) -> None:
         )
 
 
-def _lay(tx: Tx, node: Node, inline: bytes | None, edits: list[Edit]) -> content.Applied:
+def _lay(tx: Tx, node: Node, last: lineage.Newest, edits: list[Edit]) -> content.Applied:
+    before = content.Applied(node.size, last.inline, last.body)
     piece = content.small_append(node.size, edits)
     if piece is not None:
-        return content.append(tx.db, node.id, node.size, inline, piece)
-    return content.apply(tx.db, node.id, node.size, inline, edits)
+        return content.append(tx.db, node.id, before, piece)
+    return content.apply(tx.db, node.id, before, edits)
 
 
 def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> None:
     at = tx.now if mtime is None else min(mtime, tx.now)
     tx.do(
-        "update node set size = ?, extents = ?, mtime = ?, ctime = ? where id = ?",
-        (after.size, int(after.extents), at, at, node.id),
+        "update node set size = ?, extents = ?, body = ?, mtime = ?, ctime = ? where id = ?",
+        (after.size, int(after.extents), after.body, at, at, node.id),
     )
 
 
