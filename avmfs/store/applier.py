@@ -114,6 +114,11 @@ class Applier:
             self._adopt(tx.policy)
         return reply
 
+    @property
+    def waiting(self) -> int:
+        """How many documents have come to wait for indexing, as a number that only grows."""
+        return self._known.waiting
+
     def _tx(self, who: Principal) -> Tx:
         return Tx(
             self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured

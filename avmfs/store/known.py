@@ -93,6 +93,7 @@ class Known:
         self.scopes = Scopes()
         self.areas: tuple[Area, ...] = ()
         self.moved = False  # did this request change areas, or where a directory stands?
+        self.waiting = 0  # documents that have come to wait for the next step of indexing, ever; rolled back ones too
         self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
         self._places: dict[int, tuple[bytes, ...]] = {}  # of directories: the names from the root to each
         self._directories: dict[int, Node] = {}
@@ -159,6 +160,7 @@ class Known:
         if len(self.queued) > _QUEUED:
             self.queued.clear()
         self.queued.add(document)
+        self.waiting += 1
         return True
 
     def left(self, parent: int, name: bytes) -> None:

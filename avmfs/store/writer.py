@@ -72,7 +72,8 @@ class Writer:
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._may_drain = True
-        self._backlog = 0  # at most so many documents wait for their words to be indexed
+        self._left = 0  # so many documents waited for indexing at the end of its last step,
+        self._waited = 0  # when so many had ever come to wait
         self._recent: deque[Any] = deque(maxlen=RECENT)  # who has asked: see _asker
         self._last_command: Any = None  # of the last transaction
         self._closes = False  # did a sync follow the last append?
@@ -205,8 +206,7 @@ class Writer:
         elif foreseen:
             self._sync([])
         self._may_drain = True
-        self._backlog += len(batch)
-        if self._backlog > LAG:
+        if self._left + self._applier.waiting - self._waited > LAG:
             self._drain()
 
     def _foresees_sync(self, command: Any) -> bool:
@@ -318,22 +318,23 @@ class Writer:
 
     def _drain(self) -> None:
         """Idle, or far behind: make the words of a few queued documents searchable."""
+        self._waited = self._applier.waiting
         try:
             done = self._applier.alone(
                 Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
             )
             self._news.tell()
-            self._backlog, self._unsynced = done["left"], True
-            self._may_drain = self._backlog > 0
-            if done["done"] and not self._backlog:
+            self._left, self._unsynced = done["left"], True
+            self._may_drain = self._left > 0
+            if done["done"] and not self._left:
                 self._peers.tell_watchers(self._applier.seq, again=True)  # what works behind us has waited for this
         except AvmError as e:
             if not isinstance(e, NoSpace):  # Headroom has said so, once
                 log.error("writer: indexing failed: %s", e)
-            self._backlog, self._may_drain = 0, False
+            self._left, self._may_drain = 0, False
         except Exception:  # nor may one document
             log.exception("writer: indexing failed")
-            self._backlog, self._may_drain = 0, False
+            self._left, self._may_drain = 0, False
 
 
 @lru_cache(maxsize=1024)

@@ -147,6 +147,7 @@ def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
             "update document set due = (select coalesce(max(due), 0) + 1 from document where due is not null)"
             " where due is null"
         )
+        tx.known.waiting += tx.db.changes()
     else:
         tx.db.execute(
             "insert or ignore into semantic_queue select distinct passage.document from passage"

@@ -299,6 +299,7 @@ def drop_document(tx: Tx, document: int, *, logged: bool = True) -> None:
         _release_maps(tx, document, head(tx, document))
     if indexed:
         tx.do("insert into ended(document) values(?)", (document,))
+        tx.known.waiting += 1
     if indexed and not logged:
         tx.do("insert into passage_log(document) values(?)", (document,))
     if veiled:
