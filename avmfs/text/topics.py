@@ -19,10 +19,12 @@ READ: Final = 20_000
 TITLE_READ: Final = 80
 NAME_MAX: Final = 40  # characters; what is longer is no name
 
-_HASHTAG: Final = re.compile(r"(?<![A-Za-z0-9_#&/])#([^\W\d_][\w-]{1,39})")
+# What comes before is looked at behind the first letter: `re` goes from one possible first letter to the next quickly,
+# but not where a pattern begins with anything else.
+_HASHTAG: Final = re.compile(r"#(?<![A-Za-z0-9_#&/]#)([^\W\d_][\w-]{1,39})")
 # Capitals inside a sentence: after a letter or comma and a blank. At its start every word has one.
-_NAME: Final = re.compile(r"(?:(?<=[^\W_] )|(?<=[,;] ))([A-ZÀ-Þ][\w&'’-]*\w(?: [A-ZÀ-Þ][\w&'’-]*\w)*)")
-_ACRONYM: Final = re.compile(r"\b[A-Z][A-Z0-9]{1,9}\b")
+_NAME: Final = re.compile(r"([A-ZÀ-Þ](?:(?<=[^\W_] .)|(?<=[,;] .))[\w&'’-]*\w(?: [A-ZÀ-Þ][\w&'’-]*\w)*)")
+_ACRONYM: Final = re.compile(r"[A-Z](?<!\w.)[A-Z0-9]{1,9}\b")
 _TITLED: Final = re.compile(r"[《「『“]([^《》「」『』“”\n]{2,20})[》」』”]")
 _TITLE: Final = re.compile(r"\A\s*#{1,6}\s+([^\n]{1,80})")
 _HASHTAG_WEIGHT, _TITLE_WEIGHT = 3, 2
