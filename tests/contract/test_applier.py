@@ -14,7 +14,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
 from avmfs.store import chance, database
 from avmfs.store.applier import Applier
-from avmfs.store.commands import lineage
+from avmfs.store.commands import indexing, lineage
 from avmfs.store.schema import MEMORY, PRIVATE
 from avmfs.store.submit import OPERATOR
 from avmfs.store.transaction import IndexRules
@@ -123,6 +123,24 @@ def test_a_document_is_queued_again_after_its_words_were_made(applier: Applier) 
         assert one(applier, "select count(*) from lexical_queue") == 0
         write(applier, "f", b"other words")
         write(applier, "f", b"and more")
+
+
+def test_what_waits_for_indexing_is_counted_by_documents(applier: Applier) -> None:
+    """The writer puts indexing off by this while it is busy: requests that leave nothing to index do not count."""
+    before = applier.waiting
+    node = applier.alone(ALICE, "create", create("a"))["node"]
+    assert applier.waiting == before
+    for _ in range(3):
+        applier.alone(ALICE, "append", {"node": node, "handle": None, "data": b"words "})
+    write(applier, "b")
+    assert applier.waiting == before + 2
+    assert applier.alone(OPERATOR, "drain_lexical", {}) == {"done": 2, "left": 0}
+    write(applier, "a")
+    applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": b"b"})
+    assert applier.waiting - before - 2 == 2 == one(applier, indexing.WAITING)
+    applier.alone(OPERATOR, "drain_lexical", {})
+    applier.alone(OPERATOR, "reindex", {})
+    assert applier.waiting - before - 4 == 1 == one(applier, indexing.WAITING)
 
 
 def test_a_document_that_only_a_refused_command_has_queued_is_not(applier: Applier) -> None:
