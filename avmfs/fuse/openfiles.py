@@ -102,10 +102,12 @@ class OpenFiles:
             try:
                 with self._once(REQUEST, unique):
                     handle.file.append(data, handle.id)
+                    # Inside: who was killed with the append done and not answered is asked for it again.
+                    self._session.send(p.WRITE_REPLY.pack(p.WRITE_REPLY.size, 0, unique, length, 0))
             except AvmError as e:
                 return p.OUT_HEADER.pack(p.OUT_HEADER.size, -e.code, unique)
-        else:
-            handle.write_at(offset, data)
+            return b""
+        handle.write_at(offset, data)
         return p.WRITE_REPLY.pack(p.WRITE_REPLY.size, 0, unique, length, 0)
 
     def _flush_now(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:

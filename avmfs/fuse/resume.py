@@ -234,11 +234,15 @@ class Continuity:
                 continue
             known.add(_handle_key(fh))
             self._given[words[_UNIQUE]] = fh
+        edited: set[int] = set()
         for key in self._log.all_keys():
             if key[:1] == b"h" and key not in known:
                 self._log.drop(key)
             elif key[:1] == b"e":
-                self._restore_edits(int.from_bytes(key[1:], "big"))
+                edited.add(node := int.from_bytes(key[1:], "big"))
+                self._restore_edits(node)
+        # Of other nodes the edits were committed and let go of: what is committed next is something else.
+        self._tree.memory.store.settle(COMMIT, edited)
         for value in self._log.values(b"q"):
             self._tree.memory.questions.update(wire.unpack(value))
 

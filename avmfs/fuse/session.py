@@ -224,7 +224,7 @@ class Session:
             if self._resent is not None and op not in _WITHOUT_REPLY:
                 self._count_resent(unique, self._resent)
             if admitted is not None and uid not in admitted and op in FENCED:
-                self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EACCES, unique))
+                self.send(p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.EACCES, unique))
                 continue
             answer = quick.get(op) if unique < p.RESENT or op not in self._handlers else None
             reply = None
@@ -239,7 +239,7 @@ class Session:
                         code = e.code if isinstance(e, AvmError) else errno.EIO
                         reply = p.OUT_HEADER.pack(p.OUT_HEADER.size, -code, unique)
             if reply:
-                self._send(reply)
+                self.send(reply)
             elif reply is None and (request := self._one(op, view, size)) is not None:
                 self._pending[request.unique] = request
                 if op in self._committing and not node & VIRTUAL:
@@ -341,9 +341,9 @@ class Session:
                 if request.answered:
                     return
                 request.answered = True
-        self._send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
+        self.send(p.OUT_HEADER.pack(p.OUT_HEADER.size + len(body), -error, request.unique) + body)
 
-    def _send(self, reply: bytes) -> None:
+    def send(self, reply: bytes) -> None:
         try:
             os.write(self._fd, reply)
         except OSError as e:

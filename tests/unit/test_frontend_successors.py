@@ -1,0 +1,93 @@
+"""What the Linux front end leaves to a successor while it commits: in which order, and what counts no more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs import kept
+from avmfs.fuse import protocol as p
+from avmfs.fuse.handles import Handles
+from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.openfiles import OpenFiles
+from avmfs.fuse.pages import Pages
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.replies import Replies
+from avmfs.fuse.resume import Continuity
+from avmfs.store import seen
+from avmfs.store.lanes import COMMIT, REQUEST
+from avmfs.store.seen import SeenNames
+from avmfs.vfs.attributes import Caller
+from avmfs.vfs.tree import Tree
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as world:
+        world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat anything to
+        yield world
+
+
+def made(world: World, name: bytes, flags: int = os.O_WRONLY) -> tuple[Tree, int, Any]:
+    tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
+    where, _ = tree.lookup(tree.node(1), b"memory")
+    found, handle = tree.create(where, name, 0o644, flags, Caller(os.getuid(), os.getgid()))
+    return tree, found.node.id, handle  # type: ignore[union-attr]
+
+
+def test_an_append_is_answered_before_its_work_ends(world: World) -> None:
+    """Else who is killed in between leaves an append that was done, a request that was not answered, and nothing that
+    says that they are the same."""
+    tree, node, handle = made(world, b"log", os.O_WRONLY | os.O_APPEND)
+    continuity = Continuity(tree, kept.make())
+    steps: list[str] = []
+
+    @contextlib.contextmanager
+    def once(kind: int, key: int) -> Iterator[None]:
+        assert (kind, key) == (REQUEST, 7)
+        steps.append("begins")
+        yield
+        steps.append("ends")
+
+    def told(reply: bytes) -> None:
+        assert p.OUT_HEADER.unpack_from(reply) == (len(reply), 0, 7)
+        steps.append("answered")
+
+    world.store.once = once  # type: ignore[method-assign]
+    quick: dict[int, Callable[..., bytes | None]] = {}
+    session: Any = SimpleNamespace(answers=quick.update, serves=lambda handlers, **how: None, send=told)
+    numbers, handles = Numbers(tree, continuity), Handles(continuity)
+    locks: Any = None
+    OpenFiles(session, tree, numbers, Replies(tree, numbers, SeenNames(seen.create())), handles, Pages(), locks)
+    fh = handles.keep(handle, 1)
+    body = p.WRITE_IN.pack(fh, 0, 5, 0, 0, os.O_WRONLY | os.O_APPEND, 0) + b"line\n"
+    request = bytes(p.IN_HEADER.size) + body
+    assert quick[Op.WRITE](7, node, memoryview(request), len(request)) == b""
+    assert steps == ["begins", "answered", "ends"]
+    assert handle.read(0, 10) == b"line\n"
+
+
+def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(world: World) -> None:
+    """A process that was killed between the two left the number that it had used: of use to nobody."""
+    memory = kept.make()
+    tree, _, done = made(world, b"done")
+    Continuity(tree, memory)
+    done.write(0, b"committed")
+    done.flush()
+    found, waiting = tree.create(
+        tree.lookup(tree.node(1), b"memory")[0], b"waiting", 0o644, os.O_WRONLY, Caller(os.getuid(), os.getgid())
+    )
+    waiting.write(0, b"not yet")  # type: ignore[union-attr]
+    settled: list[tuple[int, set[int]]] = []
+    world.store.settle = lambda kind, still: settled.append((kind, still))  # type: ignore[method-assign]
+    Continuity(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
+    assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]
