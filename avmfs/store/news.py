@@ -1,12 +1,13 @@
 """What commits have changed, told in shared memory: whoever remembers nodes need not ask the database.
 
 Owns a file that the writer and the processes of its daemon map: a ring of records, one for each commit, in order. A
-record is the header of the WAL index as the commit left it (``walheader``), the rows that it appended to the
-log, and the columns NODE of every node that is otherwise since then: those that the log names, and those that a hook
-of the writing connection has heard of, so that none is left out. Before all that it says whom it concerns, in words
-of the machine: of sixteen mounts that each work in a place of their own, every one passes over what the others did
-without unpacking it. Who has heard of all records up to one whose header
-is the present one knows what the database says of these nodes, without a statement, a lock or a page.
+record is the header of the WAL index as the commit left it (``walheader``), and a part for each request that was
+committed: the rows that it appended to the log, and the columns NODE of every node that is otherwise since then: those
+that the log names, and those that a hook of the writing connection has heard of, so that none is left out. Before all
+that it says whom each part concerns, in words of the machine: of sixteen mounts that each work in a place of their own,
+every one passes over what the others did without unpacking it, also where it was committed together with what this one
+did. Who has heard of all records up to one whose header is the present one knows what the database says of these nodes,
+without a statement, a lock or a page.
 
 The writer tells after COMMIT and before the replies; who looks in between finds no record for the header, and asks the
 database. So does everybody when the writer was replaced (another generation), when a commit was too large to be told,
@@ -27,9 +28,9 @@ import secrets
 import struct
 import threading
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -46,24 +47,26 @@ _GENERATION, _END = 0, 1  # words: who tells, 0 nobody; bytes told so far
 _AT: Final = 4096  # where the ring begins
 _ROOM: Final = 1 << 18
 _LONGEST: Final = 1 << 14  # what a record says
-_MOST: Final = 64  # rows, and nodes, of a commit that is told
+_MOST: Final = 64  # rows, and nodes, of a request that is told
+_MOST_PARTS: Final = 256
+_MOST_NUMBERS: Final = 1024
 _WORD: Final = 8
-# A record: its bytes, how many numbers follow, its newest row, its newest scope or _ALL, the header of the WAL index;
-# then the numbers of the nodes and directories that it concerns (``ops.concerned``); then rows and nodes, packed.
-_HEAD: Final = struct.Struct(f"=IIQQ{HEADER}s")
+# A record: its bytes, how many parts and how many numbers follow, its newest row, its newest scope or _ALL, the header
+# of the WAL index. Then of each part: how many of the numbers are its own, bytes, scope. Then the numbers of the nodes
+# and directories that it concerns (``ops.concerned``), part by part; then rows and nodes of each part, packed.
+_HEAD: Final = struct.Struct(f"=IIIQQ{HEADER}s")
+_PART: Final = struct.Struct("=IIQ")
 _ALL: Final = (1 << 64) - 1  # it concerns everybody
-_MORE: Final = _HEAD.size + 2 * _MOST * _WORD + _LONGEST  # than this no record adds
+_MORE: Final = _HEAD.size + _MOST_PARTS * _PART.size + _MOST_NUMBERS * _WORD + _LONGEST  # than this no record adds
 _NODE: Final = f"select {NODE} from node where id = ?"
 
 _PARENT, _KIND, _SCOPE = (NODE.split(", ").index(column) for column in ("parent", "kind", "scope"))
 
 
-class Record(NamedTuple):
-    """One commit. ``numbers``: the nodes and directories that it concerns; everybody where ``scope``, the newest one
-    that it has used, is higher than all there are."""
+class Part(NamedTuple):
+    """What one request has changed. ``numbers``: the nodes and directories that it concerns; everybody where ``scope``,
+    the newest one that it has used, is higher than all there are."""
 
-    header: bytes
-    seq: int
     scope: int
     numbers: Collection[int]
     packed: bytes | memoryview
@@ -72,6 +75,55 @@ class Record(NamedTuple):
         """Rows of the log as (seq, scope, op, node), nodes; of one that is gone only its id."""
         rows, nodes = wire.unpack(self.packed)
         return rows, nodes
+
+
+class Record(NamedTuple):
+    """One commit. ``scope`` and ``numbers`` are those of all its parts."""
+
+    header: bytes
+    seq: int
+    scope: int
+    numbers: list[int]
+    table: memoryview
+    packed: memoryview
+
+    def concerning(self, scope: int, held: Set[int], coming: Set[int]) -> Iterator[Part]:
+        """The parts, in the order in which they were done, that are of a scope beyond this one or concern a node or
+        directory that is in one of these sets when it is its turn."""
+        numbers = self.numbers
+        if scope >= self.scope and held.isdisjoint(numbers) and coming.isdisjoint(numbers):
+            return
+        first = begin = 0
+        for count, size, newest in _PART.iter_unpack(self.table):
+            own = numbers[first : first + count]
+            if newest > scope or not held.isdisjoint(own) or not coming.isdisjoint(own):
+                yield Part(newest, own, self.packed[begin : begin + size])
+            first, begin = first + count, begin + size
+
+
+def recorded(header: bytes, seq: int, parts: Sequence[Part]) -> bytes:
+    """A record as it is told; empty when it says too much for that."""
+    numbers = array("Q", (number for part in parts for number in part.numbers))
+    said = b"".join(part.packed for part in parts)
+    if len(said) > _LONGEST or len(numbers) > _MOST_NUMBERS or len(parts) > _MOST_PARTS:
+        return b""
+    table = b"".join(_PART.pack(len(part.numbers), len(part.packed), part.scope) for part in parts)
+    rest = table + numbers.tobytes() + said
+    scope = max((part.scope for part in parts), default=0)
+    return _HEAD.pack(_HEAD.size + len(rest), len(parts), len(numbers), seq, scope, header) + rest
+
+
+def records_in(data: bytes) -> list[Record]:
+    """Of one record after the other."""
+    found, view, at = [], memoryview(data), 0
+    while at < len(data):
+        size, parts, count, seq, scope, header = _HEAD.unpack_from(data, at)
+        begin = at + _HEAD.size
+        middle = begin + parts * _PART.size
+        end, at = middle + count * _WORD, at + size
+        numbers = view[middle:end].cast("Q").tolist()
+        found.append(Record(header, seq, scope, numbers, view[begin:middle], view[end:at]))
+    return found
 
 
 def beside(socket: Path) -> Path:
@@ -133,12 +185,11 @@ class News:
         self._db = db
         self._translated = translated(database)
         self._header, self._appended = header, appended
-        self._changed: set[int] = set()  # nodes, since the last record
-        # Before a commit: the newest row of the log; the newest scope, or that it concerns all; numbers; what to tell,
-        # empty when it is too much.
-        self._gathered: tuple[int, int, bytes, bytes] | None = None
+        self._changed: set[int] = set()  # nodes, since ``gather``
+        self._parts: list[Part] | None = []  # since the last record; None: too much to be told
         self._appended()  # whoever follows begins with what is in the database
         self._seq: int = db.execute("select max(seq) from log").get or 0
+        self._newest = self._seq  # row of the log, of what has yet to be committed as well
         self._path = beside(socket)
         self._ring = _made(self._path)
         if self._ring is not None:
@@ -164,43 +215,41 @@ class News:
             self._changed.add(row)
 
     def gather(self) -> None:
-        """Inside the transaction, when all is done: see what it changes. After a commit it can be done as well."""
+        """Inside the transaction, when a request is done: see what it has changed. After a commit it can be done as
+        well."""
         rows = self._appended()
-        if self._ring is None:
+        if self._ring is None or not (rows or self._changed):
             return
-        seq = rows[-1][0] if rows else self._seq
-        self._changed.update(row[3] for row in rows if row[3])
-        if len(rows) > _MOST or len(self._changed) > _MOST:
-            self._gathered = seq, 0, b"", b""
+        if rows:
+            self._newest = rows[-1][0]
+        changed, self._changed = self._changed, set()
+        changed.update(row[3] for row in rows if row[3])
+        if self._parts is None or len(rows) > _MOST or len(changed) > _MOST:
+            self._parts = None
             return
         execute = self._db.execute
         with self._translated:
-            nodes: list[Any] = [execute(_NODE, (number,)).fetchone() or (number,) for number in self._changed]
+            nodes: list[Any] = [execute(_NODE, (number,)).fetchone() or (number,) for number in changed]
         told = [Told(node[0], None, None, 0) if len(node) == 1 else _told(node) for node in nodes]
         everybody, numbers = concerned(rows, told)
         scope = _ALL if everybody else max((node.scope for node in told), default=0)
-        self._gathered = seq, scope, array("Q", numbers).tobytes(), wire.pack([rows, nodes])
+        self._parts.append(Part(scope, numbers, wire.pack([rows, nodes])))
 
     def lost(self) -> None:
         """The transaction was rolled back."""
-        self._gathered = None
+        self._parts, self._newest = [], self._seq
 
     def tell(self) -> None:
         """After COMMIT, of all that was changed since this was called last."""
         ring = self._ring
         if ring is None:
             return
-        if self._gathered is None:
-            self.gather()
-        assert self._gathered is not None
-        (self._seq, scope, numbers, packed), self._gathered = self._gathered, None
-        self._changed.clear()
-        if not packed or len(packed) > _LONGEST:
+        self.gather()
+        parts, self._parts, self._seq = self._parts, [], self._newest
+        record = b"" if parts is None else recorded(self._header(), self._seq, parts)
+        if not record:
             self._begin_anew(ring)
             return
-        size = _HEAD.size + len(numbers) + len(packed)
-        head = _HEAD.pack(size, len(numbers) // _WORD, self._seq, scope, self._header())
-        record = head + numbers + packed
         ring.put(self._end, record)
         ring.barrier()
         self._end += len(record)
@@ -238,16 +287,7 @@ class Follower:
         if words[_GENERATION] != generation or words[_END] + _MORE - at > _ROOM:
             self._generation = 0
             return None
-        return self._found(data)
-
-    def _found(self, data: bytes) -> list[Record]:
-        found, view, at = [], memoryview(data), 0
-        while at < len(data):
-            size, count, seq, scope, header = _HEAD.unpack_from(data, at)
-            begin = at + _HEAD.size
-            end, at = begin + count * _WORD, at + size
-            found.append(Record(header, seq, scope, cast("Collection[int]", view[begin:end].cast("Q")), view[end:at]))
-        return found
+        return records_in(data)
 
     def _opened(self) -> _Ring | None:
         """None while no writer has begun to tell."""

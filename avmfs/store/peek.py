@@ -31,7 +31,7 @@ import apsw
 
 from avmfs.node import Kind, Node
 from avmfs.store.held import Held
-from avmfs.store.news import Follower, Record
+from avmfs.store.news import Follower
 from avmfs.store.ops import BYTES_ALONE, DIRECTORY_NAMES, MAKES, MOVES, NAMES, done_to, last_name, same_place
 from avmfs.store.protocol import Changes
 from avmfs.store.schema import NOBODYS, ROOT
@@ -102,16 +102,17 @@ class Remembered(Held):
                 return False
             rows: list[list[Any]] = []
             now: dict[int, list[Any]] = {}
-            passed: set[int] = set()
-            coming: set[int] = set()  # to what is remembered, with what precedes the next record
+            numbers = [number for record in records for number in record.numbers]
+            held = self.nodes.keys() & numbers
+            held |= self._parents.intersection(numbers)
+            held |= self._whole.intersection(numbers)
+            coming: set[int] = set()  # to what is remembered, with what precedes the next part
             for record in records:
-                if self._concerns(record) or not coming.isdisjoint(record.numbers):
-                    added, nodes = record.unpacked()
+                for part in record.concerning(self._scope, held, coming):
+                    added, nodes = part.unpacked()
                     rows += added
                     now.update((node[0], node) for node in nodes)
                     coming.update(node[0] for node in nodes if len(node) > 1 and self._may_keep(node, coming))
-                else:
-                    passed.update(record.numbers)
             if rows and rows[0][0] <= self._seq:  # the database has told of it before the writer
                 rows = [row for row in rows if row[0] > self._seq]
             if len(rows) > _ROWS:
@@ -119,21 +120,13 @@ class Remembered(Held):
             changes = self._adopt(rows, now)
             if changes is None:
                 self._forget()
-            elif changes.nodes or passed:
+            elif numbers:
                 # What was read before a commit and is not remembered yet must not be any more: others have to hear.
-                self._moved_on(Changes(changes.nodes | passed, changes.names))
+                self._moved_on(Changes(changes.nodes.union(numbers), changes.names))
             self._seq = max(self._seq, records[-1].seq)
             self.header = header
             self._followed = True
         return True
-
-    def _concerns(self, record: Record) -> bool:
-        """Does a commit change anything that is remembered, or who may see it?"""
-        numbers = record.numbers
-        return (
-            record.scope > self._scope or not self.nodes.keys().isdisjoint(numbers)
-            or not self._parents.isdisjoint(numbers) or not self._whole.isdisjoint(numbers)
-        )  # fmt: skip
 
     def _may_keep(self, row: Sequence[Any], coming: set[int]) -> bool:
         """Will a node be remembered, if it is not yet (see ``_adopt``)? In doubt, yes."""

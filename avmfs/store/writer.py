@@ -180,8 +180,8 @@ class Writer:
         try:
             for peer, item in batch:
                 replies.append((peer, self._answer(peer, item)))
-            if self._begun:
                 self._news.gather()
+            if self._begun:
                 self._applier.commit()
                 self._news.tell()
         except AvmError as e:

@@ -16,11 +16,12 @@ from avmfs.errors import Stale
 from avmfs.node import Node
 from avmfs.store import database, news
 from avmfs.store.connections import Connections
-from avmfs.store.news import Follower, News, Record
+from avmfs.store.news import Follower, News, Part, Record
 from avmfs.store.peek import Remembered
 from avmfs.store.schema import MEMORY
 from avmfs.store.sqlite import open_direct
 from avmfs.store.transaction import IndexRules
+from avmfs.store.walheader import HEADER
 
 MANY = news._MOST + 1
 
@@ -53,18 +54,24 @@ def follower(world: World) -> Follower:
     return made
 
 
+def parts_of(record: Record) -> list[Part]:
+    return list(record.concerning(-1, set(), set()))
+
+
 def changed(records: Sequence[Record] | None) -> set[int]:
     assert records is not None, "some were missed"
-    return {node[0] for record in records for node in record.unpacked()[1]}
+    return {node[0] for record in records for part in parts_of(record) for node in part.unpacked()[1]}
 
 
 def logged(records: Sequence[Record]) -> list[list[Any]]:
-    return [row for record in records for row in record.unpacked()[0]]
+    return [row for record in records for part in parts_of(record) for row in part.unpacked()[0]]
 
 
 def record(header: bytes, *nodes: list[Any]) -> Record:
     """That concerns everybody."""
-    return Record(header, 0, news._ALL, [], wire.pack([[], nodes]))
+    part = Part(news._ALL, [], wire.pack([[], nodes]))
+    (found,) = news.records_in(news.recorded(header.ljust(HEADER, b"\0"), 0, [part]))
+    return found._replace(header=header)
 
 
 def child(world: World, name: bytes, parent: int = MEMORY) -> Node:
@@ -117,13 +124,13 @@ def test_what_happens_elsewhere_is_passed_over(attached: World, monkeypatch: pyt
     assert attached.writer is not None
     here, there = (attached.do(ALICE, "mkdir", parent=MEMORY, name=name, mode=0o755)["node"] for name in (b"h", b"t"))
     unpacked = []
-    unpack = Record.unpacked
+    unpack = Part.unpacked
 
-    def counted(self: Record) -> Any:
+    def counted(self: Part) -> Any:
         unpacked.append(self)
         return unpack(self)
 
-    monkeypatch.setattr(Record, "unpacked", counted)
+    monkeypatch.setattr(Part, "unpacked", counted)
     with contextlib.closing(attached.writer.attach(clock=attached.clock)) as other:
         assert other.peek_child(BOB, MEMORY, b"h") is not None
         assert other.peek_child(BOB, here, b"g") is None
@@ -164,8 +171,38 @@ def test_every_commit_is_told_with_all_nodes_that_it_changed(attached: World) ->
     attached.drain()
     records = following.take()
     assert records is not None and [row[2] for row in logged(records)] == ["remove"]
-    gone = [node for record in records for node in record.unpacked()[1] if node[0] == made]
+    gone = [node for record in records for part in parts_of(record) for node in part.unpacked()[1] if node[0] == made]
     assert gone and all(len(node) == 1 or node[1] is None for node in gone)
+
+
+def test_of_requests_committed_together_only_those_are_unpacked_that_concern_one() -> None:
+    parts = [Part(2, [number, 100 + number], b"%d" % number) for number in range(5)]
+    header = bytes(range(HEADER))
+    told = news.recorded(header, 7, parts) + news.recorded(header, 8, []) + news.recorded(header, 9, parts[:1])
+    first, empty, last = news.records_in(told)
+    assert [(each.header, each.seq) for each in (first, empty, last)] == [(header, 7), (header, 8), (header, 9)]
+
+    def found(of: Record, scope: int, *held: int) -> list[Part]:
+        return list(of.concerning(scope, set(held), set()))
+
+    assert found(first, 2, 55) == [] and found(empty, -1, 3) == [] and found(last, 2, 3) == []
+    assert found(first, 2, 3, 101) == [parts[1], parts[3]]
+    assert found(first, 1, 3) == parts, "they may be of a scope that is not known yet"
+    assert found(last, 2, 100) == parts[:1]
+    coming: set[int] = set()
+    reached = []
+    for part in first.concerning(2, {1}, coming):
+        reached.append(part)
+        coming.add(103)
+    assert reached == [parts[1], parts[3]], "what comes with one counts for those after it"
+
+
+def test_more_than_there_is_room_for_is_not_told() -> None:
+    most = [Part(2, [], b"")] * news._MOST_PARTS
+    assert len(news.recorded(bytes(HEADER), 1, most)) <= news._MORE
+    assert not news.recorded(bytes(HEADER), 1, [*most, most[0]])
+    assert not news.recorded(bytes(HEADER), 1, [Part(2, range(news._MOST_NUMBERS + 1), b"")])
+    assert not news.recorded(bytes(HEADER), 1, [Part(2, [], bytes(news._LONGEST + 1))])
 
 
 def test_who_was_away_for_long_asks_the_database(attached: World) -> None:
