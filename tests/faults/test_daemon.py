@@ -441,6 +441,26 @@ def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
     assert len([name for name in daemon.family() if name == "alice"]) == 1
 
 
+def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "avmfs_daemon", "start", "--daemon"], env=daemon.environ, cwd=daemon.root,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait(lambda: (daemon.run / "control.sock").exists())  # it waits to be told of the mounts
+    finally:
+        command.kill()
+        command.wait(LIMIT_S)
+    wait(lambda: daemon.state("alice") == "ready")
+    wait(lambda: "ready: 1 of 1 mounts" in daemon.log())
+    time.sleep(0.5)
+    assert daemon.state("alice") == "ready"
+    (daemon.at("alice") / "memory/note").write_text("goes on")
+    daemon.command("stop")
+    assert " ERROR " not in daemon.log() and "Traceback" not in daemon.log(), daemon.log()
+
+
 def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
