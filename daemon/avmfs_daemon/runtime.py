@@ -91,12 +91,18 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 
 def remember(directory: Path, mountpoints: Mapping[Path, int]) -> None:
-    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill."""
+    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill.
+    Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        json.dump({"mountpoints": {os.fspath(path): mode for path, mode in mountpoints.items()}}, file, sort_keys=True)
-    new.replace(directory / STATE)
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w") as file:
+            json.dump(
+                {"mountpoints": {os.fspath(path): mode for path, mode in mountpoints.items()}}, file, sort_keys=True
+            )
+        new.replace(directory / STATE)
+    except OSError as e:
+        log.error("%s: cannot note the mountpoints for a start after a kill: %s", directory / STATE, e.strerror)
 
 
 def remembered(directory: Path) -> dict[Path, int]:

@@ -461,6 +461,23 @@ def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Dae
     assert " ERROR " not in daemon.log() and "Traceback" not in daemon.log(), daemon.log()
 
 
+def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_stop(daemon: Daemon) -> None:
+    """As on a full disk."""
+    (daemon.run / "state.json.new").mkdir(parents=True)
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("kept")
+    os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+    wait(daemon.orphaned)
+    daemon.start()
+    daemon.mounts("alice")
+    assert "1 removed" in daemon.command("reload")
+    assert (daemon.at("alice") / "memory/note").read_text() == "kept"
+    daemon.command("stop")
+    assert daemon.gone() and not daemon.mounted("alice")
+    assert "cannot note the mountpoints" in daemon.log()
+
+
 def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
