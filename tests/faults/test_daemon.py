@@ -478,6 +478,20 @@ def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_s
     assert "cannot note the mountpoints" in daemon.log()
 
 
+def test_a_writer_that_hangs_after_its_supervisor_was_killed_keeps_nobody_from_starting(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("kept")
+    family = daemon.family()
+    os.kill(family["writer"], signal.SIGSTOP)
+    os.kill(family["supervisor"], signal.SIGKILL)
+    daemon.start()
+    assert not alive(family["writer"])
+    assert (daemon.at("alice") / "memory/note").read_text() == "kept"
+    (daemon.at("alice") / "memory/note").write_text("written on")
+    daemon.command("stop")
+
+
 def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
