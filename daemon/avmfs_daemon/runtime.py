@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -29,6 +30,7 @@ WRITER, INDEX, DOOR, CONTROL = "writer.sock", "index.sock", "avm.sock", "control
 STATE = "state.json"
 LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 BACKLOG = 256
+KILLED_S = 2.0  # for the kernel to end what was killed
 LONGEST_SOCKET_PATH = 103  # sun_path holds 104 bytes on macOS, 108 on Linux
 
 
@@ -57,7 +59,12 @@ def hold(path: Path, wait_s: float, about: dict[str, Any]) -> Iterator[int]:
     """The descriptor of the lock beside `path`, held while the block lasts. Raises RuntimeProblem naming the holder."""
     lock = StoreLock(path)
     try:
-        descriptor = lock.acquire(wait_s, about)
+        try:
+            descriptor = lock.acquire(wait_s, about)
+        except Busy:
+            if not _end_abandoned(lock):
+                raise
+            descriptor = lock.acquire(KILLED_S, about)
     except Busy as e:
         holder = lock.holder()
         raise RuntimeProblem(f"already running (pid {holder['pid']})" if holder else str(e)) from None
@@ -65,6 +72,29 @@ def hold(path: Path, wait_s: float, about: dict[str, Any]) -> Iterator[int]:
         yield descriptor
     finally:
         lock.release(descriptor)
+
+
+def _end_abandoned(lock: StoreLock) -> bool:
+    """End a writer that hangs (SIGSTOP, a debugger) and whose supervisor is gone: it would have let go by itself, and
+    nobody else can make it. What it has acknowledged is in the store. Was there one?"""
+    holder = lock.holder()
+    if holder is None or Path(f"/proc/{holder['pid']}").exists() or not Path("/proc/self/fd").exists():
+        return False
+    ended = False
+    locked = lock.path.stat()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
+            if (entry / "comm").read_text() != "avm writer\n":
+                continue
+            process = os.pidfd_open(int(entry.name))
+            try:
+                if any(os.path.samestat(each.stat(), locked) for each in (entry / "fd").iterdir()):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    log.warning("ended a writer (pid %s) that hung after its supervisor had gone", entry.name)
+                    ended = True
+            finally:
+                os.close(process)
+    return ended
 
 
 def serves_others(settings: Settings) -> bool:
@@ -91,12 +121,18 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 
 def remember(directory: Path, mountpoints: Mapping[Path, int]) -> None:
-    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill."""
+    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill.
+    Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        json.dump({"mountpoints": {os.fspath(path): mode for path, mode in mountpoints.items()}}, file, sort_keys=True)
-    new.replace(directory / STATE)
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w") as file:
+            json.dump(
+                {"mountpoints": {os.fspath(path): mode for path, mode in mountpoints.items()}}, file, sort_keys=True
+            )
+        new.replace(directory / STATE)
+    except OSError as e:
+        log.error("%s: cannot note the mountpoints for a start after a kill: %s", directory / STATE, e.strerror)
 
 
 def remembered(directory: Path) -> dict[Path, int]:

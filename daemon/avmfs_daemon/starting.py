@@ -6,6 +6,7 @@ it must: `start --daemon` forks, and that has to be while there is no thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -87,7 +88,8 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
     log = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a")
 
     def tell(outcome: dict[str, Any]) -> None:
-        os.write(writing, json.dumps(outcome).encode())
+        with contextlib.suppress(BrokenPipeError):  # whoever called `start` was killed meanwhile: the daemon is up
+            os.write(writing, json.dumps(outcome).encode())
         os.close(writing)
 
     with DaemonContext(

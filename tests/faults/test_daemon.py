@@ -441,6 +441,57 @@ def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
     assert len([name for name in daemon.family() if name == "alice"]) == 1
 
 
+def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "avmfs_daemon", "start", "--daemon"], env=daemon.environ, cwd=daemon.root,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait(lambda: (daemon.run / "control.sock").exists())  # it waits to be told of the mounts
+    finally:
+        command.kill()
+        command.wait(LIMIT_S)
+    wait(lambda: daemon.state("alice") == "ready")
+    wait(lambda: "ready: 1 of 1 mounts" in daemon.log())
+    time.sleep(0.5)
+    assert daemon.state("alice") == "ready"
+    (daemon.at("alice") / "memory/note").write_text("goes on")
+    daemon.command("stop")
+    assert " ERROR " not in daemon.log() and "Traceback" not in daemon.log(), daemon.log()
+
+
+def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_stop(daemon: Daemon) -> None:
+    """As on a full disk."""
+    (daemon.run / "state.json.new").mkdir(parents=True)
+    daemon.mounts("alice", "bob")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("kept")
+    os.kill(daemon.family()["supervisor"], signal.SIGKILL)
+    wait(daemon.orphaned)
+    daemon.start()
+    daemon.mounts("alice")
+    assert "1 removed" in daemon.command("reload")
+    assert (daemon.at("alice") / "memory/note").read_text() == "kept"
+    daemon.command("stop")
+    assert daemon.gone() and not daemon.mounted("alice")
+    assert "cannot note the mountpoints" in daemon.log()
+
+
+def test_a_writer_that_hangs_after_its_supervisor_was_killed_keeps_nobody_from_starting(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    (daemon.at("alice") / "memory/note").write_text("kept")
+    family = daemon.family()
+    os.kill(family["writer"], signal.SIGSTOP)
+    os.kill(family["supervisor"], signal.SIGKILL)
+    daemon.start()
+    assert not alive(family["writer"])
+    assert (daemon.at("alice") / "memory/note").read_text() == "kept"
+    (daemon.at("alice") / "memory/note").write_text("written on")
+    daemon.command("stop")
+
+
 def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
