@@ -146,8 +146,14 @@ def test_a_creation_does_not_wait_for_what_another_was_promised_in_the_same_tran
 ) -> None:
     def both(name: str, **commit: Any) -> tuple[Future[Any], Future[Any]]:
         """Both are there when the writer looks."""
-        gate = threading.Event()
-        running.writer.call(lambda: None if gate.wait(5) else pytest.fail("held for too long"))
+        holds, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            holds.set()
+            assert gate.wait(5), "held for too long"
+
+        running.writer.call(hold)
+        assert holds.wait(5)
         found = running.ask("commit", **commit), running.create(name)
         time.sleep(0.2)
         gate.set()

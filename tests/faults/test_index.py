@@ -95,9 +95,9 @@ def test_another_model_takes_over_while_searches_go_on(daemon: Daemon) -> None:
     assert "coffee" in recall(daemon, "alice", "coffee")
     ready(daemon)
     wait(lambda: semantic(daemon, "alice"))
+    wait(lambda: daemon.status()["index"]["vectors"] == 40)
     status = daemon.status()
     assert status["embedding"]["model"] != before and status["index"]["model"] == status["embedding"]["model"]
-    assert status["index"]["vectors"] == 40
 
 
 def pss(pid: int) -> int:
