@@ -216,13 +216,14 @@ class FileHandle:
     """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
     tear a record written across a page and place appends at a stale end."""
 
-    __slots__ = ("_files", "appends", "dirty", "file", "id", "readable", "syncs", "writable")
+    __slots__ = ("_files", "appends", "dirty", "file", "id", "readable", "refused", "syncs", "writable")
 
     def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
         self.file = file
         self.id = number
         self.readable, self.writable, self.appends = readable, writable, append
         self.dirty = False
+        self.refused: AvmError | None = None  # what the last flush said of edits that it could not commit
         self.syncs = writable  # does its close wait until what was committed is durable?
         self._files = files
         file.handles += 1
@@ -269,7 +270,7 @@ class FileHandle:
             self.file.edit(("t", size), self.id)
         else:
             self.file.touch()
-        self.dirty = True
+        self._edited()
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
@@ -292,11 +293,18 @@ class FileHandle:
     def write_at(self, offset: int, data: bytes) -> None:
         """At this offset, whatever O_APPEND says."""
         self.file.edit(("w", offset, data), self.id)
-        self.dirty = True
+        self._edited()
+
+    def _edited(self) -> None:
+        self.dirty, self.refused = True, None
 
     def flush(self) -> None:
         if self.dirty:
-            self.file.commit(self.id)
+            try:
+                self.file.commit(self.id)
+            except AvmError as e:
+                self.refused = e
+                raise
             self.dirty = False
         if self.syncs and self.file.unsynced:
             self.file.sync()
@@ -305,11 +313,14 @@ class FileHandle:
         """Also what others have committed to this file, and whoever's edits wait on this mount."""
         if not self.file.commit(self.id):
             self.file.sync()
-        self.dirty = False
+        self.dirty, self.refused = False, None
 
     def release(self) -> None:
-        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too."""
+        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too. What a flush
+        has refused is not tried again, as room comes: its writer was told, and has perhaps unlinked the file by now."""
         try:
+            if self.refused is not None:
+                raise self.refused
             self.flush()
         except AvmError as e:
             log.error("bytes written to node %d after its last flush are lost: %s", self.file.node, e)

@@ -48,7 +48,6 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
     """The same commands, answered by a daemon and by the store itself."""
     if request.param == "daemon":
         world: World = request.getfixturevalue("world")
-        world.expected.append("after its last flush are lost: alice may have")  # its writer was told
         shell = QuickShell({**world.environ, "LC_ALL": "C.UTF-8"}, world.root)
         yield shell
         shell.close()
@@ -245,6 +244,7 @@ def test_a_mount_of_an_agent_without_write_only_reads(world: World) -> None:
 
 def test_a_quota_is_felt_at_the_mount_and_shown_by_df(world: World) -> None:
     alice = world.mounts["alice"]
+    world.expected.append("after its last flush are lost: alice may have")  # its writer was told
     before = os.statvfs(alice)
     assert 0 < before.f_bavail * before.f_frsize <= QUOTA and before.f_files == 60
     (alice / "memory/big").write_bytes(b"x" * 600_000)
