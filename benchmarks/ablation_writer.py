@@ -126,7 +126,7 @@ class NoHeader:
 
 def take_out(parts: Sequence[str]) -> None:
     """From the modules of this process, before anything of theirs is opened."""
-    from avmfs.store import writer
+    from avmfs.store import turns, writer
 
     unknown = set(parts) - set(PARTS)
     if unknown:
@@ -140,7 +140,7 @@ def take_out(parts: Sequence[str]) -> None:
         replace(writer, "News", NoNews)
         replace(writer, "CommitHeader", NoHeader)
     if "single" in parts:
-        replace(writer, "BATCH", 1)
+        replace(turns, "MOST", 1)
 
 
 def main(path: str, address: str, key: str, parts: Sequence[str]) -> None:

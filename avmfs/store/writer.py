@@ -41,17 +41,17 @@ from avmfs.store.news import News
 from avmfs.store.peers import Peer, Peers
 from avmfs.store.piecemeal import PART
 from avmfs.store.sinks import NATIVE
+from avmfs.store.turns import Turns, written
 from avmfs.store.walheader import CommitHeader
 
 log = logging.getLogger(__name__)
 
-BATCH = 256
-BATCH_BYTES = 4 * 1024 * 1024
 IDLE_BEFORE_DRAIN_S = 0.02
 SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
 RECENT = 8  # requests that tell how many are asking
 ANSWERED = 4096  # clients whose last reply is in memory
 DRAIN_STEP = 16
+BEHIND_STEP = 4  # documents at a time where there is no idle time: others wait for each step
 LAG = 1000  # so many documents may wait while there is no idle time: a search would have to index them all first
 ANYBODY = "*"
 APPEND, SYNC = "append", "sync"
@@ -67,8 +67,8 @@ class Writer:
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
-        self._queue: deque[_Asked] = deque()
-        self._peers = Peers(listener, key, lambda peer, item: self._queue.append((peer, item)))
+        self._turns: Turns[Peer] = Turns(self._only_in_parts)
+        self._peers = Peers(listener, key, self._turns.add)
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._may_drain = True
@@ -115,7 +115,7 @@ class Writer:
             self._applier.close()
 
     def _step(self) -> None:
-        patience = 0.0 if self._queue else IDLE_BEFORE_DRAIN_S if self._may_drain else None
+        patience = 0.0 if self._turns else IDLE_BEFORE_DRAIN_S if self._may_drain else None
         busy = self._peers.poll(patience)
         if not self._log.idle:
             self._send_synced()
@@ -124,11 +124,12 @@ class Writer:
             self._unsynced = True
             self._news.tell()
             self._tell_sinks()
-        if self._queue:
-            if self._only_in_parts(self._queue[0][1]):
-                self._commit_in_parts(*self._queue.popleft())
+        if self._turns:
+            batch = self._turns.next()
+            if self._only_in_parts(batch[0][1]):
+                self._commit_in_parts(*batch[0])
             else:
-                self._commit(self._next_batch())
+                self._commit(batch)
         elif not busy and self._may_drain:
             self._drain()
         self._checkpointer.between_transactions()
@@ -136,18 +137,8 @@ class Writer:
         if self._unsynced and time.monotonic() - self._synced_at > SYNC_AT_LEAST_S:
             self._sync([])
 
-    def _next_batch(self) -> list[_Asked]:
-        """As many as one transaction takes: its pages must fit into the log (``checkpoint``)."""
-        batch, size = [self._queue.popleft()], 0
-        while self._queue and len(batch) < BATCH:
-            size += _size(batch[-1][1])
-            if size + _size(self._queue[0][1]) > BATCH_BYTES or self._only_in_parts(self._queue[0][1]):
-                break
-            batch.append(self._queue.popleft())
-        return batch
-
     def _only_in_parts(self, item: list[Any]) -> bool:
-        return item[3] == piecemeal.COMMAND and (size := _size(item)) > PART and self._headroom.only_in_parts(size)
+        return item[3] == piecemeal.COMMAND and (size := written(item)) > PART and self._headroom.only_in_parts(size)
 
     def _commit_in_parts(self, peer: Peer, item: list[Any]) -> None:
         """All but the last, which is committed like any other request."""
@@ -175,12 +166,15 @@ class Writer:
     def _commit(self, batch: list[_Asked]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and those that promise it after a sync of the
         log."""
-        replies: _Replies = []
         before = self._applier.db.total_changes()
+        replies: _Replies = []
         try:
-            for peer, item in batch:
-                replies.append((peer, self._answer(peer, item)))
-                self._news.gather()
+            self._apply(batch, replies)
+            if len(batch) > 1:  # one alone has nobody who would come meanwhile
+                self._peers.poll(0.0)
+                late = self._turns.late()
+                batch += late
+                self._apply(late, replies)
             if self._begun:
                 self._applier.commit()
                 self._news.tell()
@@ -207,7 +201,12 @@ class Writer:
             self._sync([])
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:
-            self._drain()
+            self._drain(BEHIND_STEP)
+
+    def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
+        for peer, item in batch:
+            replies.append((peer, self._answer(peer, item)))
+            self._news.gather()
 
     def _foresees_sync(self, command: Any) -> bool:
         """Does one alone append and close, again and again? Then the disk can be at work while it comes to that."""
@@ -273,7 +272,7 @@ class Writer:
 
         try:
             self._applier.origin = peer.origin if command in NATIVE else b""
-            self._applier.apply(who, command, arguments, record)
+            reply = self._applier.apply(who, command, arguments, record)
         except AvmError as e:
             if db.get_autocommit():
                 raise
@@ -284,6 +283,7 @@ class Writer:
                 raise StoreFailed("the transaction was lost") from None
             return _refused(number, StoreFailed("internal error; the daemon's log has the details"))
         self._answered[client] = number, packed
+        self._turns.applied(command, arguments, reply)
         return _reply(number, packed)
 
     def _last_answer(self, client: bytes) -> tuple[int, bytes] | None:
@@ -316,12 +316,12 @@ class Writer:
         if events:
             self._peers.tell_sinks(events)
 
-    def _drain(self) -> None:
+    def _drain(self, limit: int = DRAIN_STEP) -> None:
         """Idle, or far behind: make the words of a few queued documents searchable."""
         self._waited = self._applier.waiting
         try:
             done = self._applier.alone(
-                Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": DRAIN_STEP, "hurry": True}
+                Principal("avmfs", operator=True, route="daemon"), "drain_lexical", {"limit": limit, "hurry": True}
             )
             self._news.tell()
             self._left, self._unsynced = done["left"], True
@@ -345,10 +345,6 @@ def _plain(name: str, operator: bool, route: str) -> Principal:
 def _asker(peer: Peer) -> Any:
     """A mount asks over several connections, one after the other most of the time."""
     return peer.origin or peer
-
-
-def _size(item: list[Any]) -> int:
-    return piecemeal.size(item[4]) if isinstance(item[4], dict) else 0
 
 
 def _promises(item: list[Any]) -> bool:

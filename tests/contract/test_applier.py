@@ -336,6 +336,32 @@ def test_what_has_ended_leaves_the_index_under_the_next_writer(path: Path) -> No
     second.close()
 
 
+def test_a_step_of_indexing_writes_one_segment(applier: Applier) -> None:
+    """What goes has lower numbers than what comes, and FTS5 ends a segment wherever a number is lower than the last."""
+    applier.db.execute("insert into terms(terms, rank) values('automerge', 0)")
+    names = [f"f{number}" for number in range(8)]
+    for turn in (1, 2):
+        for name in names:
+            write(applier, name, f"word of {name}, turn {turn}".encode())
+        applier.alone(ALICE, "drain_lexical", {"limit": len(names)})
+        assert one(applier, "select count(distinct segid) from terms_idx") == turn
+
+
+def test_what_goes_counts_like_what_comes(applier: Applier) -> None:
+    """Others wait for a step: a long document that is now short, or gone, is long to remove."""
+    long = b"many words " * 6000
+    for name in ("a", "b", "c", "d"):
+        write(applier, name, long)
+    while applier.alone(ALICE, "drain_lexical", {})["left"]:
+        pass
+    write(applier, "a", b"short")
+    write(applier, "b", b"short")
+    for name in (b"c", b"d"):
+        applier.alone(ALICE, "unlink", {"parent": MEMORY, "name": name})
+    for left in (3, 2, 1, 0):
+        assert applier.alone(ALICE, "drain_lexical", {"hurry": True}) == {"done": 1, "left": left}
+
+
 def test_words_that_somebody_waits_for_come_before_what_has_ended(applier: Applier) -> None:
     write(applier, "f")
     applier.alone(ALICE, "drain_lexical", {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,16 +15,11 @@ import apsw
 import pytest
 from store_world import ALICE, WriterProcess
 
-from avmfs.access import Policy
 from avmfs.store import checkpoint, database
-from avmfs.store.applier import Applier
 from avmfs.store.checkpoint import FRAME, Checkpointer
 from avmfs.store.headroom import Headroom
-from avmfs.store.peers import Peer
 from avmfs.store.schema import MEMORY
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import BATCH_BYTES, Writer
+from avmfs.store.turns import MOST_BYTES, Turns
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -276,43 +270,17 @@ def test_slow_readers_under_load_let_the_log_stay_below_its_limit(tmp_path: Path
     assert 48 << 20 < most[0] < 64 << 20
 
 
-def test_large_requests_are_not_gathered_into_one_transaction(tmp_path: Path) -> None:
+def test_large_requests_are_not_gathered_into_one_transaction() -> None:
     """What one transaction brings must fit into the log above HARD_PAGES."""
-    assert checkpoint.HARD_PAGES * FRAME + BATCH_BYTES < 64 << 20
-    database.prepare(tmp_path / "avm.db")
-    applier = Applier(tmp_path / "avm.db", Policy(), IndexRules(), orphans=True, clock=time.time_ns)
-    applier.alone(OPERATOR, "settle", {})
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(os.fspath(tmp_path / "sock"))
-    writer = Writer(listener, b"k", applier)
-    here, there = socket.socketpair()
-
-    def ask(**arguments: Any) -> None:
-        writer._queue.append((Peer(here), [1, "alice", False, "x", arguments]))
-
-    def batches() -> list[int]:
-        found = []
-        while writer._queue:
-            found.append(len(writer._next_batch()))
-        return found
-
-    large = bytes(BATCH_BYTES // 2)
-    for _ in range(5):
-        ask(path=[b"memory", b"f"], data=large)
-    for _ in range(3):
-        ask(node=1, edits=[["w", 0, large], ["w", 0, b"little"]])
-    ask(node=1, edits=[["w", 0, bytes(3 * BATCH_BYTES)]])
-    for _ in range(20):
-        ask(node=1, text="x")
-    writer._queue.append((Peer(here), [1, "alice", False, "x", "malformed"]))
-    assert batches() == [2, 2, 1, 1, 1, 1, 1, 21]
-    for _ in range(300):
-        ask(node=1)
-    assert batches() == [256, 44]
-    here.close()
-    there.close()
-    writer._checkpointer._between.close()
-    writer._checkpointer._beside.close()
-    writer._peers.close()
-    listener.close()
-    applier.close()
+    assert checkpoint.HARD_PAGES * FRAME + MOST_BYTES < 64 << 20
+    turns: Turns[None] = Turns(lambda item: False)
+    large = bytes(MOST_BYTES // 2)
+    arguments: list[Any] = [{"path": [b"memory", b"f"], "data": large}] * 5
+    arguments += [{"node": 1, "edits": [["w", 0, large], ["w", 0, b"little"]]}] * 3
+    arguments += [{"node": 1, "edits": [["w", 0, bytes(3 * MOST_BYTES)]]}, *[{"node": 1, "text": "x"}] * 4, "malformed"]
+    for each in arguments:
+        turns.add(None, [1, "alice", False, "x", each])
+    batches = []
+    while turns:
+        batches.append(len(turns.next()))
+    assert batches == [2, 2, 1, 1, 1, 1, 1, 5]

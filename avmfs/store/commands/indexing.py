@@ -7,7 +7,6 @@ are computed elsewhere and put here. Both are always rebuildable from the bytes.
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from avmfs.node import Kind, Node
@@ -19,36 +18,53 @@ from avmfs.text import passages, segment, sniff, speech, topics
 DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
 
-HURRY_S = 0.003
+HURRY_BYTES = 16 * 1024
+"""Some 3 ms."""
 
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
-_ENDED = "select document from ended limit ?"
+_PASSAGES = "(select count(*) from passage where passage.document = {})"
+_ENDED = f"select document, 0, {_PASSAGES.format('ended.document')} from ended limit ?"
 _TO_INDEX = (
     f"select {NODE_JOINED}, extents, data, user from document join node on node.id = document.node"
     " left join body on body.id = node.body where document.id = ?"
 )
-_IN_TURN = "select id from document where due is not null order by due limit ?"
+_IN_TURN = (
+    f"select document.id, coalesce(size, 0), {_PASSAGES.format('document.id')} from document"
+    " left join node on node.id = document.node where due is not null order by due limit ?"
+)
 
 
 @relaxed
 def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any]:
     """Index up to ``limit`` queued documents, or remove the index rows of ended ones, fewer when they are large; with
     ``hurry`` no more than takes a few milliseconds. {"done", "left"}."""
-    began = time.perf_counter()
-    done = size = 0
-    for due in (True, False):  # first what somebody may be waiting for
-        waiting: list[Any] = tx.db.execute(_IN_TURN if due else _ENDED, (limit - done,)).fetchall()
-        for (document,) in waiting:
-            if size >= DRAIN_BYTES or (hurry and time.perf_counter() - began > HURRY_S):
-                break
-            if due:
-                size += _index(tx, document)
-                tx.do("update document set due = null where id = ?", (document,))
-                tx.known.queued.discard(document)
-            else:
-                _forget(tx, document)
-            done += 1
-    return {"done": done, "left": tx.db.execute(WAITING).get}
+    waiting, gone = _next(tx, limit, HURRY_BYTES if hurry else DRAIN_BYTES)
+    # First all that goes, in the order of its rows: between rows that come, FTS5 would write a segment for
+    # each (fts5_index.c, sqlite3Fts5IndexBeginWrite). What was done meanwhile for an ended one's vectors goes as well.
+    lineage.drop_index(tx, waiting + gone)
+    for document in gone:
+        tx.do("delete from semantic_queue where document = ?", (document,))
+        tx.do("delete from ended where document = ?", (document,))
+    for document in waiting:
+        _index(tx, document)
+        tx.do("update document set due = null where id = ?", (document,))
+        tx.known.queued.discard(document)
+    return {"done": len(waiting) + len(gone), "left": tx.db.execute(WAITING).get}
+
+
+def _next(tx: Tx, limit: int, most: int) -> tuple[list[int], list[int]]:
+    """Documents to index, and ended ones, of ``most`` bytes together, or one. What was indexed costs as much to remove.
+    First those whose words somebody may be waiting for."""
+    waiting: list[int] = []
+    gone: list[int] = []
+    for found, question in ((waiting, _IN_TURN), (gone, _ENDED)):
+        rows: list[Any] = tx.db.execute(question, (limit - len(waiting),)).fetchall()
+        for document, size, parts in rows:
+            most -= passages.SHORTEST * parts + (size if size <= tx.index.max_bytes else 0)
+            if most < 0 and (waiting or gone):
+                return waiting, gone
+            found.append(document)
+    return waiting, gone
 
 
 @relaxed
@@ -168,25 +184,17 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
     )
 
 
-def _forget(tx: Tx, document: int) -> None:
-    """Remove the index rows of a document that has ended. What was done for its vectors meanwhile goes with them."""
-    lineage.drop_index(tx, document)
-    tx.do("delete from semantic_queue where document = ?", (document,))
-    tx.do("delete from ended where document = ?", (document,))
-
-
-def _index(tx: Tx, document: int) -> int:
-    """Make a document's index rows anew, for which its vectors are then due. Returns how many characters were read."""
+def _index(tx: Tx, document: int) -> None:
+    """Make the index rows of a document that has none, for which its vectors are then due."""
     row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
     if row is None:
-        return 0
-    lineage.drop_index(tx, document)
+        return
     tx.do("delete from unindexed where document = ?", (document,))
     node = node_of(row[:-3])
     text, reason = _words(tx, node, *row[-3:-1])
     if text is None:
         tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
-        return 0
+        return
     tx.db.execute("insert into passage_log(document) values(?)", (document,))
     for key, name in topics.topics(text, _title(row[-1])):
         tx.db.execute(
@@ -217,7 +225,6 @@ def _index(tx: Tx, document: int) -> int:
             " do update set passages = passages + 1, terms = terms + excluded.terms",
             (node.scope, len(found)),
         )
-    return len(text)
 
 
 def _title(user: str | None) -> str:

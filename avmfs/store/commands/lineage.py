@@ -7,6 +7,7 @@ amending a version, dropping it. Called by the other commands inside their trans
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from avmfs.errors import Stale
@@ -311,18 +312,21 @@ def drop_document(tx: Tx, document: int, *, logged: bool = True) -> None:
     tx.do("delete from document where id = ?", (document,))
 
 
-def drop_index(tx: Tx, document: int) -> None:
-    """Remove a document's passages and vectors from the indexes."""
-    rows: list[Any] = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
-    for passage, scope, length in rows:
+def drop_index(tx: Tx, documents: Sequence[int]) -> None:
+    """Remove documents' passages and vectors from the indexes."""
+    passages: list[Any] = []
+    for document in documents:
+        rows: list[Any] = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
+        passages += rows
+        tx.do("delete from topic where document = ?", (document,))
+        if rows:
+            tx.do("insert into passage_log(document) values(?)", (document,))
+            tx.do("insert into vector_log(id) select id from vector where document = ? order by id", (document,))
+            tx.do("delete from vector where document = ?", (document,))
+            tx.do("delete from passage where document = ?", (document,))
+    for passage, scope, length in sorted(passages):
         tx.do("delete from terms where rowid = ?", (passage,))
         tx.do("update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope))
-    tx.do("delete from topic where document = ?", (document,))
-    if rows:
-        tx.do("insert into passage_log(document) values(?)", (document,))
-        tx.do("insert into vector_log(id) select id from vector where document = ? order by id", (document,))
-        tx.do("delete from vector where document = ?", (document,))
-        tx.do("delete from passage where document = ?", (document,))
 
 
 def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:

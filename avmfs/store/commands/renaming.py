@@ -222,7 +222,7 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
     if node.document is not None:
         if not continues:
             veils.draw(tx.db, node.document, node.scope)
-        lineage.drop_index(tx, node.document)
+        lineage.drop_index(tx, [node.document])
         lineage.enqueue(tx, node.document)
 
 

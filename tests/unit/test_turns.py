@@ -1,0 +1,109 @@
+"""Who is in the writer's next transaction: see ``avmfs.store.turns``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avmfs.store.turns import AT_ONCE, MOST, MOST_BYTES, SHARE, Turns
+
+
+def _request(command: str, **arguments: Any) -> list[Any]:
+    return [1, None, False, command, arguments, "mount"]
+
+
+def _commit(node: Any, data: bytes = b"x") -> list[Any]:
+    return _request("commit", node=node, edits=[["w", 0, data]])
+
+
+def _turns(*waiting: tuple[str, list[Any]]) -> Turns[str]:
+    turns: Turns[str] = Turns(lambda item: item[3] == "alone")
+    for who, item in waiting:
+        turns.add(who, item)
+    return turns
+
+
+def _names(turns: Turns[str]) -> list[str]:
+    return [who for who, _ in turns.next()]
+
+
+def test_the_oldest_come_first_and_nobody_twice() -> None:
+    turns = _turns(*((f"{number}", _commit(number)) for number in range(5 * AT_ONCE)))
+    seen: list[str] = []
+    while turns:
+        seen += _names(turns)
+    assert seen == [f"{number}" for number in range(5 * AT_ONCE)]
+
+
+def test_a_few_are_taken_together_and_of_many_a_part() -> None:
+    few = _turns(*((f"{number}", _commit(number)) for number in range(AT_ONCE)))
+    assert len(few.next()) == AT_ONCE and not few
+    many = _turns(*((f"{number}", _commit(number)) for number in range(10 * AT_ONCE)))
+    assert len(many.next()) == 10 * AT_ONCE // SHARE
+    crowd = _turns(*((f"{number}", _commit(number)) for number in range(10 * MOST)))
+    assert len(crowd.next()) == MOST
+
+
+def test_who_has_had_a_file_made_does_not_queue_again_to_write_to_it() -> None:
+    turns = _turns()
+    turns.applied("create", {}, {"node": 7, "new": True})
+    for number in range(3 * AT_ONCE):
+        turns.add(f"{number}", _commit(100 + number))
+    turns.add("maker", _commit(7))
+    assert _names(turns)[0] == "maker"
+    turns.applied("commit", {"node": 7}, {})
+    turns.add("maker", _commit(7))
+    while turns:
+        last = _names(turns)[-1]
+    assert last == "maker", "once: the next change of the file waits like any other"
+
+
+def test_a_crowd_that_waits_for_the_disk_keeps_nobody_waiting() -> None:
+    turns = _turns(("writes", _commit(1)), *((f"{number}", _request("sync")) for number in range(3 * AT_ONCE)))
+    assert _names(turns)[0] == "writes"
+
+
+def test_what_has_to_be_alone_is() -> None:
+    turns = _turns(("a", _commit(1)), ("b", _request("alone")), ("c", _commit(2)))
+    assert [_names(turns), _names(turns), _names(turns)] == [["a"], ["b"], ["c"]]
+
+
+def test_a_transaction_has_no_more_bytes_than_its_log_takes() -> None:
+    half = MOST_BYTES // 2
+    turns = _turns(("a", _commit(1, bytes(half))), ("b", _commit(2, bytes(half))), ("c", _commit(3)))
+    assert [_names(turns), _names(turns)] == [["a", "b"], ["c"]]
+    turns = _turns(("a", _commit(1, bytes(2 * MOST_BYTES))), ("b", _commit(2)))
+    assert _names(turns) == ["a"], "one larger than all is taken, by itself"
+
+
+def test_what_finishes_something_still_comes_into_a_transaction() -> None:
+    turns = _turns(("a", _commit(1)), ("b", _commit(2)))
+    turns.applied("create", {}, {"node": 7, "new": True})
+    assert _names(turns) == ["a", "b"]
+    for who, item in (("c", _commit(3)), ("maker", _commit(7)), ("closes", _request("sync"))):
+        turns.add(who, item)
+    assert [who for who, _ in turns.late()] == ["maker", "closes"]
+    assert turns.late() == [] and _names(turns) == ["c"]
+
+
+def test_what_comes_late_has_to_fit() -> None:
+    turns = _turns(("a", _commit(1, bytes(MOST_BYTES - 10))), ("b", _commit(2)))
+    turns.applied("create", {}, {"node": 7, "new": True})
+    assert _names(turns) == ["a", "b"]
+    turns.add("maker", _commit(7, bytes(20)))
+    assert turns.late() == [] and _names(turns) == ["maker"]
+
+
+def test_into_one_that_is_alone_nothing_comes_late() -> None:
+    turns = _turns(("a", _request("alone")), ("b", _commit(2)))
+    turns.applied("create", {}, {"node": 7, "new": True})
+    assert _names(turns) == ["a"]
+    turns.add("maker", _commit(7))
+    assert turns.late() == []
+
+
+@pytest.mark.parametrize("arguments", [None, [], {"node": []}, {"node": {}}, {}])
+def test_a_malformed_request_is_somebody_elses_to_refuse(arguments: Any) -> None:
+    turns = _turns(*((f"{number}", [1, None, False, "commit", arguments]) for number in range(AT_ONCE + 2)))
+    assert len(turns.next()) == AT_ONCE
