@@ -172,7 +172,7 @@ create table hold(node int, holder blob, at int not null, primary key(node, hold
 """
 
 # A segment of the words' index is rewritten once so many of a hundred of its passages are gone, in place of ten: notes
-# are changed again and again, and that was a sixth of what it costs to index them anew.
+# are changed again and again, and that was a seventh of what it costs to index them anew.
 _FEWER_MERGES: Final = "insert into terms(terms, rank) values('deletemerge', 40);"
 
 MIGRATIONS: Final[tuple[str, ...]] = (

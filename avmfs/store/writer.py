@@ -41,7 +41,7 @@ from avmfs.store.news import News
 from avmfs.store.peers import Peer, Peers
 from avmfs.store.piecemeal import PART
 from avmfs.store.sinks import NATIVE
-from avmfs.store.turns import Turns, written
+from avmfs.store.turns import SYNC, Turns, written
 from avmfs.store.walheader import CommitHeader
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ DRAIN_STEP = 16
 BEHIND_STEP = 4  # documents at a time where there is no idle time: others wait for each step
 LAG = 1000  # so many documents may wait while there is no idle time: a search would have to index them all first
 ANYBODY = "*"
-APPEND, SYNC = "append", "sync"
+APPEND = "append"
 
 _NOTHING = wire.pack({})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views_fixtures import World, opened
+from views_fixtures import opened
 
 from avmfs.errors import OverQuota
 from avmfs.memory import Memory
@@ -23,11 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
     with opened(tmp_path) as world:
-        yield _tree(world)
-
-
-def _tree(world: World) -> Tree:
-    return Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
+        yield Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
 
 
 def _refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[FileHandle, int]:

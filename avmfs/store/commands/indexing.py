@@ -19,7 +19,7 @@ DRAIN_BYTES = 256 * 1024
 """A transaction indexes no more text than this (or one document): some 60 ms, for which every writer waits."""
 
 HURRY_BYTES = 16 * 1024
-"""Some 3 ms."""
+"""Of a step that nobody asked for: some 5 ms."""
 
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
 _PASSAGES = "(select count(*) from passage where passage.document = {})"
