@@ -1,10 +1,11 @@
 """Whose requests are in the writer's next transaction.
 
-Owns the queue of what was asked and not yet taken. Called by the writer, in its one thread. Oldest first, but who is in
-the middle of something does not queue again for the rest of it: a new note is two requests, and those who make one
-would otherwise wait twice as long as those who change one. So the rest still comes into a transaction that is about to
-be committed (``late``), as does a wait for the disk, which adds nothing to it; and of many that wait a part is taken at
-once, so that there is something to come before.
+Owns the queue of what was asked and not yet taken. Called by the writer, in its one thread. Oldest first, but a new
+note is two requests, and those who make one must not wait twice as long as those who change one. So its first bytes do
+not queue again, and still come into a transaction that is about to be committed (``late``), as does a wait for the
+disk, which adds nothing to it; and the request that makes it comes before what else was asked during the same
+transaction, though never before what has waited for longer. Of many that wait a part is taken at once, so that there is
+something to come before.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Turns(Generic[_Who]):
 
     def __init__(self, alone: Callable[[list[Any]], bool]) -> None:
         self._alone = alone
-        self._queue: deque[tuple[_Who, list[Any]]] = deque()
+        self._queue: deque[tuple[int, _Who, list[Any]]] = deque()  # during which transaction it came, from whom, what
+        self._taken = 0  # transactions so far
         self._unfinished: set[int] = set()  # files whose first bytes are still to come
         self._room = 0  # bytes that the transaction under way still takes
 
@@ -40,7 +42,7 @@ class Turns(Generic[_Who]):
         return len(self._queue)
 
     def add(self, who: _Who, item: list[Any]) -> None:
-        self._queue.append((who, item))
+        self._queue.append((self._taken, who, item))
 
     def applied(self, command: str, arguments: dict[str, Any], reply: Any) -> None:
         """Hear what has been done for somebody: by that is known who has yet to finish what."""
@@ -53,25 +55,31 @@ class Turns(Generic[_Who]):
 
     def next(self) -> list[tuple[_Who, list[Any]]]:
         """What the next transaction is for; there is something. One that has to be alone is."""
+        self._taken += 1
         queue = self._queue
         if len(queue) > AT_ONCE:
-            self._first(self._is_unfinished)
+            self._queue = queue = deque(sorted(queue, key=self._rank))
         most = min(MOST, max(AT_ONCE, len(queue) // SHARE))
-        batch = [queue.popleft()]
+        batch = [queue.popleft()[1:]]
         self._room = 0
         if not queue or self._alone(batch[0][1]):
             return batch
         self._room = MOST_BYTES - written(batch[0][1])
-        while queue and len(batch) < most and self._fits(queue[0][1]):
-            batch.append(queue.popleft())
+        while queue and len(batch) < most and self._fits(queue[0][2]):
+            batch.append(queue.popleft()[1:])
         return batch
 
     def late(self) -> list[tuple[_Who, list[Any]]]:
         """What is added to the transaction that ``next`` began, of what has come meanwhile."""
-        count = self._first(lambda item: item[3] == SYNC or self._is_unfinished(item))
         found: list[tuple[_Who, list[Any]]] = []
-        while len(found) < count and self._fits(self._queue[0][1]):
-            found.append(self._queue.popleft())
+        others: deque[tuple[int, _Who, list[Any]]] = deque()
+        for asked in self._queue:
+            _, who, item = asked
+            if (item[3] == SYNC or self._is_unfinished(item)) and self._fits(item):
+                found.append((who, item))
+            else:
+                others.append(asked)
+        self._queue = others
         return found
 
     def _fits(self, item: list[Any]) -> bool:
@@ -82,14 +90,10 @@ class Turns(Generic[_Who]):
         self._room -= size
         return True
 
-    def _first(self, chosen: Callable[[list[Any]], bool]) -> int:
-        """Let these come first, and say how many they are."""
-        first = [asked for asked in self._queue if chosen(asked[1])]
-        if first:
-            others = [asked for asked in self._queue if not chosen(asked[1])]
-            self._queue.clear()
-            self._queue.extend(first + others)
-        return len(first)
+    def _rank(self, asked: tuple[int, _Who, list[Any]]) -> int:
+        """By this the queue is sorted, which is in the order of coming."""
+        came, _, item = asked
+        return -1 if self._is_unfinished(item) else 2 * came + (item[3] != CREATE)
 
     def _is_unfinished(self, item: list[Any]) -> bool:
         """Are these the first bytes of a file that was just made? Its maker has queued once, like anybody."""

@@ -59,6 +59,23 @@ def test_who_has_had_a_file_made_does_not_queue_again_to_write_to_it() -> None:
     assert last == "maker", "once: the next change of the file waits like any other"
 
 
+def test_who_begins_a_note_comes_before_those_who_came_at_the_same_time() -> None:
+    turns = _turns(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
+    turns.add("maker", _request("create", parent=1, name=b"new"))
+    assert _names(turns)[0] == "maker"
+
+
+def test_who_has_waited_for_longer_comes_before_all_who_begin_one() -> None:
+    turns = _turns(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
+    first = _names(turns)
+    for number in range(10 * AT_ONCE):  # however many
+        turns.add("maker", _request("create", parent=1, name=b"%d" % number))
+    waited: list[str] = []
+    while len(first) + len(waited) < 3 * AT_ONCE:
+        waited += _names(turns)
+    assert "maker" not in (first + waited)[: 3 * AT_ONCE]
+
+
 def test_a_crowd_that_waits_for_the_disk_keeps_nobody_waiting() -> None:
     turns = _turns(("writes", _commit(1)), *((f"{number}", _request("sync")) for number in range(3 * AT_ONCE)))
     assert _names(turns)[0] == "writes"
@@ -93,6 +110,17 @@ def test_what_comes_late_has_to_fit() -> None:
     assert _names(turns) == ["a", "b"]
     turns.add("maker", _commit(7, bytes(20)))
     assert turns.late() == [] and _names(turns) == ["maker"]
+
+
+def test_what_is_late_keeps_its_order_and_so_does_what_stays() -> None:
+    turns = _turns(("a", _commit(1)), ("b", _commit(2)))
+    for node in (7, 8):
+        turns.applied("create", {}, {"node": node, "new": True})
+    turns.next()
+    for who, item in (("c", _commit(3)), ("x", _commit(8)), ("d", _commit(4)), ("y", _commit(7))):
+        turns.add(who, item)
+    assert [who for who, _ in turns.late()] == ["x", "y"]
+    assert _names(turns) == ["c", "d"]
 
 
 def test_into_one_that_is_alone_nothing_comes_late() -> None:
