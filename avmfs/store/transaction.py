@@ -8,8 +8,10 @@ the caller owns BEGIN, the savepoint and COMMIT.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -65,13 +67,22 @@ class IndexRules:
         return max(_FEW_VERSIONS, min(self.versions, self.history_bytes // max(size, 1)))
 
     def ignores(self, parts: tuple[bytes, ...]) -> bool:
+        name, tail = _patterns(self.ignore)
         names = [paths.text(part) for part in parts]
-        tails = ["/".join(names[start:]) for start in range(len(names))]
-        return any(
-            fnmatch.fnmatchcase(tail, pattern)
-            for pattern in self.ignore
-            for tail in ([names[-1]] if "/" not in pattern else tails)
-        )
+        if name is not None and name.match(names[-1]):
+            return True
+        return tail is not None and any(tail.match("/".join(names[start:])) for start in range(len(names)))
+
+
+@lru_cache(maxsize=16)
+def _patterns(globs: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    """One for those that a name matches by itself, one for those that say where it is."""
+    name, tail = ([glob for glob in globs if ("/" in glob) == placed] for placed in (False, True))
+    return _any_of(name), _any_of(tail)
+
+
+def _any_of(globs: Sequence[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(fnmatch.translate, globs))) if globs else None
 
 
 @dataclass(slots=True)

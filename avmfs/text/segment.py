@@ -22,6 +22,9 @@ import Stemmer
 REVISION: Final = 1
 """Of the terms that this module makes. An index built by another revision has to be built anew."""
 
+_REMEMBERED: Final = 20_000  # words, some 2.5 MB
+_REMEMBERED_LENGTH: Final = 24
+
 TERM_MAX: Final = 64
 """Characters kept of one term: what is longer is no word (base64, hashes) and would only swell the index."""
 
@@ -86,7 +89,22 @@ class _Fold(dict[int, int | str | None]):
         return None if unicodedata.category(chr(code)).startswith("M") else code
 
 
+class _Stems(dict[str, str]):
+    """The terms of words, made on demand: a language has few that are common, and to ask for each costs more than the
+    rest of indexing a text. What is too long for a word is not remembered."""
+
+    def __missing__(self, word: str) -> str:
+        start = word[:TERM_MAX]
+        term = (_stemmer().stemWord(start) or start)[:TERM_MAX]
+        if len(word) <= _REMEMBERED_LENGTH:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[word] = term
+        return term
+
+
 _FOLD: Final = _Fold()
+_STEMS: Final = _Stems()
 _own = threading.local()
 
 
@@ -98,9 +116,8 @@ def terms(text: str) -> list[str]:
     as itself). Each is 1 to TERM_MAX characters. Takes any str and never raises; linear in its length.
     """
     folded = _folded(text)
-    if folded.isascii():  # most text: all stems in one call
-        words = [word[:TERM_MAX] for word in _WORD.findall(folded)]
-        return [stem[:TERM_MAX] or word for stem, word in zip(_stemmer().stemWords(words), words, strict=True)]
+    if folded.isascii():  # most text
+        return list(map(_STEMS.__getitem__, _WORD.findall(folded)))
     return [term for _, term in _words(text)]
 
 
@@ -149,16 +166,15 @@ def only_function_words(text: str) -> bool:
 
 def _words(text: str) -> Iterator[tuple[str, str]]:
     """(word as written but folded, its term)."""
-    stem = _stemmer().stemWord
     for word in _WORD.findall(_folded(text)):
         if word.isascii():
-            yield word, (stem(word[:TERM_MAX]) or word)[:TERM_MAX]
+            yield word, _STEMS[word]
             continue
         # re.split with a group alternates: spaced, unspaced, spaced, ...
         for index, part in enumerate(_UNSPACED.split(word)):
             if index % 2 == 0:
                 if part:
-                    yield part, (stem(part[:TERM_MAX]) or part)[:TERM_MAX]
+                    yield part, _STEMS[part]
             elif len(part) == 1:
                 yield part, part
             else:
@@ -189,5 +205,5 @@ def _weight(term: str) -> int:
 def _stemmer() -> Stemmer.Stemmer:
     found: Stemmer.Stemmer | None = getattr(_own, "stemmer", None)
     if found is None:
-        found = _own.stemmer = Stemmer.Stemmer("english")
+        found = _own.stemmer = Stemmer.Stemmer("english", 0)  # without a memory of its own
     return found

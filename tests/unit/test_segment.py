@@ -5,6 +5,7 @@ import time
 import unicodedata
 
 import pytest
+import Stemmer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,15 @@ def test_every_code_point_of_the_basic_plane_is_folded_or_left_out() -> None:
     for block in range(0, 0x10000, 0x400):
         found = terms(" ".join(map(chr, range(block, block + 0x400))))
         assert all(map(holds, found)), hex(block)
+
+
+def test_more_words_than_are_remembered_have_the_same_terms() -> None:
+    stem = Stemmer.Stemmer("english", 0).stemWord
+    words = [f"{chr(97 + n % 26)}{n:x}{end}" for n in range(15_000) for end in ("ing", "ational")]
+    words += ["x" * length + "ing" for length in range(1, 2 * TERM_MAX)]
+    expected = [(stem(word[:TERM_MAX]) or word)[:TERM_MAX] for word in words]
+    assert terms(" ".join(words)) == expected
+    assert terms(" ".join(words)) == expected
 
 
 def test_words_are_folded_and_stemmed() -> None:

@@ -41,14 +41,16 @@ def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any
     waiting, gone = _next(tx, limit, HURRY_BYTES if hurry else DRAIN_BYTES)
     # First all that goes, in the order of its rows: between rows that come, FTS5 would write a segment for
     # each (fts5_index.c, sqlite3Fts5IndexBeginWrite). What was done meanwhile for an ended one's vectors goes as well.
-    lineage.drop_index(tx, waiting + gone)
+    told = lineage.drop_index(tx, waiting + gone)
     for document in gone:
         tx.do("delete from semantic_queue where document = ?", (document,))
         tx.do("delete from ended where document = ?", (document,))
+    counts: list[tuple[int, int, int]] = []
     for document in waiting:
-        _index(tx, document)
+        counts += _index(tx, document, document in told)
         tx.do("update document set due = null where id = ?", (document,))
         tx.known.queued.discard(document)
+    lineage.count_terms(tx, counts)
     return {"done": len(waiting) + len(gone), "left": tx.db.execute(WAITING).get}
 
 
@@ -184,47 +186,42 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
     )
 
 
-def _index(tx: Tx, document: int) -> None:
-    """Make the index rows of a document that has none, for which its vectors are then due."""
+def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
+    """Make the index rows of a document that has none, for which its vectors are then due. ``told``: ``passage_log``
+    says in this transaction that it has changed. Returns what has yet to be counted (``lineage.count_terms``)."""
     row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
     if row is None:
-        return
+        return []
     tx.do("delete from unindexed where document = ?", (document,))
     node = node_of(row[:-3])
     text, reason = _words(tx, node, *row[-3:-1])
     if text is None:
-        tx.db.execute("insert into unindexed(document, reason) values(?, ?)", (document, reason))
-        return
-    tx.db.execute("insert into passage_log(document) values(?)", (document,))
+        tx.do("insert into unindexed(document, reason) values(?, ?)", (document, reason))
+        return []
+    if not told:
+        tx.do("insert into passage_log(document) values(?)", (document,))
     for key, name in topics.topics(text, _title(row[-1])):
-        tx.db.execute(
-            "insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope)
-        )
+        tx.do("insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope))
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
     lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
     prefix = f" {node.scope}x"
     pieces = passages.cut(text)
     if pieces:
         tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
+    counts = []
     for part, (start, stop) in enumerate(pieces):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
-        tx.db.execute(
+        tx.do(
             "insert into passage(document, part, scope, len, start, stop, voice, at, flags)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (document, part, node.scope, len(found), start, stop,
              " ".join(said.speaker) or None, said.at, speech.flags(piece)),
         )  # fmt: skip
         passage = tx.db.last_insert_rowid()
-        tx.db.execute(
-            "insert into terms(rowid, t) values(?, ?)",
-            (passage, prefix[1:] + prefix.join(found) if found else ""),
-        )
-        tx.db.execute(
-            "insert into scope_stat(scope, passages, terms) values(?, 1, ?) on conflict(scope)"
-            " do update set passages = passages + 1, terms = terms + excluded.terms",
-            (node.scope, len(found)),
-        )
+        tx.do("insert into terms(rowid, t) values(?, ?)", (passage, prefix[1:] + prefix.join(found) if found else ""))
+        counts.append((node.scope, 1, len(found)))
+    return counts
 
 
 def _title(user: str | None) -> str:

@@ -7,7 +7,7 @@ amending a version, dropping it. Called by the other commands inside their trans
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from avmfs.errors import Stale
@@ -312,11 +312,14 @@ def drop_document(tx: Tx, document: int, *, logged: bool = True) -> None:
     tx.do("delete from document where id = ?", (document,))
 
 
-def drop_index(tx: Tx, documents: Sequence[int]) -> None:
-    """Remove documents' passages and vectors from the indexes."""
+def drop_index(tx: Tx, documents: Sequence[int]) -> set[int]:
+    """Remove documents' passages and vectors from the indexes. Returns those that had any, of which ``passage_log``
+    tells now."""
     passages: list[Any] = []
     for document in documents:
-        rows: list[Any] = tx.db.execute("select id, scope, len from passage where document = ?", (document,)).fetchall()
+        rows: list[Any] = tx.db.execute(
+            "select id, scope, len, document from passage where document = ?", (document,)
+        ).fetchall()
         passages += rows
         tx.do("delete from topic where document = ?", (document,))
         if rows:
@@ -324,9 +327,24 @@ def drop_index(tx: Tx, documents: Sequence[int]) -> None:
             tx.do("insert into vector_log(id) select id from vector where document = ? order by id", (document,))
             tx.do("delete from vector where document = ?", (document,))
             tx.do("delete from passage where document = ?", (document,))
-    for passage, scope, length in sorted(passages):
+    for passage, *_ in sorted(passages):
         tx.do("delete from terms where rowid = ?", (passage,))
-        tx.do("update scope_stat set passages = passages - 1, terms = terms - ? where scope = ?", (length, scope))
+    count_terms(tx, [(scope, -1, -length) for _, scope, length, _ in passages])
+    return {document for *_, document in passages}
+
+
+def count_terms(tx: Tx, changes: Iterable[tuple[int, int, int]]) -> None:
+    """Of scopes: so many passages more, and terms in them."""
+    totals: dict[int, tuple[int, int]] = {}
+    for scope, passages, terms in changes:
+        before = totals.get(scope, (0, 0))
+        totals[scope] = before[0] + passages, before[1] + terms
+    for scope, (passages, terms) in totals.items():
+        tx.do(
+            "insert into scope_stat(scope, passages, terms) values(?, ?, ?) on conflict(scope)"
+            " do update set passages = passages + excluded.passages, terms = terms + excluded.terms",
+            (scope, passages, terms),
+        )
 
 
 def add_topics(tx: Tx, document: int, scope: int, tags: list[str]) -> None:

@@ -1,0 +1,30 @@
+"""What is not indexed by its name: see ``avmfs.store.transaction.IndexRules``."""
+
+from __future__ import annotations
+
+import pytest
+
+from avmfs.store.transaction import IndexRules
+
+RULES = IndexRules(("*.swp", "[#]*[#]", ".git/*", "build/out?/*", "wörk*"))
+
+
+@pytest.mark.parametrize("name", [
+    "note.swp", "a/b/.note.swp", "#note#", ".git/config", "a/.git/objects/00/ff", "build/out1/x", "wörk.md",
+    "line\n.swp",
+])  # fmt: skip
+def test_names_that_match_are_ignored(name: str) -> None:
+    assert RULES.ignores(tuple(part.encode() for part in name.split("/")))
+
+
+@pytest.mark.parametrize("name", ["note.SWP", "note.swp.md", "#note", "git/config", "a.git", "build/out/x", "mywörk"])
+def test_other_names_are_not(name: str) -> None:
+    assert not RULES.ignores(tuple(part.encode() for part in name.split("/")))
+
+
+def test_without_rules_nothing_is() -> None:
+    assert not IndexRules().ignores((b".git", b"config"))
+
+
+def test_names_need_not_be_text() -> None:
+    assert RULES.ignores((b"\xff\xfe.swp",)) and not RULES.ignores((b"\xff\xfe",))
