@@ -52,7 +52,9 @@ RECENT = 8  # requests that tell how many are asking
 ANSWERED = 4096  # clients whose last reply is in memory
 DRAIN_STEP = 16
 BEHIND_STEP = 4  # documents at a time where there is no idle time: others wait for each step
-LAG = 1000  # so many documents may wait while there is no idle time: a search would have to index them all first
+# So many documents may wait while there is no idle time: a search has to index them all first, which takes .3 s. Notes
+# that change again meanwhile are indexed once.
+LAG = 1500
 ANYBODY = "*"
 APPEND = "append"
 
