@@ -22,14 +22,14 @@ import Stemmer
 REVISION: Final = 1
 """Of the terms that this module makes. An index built by another revision has to be built anew."""
 
-_REMEMBERED: Final = 20_000  # words, some 2.5 MB
-_REMEMBERED_LENGTH: Final = 24
-
 TERM_MAX: Final = 64
 """Characters kept of one term: what is longer is no word (base64, hashes) and would only swell the index."""
 
 QUERY_MAX: Final = 64
 """Terms used of one query; each costs a walk over its postings."""
+
+_REMEMBERED: Final = 20_000  # words and their terms, some 3 MB
+_REMEMBERED_LENGTH: Final = 24
 
 # Scripts written without spaces, where a word boundary needs a dictionary: overlapping pairs instead (measured
 # on XQuAD and CMRC: R@10 .99 where a unicode61 word index reaches .12 to .18).
