@@ -73,7 +73,7 @@ def _mount(pyplot: Any, report: Report) -> Any:
         _grouped(panel, operations, values)
         panel.axhline(1, color="black", linewidth=0.8)
         panel.set(yscale="log", ylabel="operations/s, C = 1", title=table.title)
-        panel.legend(fontsize=7, ncols=4)
+        _legend(panel, 4)
     return figure
 
 
@@ -113,7 +113,7 @@ def _coherence(pyplot: Any, report: Report) -> Any:
         }
         _grouped(panel, kinds, values)
         panel.set(yscale="log", ylabel="seen after, ms", title=table.title)
-        panel.legend(fontsize=7, ncols=3)
+        _legend(panel, 3)
     return figure
 
 
@@ -137,8 +137,9 @@ def _ablation(pyplot: Any, report: Report) -> Any:
     names = list(dict.fromkeys(row["writer"] for row in rows))
     _grouped(bars, names, {(f"{row['clients']} clients", row["writer"]): row["ops/s"] for row in rows})
     bars.set(ylabel="durable writes/s", title="one part taken out of the writer")
-    bars.tick_params(axis="x", labelrotation=20, labelsize=7)
-    bars.legend(fontsize=8)
+    for label in bars.get_xticklabels():
+        label.set(rotation=20, ha="right", rotation_mode="anchor")
+    _legend(bars, 2)
     return figure
 
 
@@ -158,7 +159,14 @@ def _grouped(panel: Any, groups: Sequence[str], values: Mapping[tuple[str, str],
     for number, name in enumerate(series):
         places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(groups))]
         panel.bar(places, [values.get((name, group)) or 0 for group in groups], width, label=name)
-    panel.set_xticks(range(len(groups)), groups)
+    panel.set_xticks(range(len(groups)), groups, fontsize=8)
+
+
+def _legend(panel: Any, columns: int) -> None:
+    """Above all bars."""
+    low, high = panel.get_ylim()
+    panel.set_ylim(top=high * (high / low) ** 0.2 if panel.get_yscale() == "log" else high * 1.2)
+    panel.legend(fontsize=7, ncols=columns, loc="upper left")
 
 
 if __name__ == "__main__":

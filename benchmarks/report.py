@@ -1,13 +1,16 @@
 """docs/BENCHMARKS.md from the JSON of benchmark runs: every figure under the command that made it.
 
-python -m benchmarks.report RESULT.json... > docs/BENCHMARKS.md
+    python -m benchmarks.report [--pictures DIR] RESULT.json... > docs/BENCHMARKS.md
+
+DIR, below docs, is where benchmarks.plots has drawn them; a section shows its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +28,17 @@ Ratios hold within one run, where the variants take turns; times belong to the m
 """
 
 
-def document(reports: Sequence[Report]) -> str:
-    """The page; one section a report, in the order that a reader would ask."""
+def document(reports: Sequence[Report], pictures: Collection[str] = ()) -> str:
+    """The page; one section a report, in the order that a reader would ask. ``pictures``: paths as the page names them,
+    called like the benchmark."""
     known = {name: place for place, name in enumerate(ORDER)}
     ordered = sorted(reports, key=lambda report: known.get(report.benchmark, len(known)))
     runs = Counter(report.benchmark for report in ordered)
     told = [(_arguments(report) if runs[report.benchmark] > 1 else "", report) for report in ordered]
-    sections = [markdown(replace(report, title=report.title + apart)) for apart, report in told]
+    sections = []
+    for apart, report in told:
+        sections.append(markdown(replace(report, title=report.title + apart)))
+        sections += [f"![{report.title}]({path})\n" for path in pictures if Path(path).stem == report.benchmark]
     return "\n".join([INTRODUCTION, _targets(told), *sections])
 
 
@@ -52,13 +59,17 @@ def _targets(told: Sequence[tuple[str, Report]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """0; 2 for a file that is no result."""
-    if not arguments:
-        print("usage: python -m benchmarks.report RESULT.json...", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="below docs")
+    options = parser.parse_args(arguments)
+    docs = Path(__file__).parent.parent / "docs"
+    found = sorted(options.pictures.resolve().glob("*.svg")) if options.pictures else []
     try:
-        print(document([read_json(Path(argument)) for argument in arguments]), end="")
+        pictures = [picture.relative_to(docs.resolve()).as_posix() for picture in found]
+        print(document([read_json(path) for path in options.results], pictures), end="")
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
@@ -66,4 +77,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
