@@ -229,11 +229,7 @@ class Kept:
         if not self.fresh and self._words[_MAGIC_AT] != MAGIC:
             raise Invalid("kept by another version")
         self._words[_MAGIC_AT] = MAGIC
-        at = _HEADER
-        areas = {}
-        for number, (name, most) in enumerate(AREAS.items()):
-            areas[name] = Rows(self._words, at, most, _USED_AT + number)
-            at += WIDTH * most
+        areas = {name: Rows(self._words, *_place(name)) for name in AREAS}
         self.lanes, self.handles, self.nodes = areas["lanes"], areas["handles"], areas["nodes"]
         self.log = Log(self._words, log)
 
@@ -242,6 +238,27 @@ class Kept:
 
     def set_fact(self, number: int, value: int) -> None:
         self._words[_FACTS_AT + number] = value
+
+
+def _place(area: str) -> tuple[int, int, int]:
+    """Where its rows begin, how many it may have, where it is said how many were ever in use; in words."""
+    number = list(AREAS).index(area)
+    return _HEADER + WIDTH * sum(list(AREAS.values())[:number]), AREAS[area], _USED_AT + number
+
+
+def look(tables: int, area: str, column: int) -> list[tuple[int, int]]:
+    """(state, a column) of each row of another process' that was ever in use: whole words, of rows that may be about to
+    be written or freed. Raises Invalid for another layout."""
+    if os.fstat(tables).st_size != _TABLES_BYTES:
+        raise Invalid("kept by another version")
+    start, _, used_at = _place(area)
+    with mmap.mmap(tables, _TABLES_BYTES, access=mmap.ACCESS_READ) as memory:
+        with memoryview(memory).cast("Q") as words:
+            if words[_MAGIC_AT] != MAGIC:
+                raise Invalid("kept by another version")
+            stop = start + WIDTH * words[used_at]
+            states, values = words[start:stop:WIDTH].tolist(), words[start + column : stop : WIDTH].tolist()
+    return list(zip(states, values, strict=True))
 
 
 def make() -> Kept:

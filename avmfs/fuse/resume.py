@@ -77,6 +77,12 @@ def left_by_predecessor(found: Mapping[str, int]) -> Kept | None:
     return kept if kept.fact(_GREETED) else None
 
 
+def open_files(tables: int) -> set[int]:
+    """The nodes of the files that a mount has open, whether or not a process serves it now. Raises Invalid for what
+    another version has kept."""
+    return {node for state, node in memory_kept.look(tables, "handles", _NODE) if state & 0xFF == _FILE}
+
+
 def forget_cached(descriptor: int) -> None:
     """Make the kernel look every name up again that it has cached of the mount with this device."""
     with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached

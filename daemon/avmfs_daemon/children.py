@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from avmfs.errors import Busy
 from avmfs_daemon import links, mountpoint
 from avmfs_daemon.embedding import PipeEmbedder
 from avmfs_daemon.life import living
@@ -118,9 +119,17 @@ def run_keeper(spec: ChildSpec) -> None:
         kept = spec.settings.audit
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
+
+        def open_among(nodes: list[int]) -> list[int] | None:
+            try:
+                found: list[int] | None = life.ask("open", {"nodes": nodes})
+            except Busy:  # then it is not known
+                return None
+            return found
+
         keeper = Keeper(
             store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,),
-            limits=spec.settings.limits, chainer=chainer,
+            limits=spec.settings.limits, chainer=chainer, open_among=open_among,
         )  # fmt: skip
         deliverer = Deliverer(
             store, spec.settings.webhooks, spec.settings.hooks, home=os.fspath(spec.database.parent),

@@ -28,7 +28,10 @@ IDLE_S: Final = 5.0
 RETRY_S: Final = 1.0  # while the model is loading
 SETTLE_S: Final = 0.1  # between two looks at what was committed; the writer indexes the words, as soon as it is idle
 CHORES_S: Final = 30.0
-ORPHAN_S: Final = 120.0
+ORPHANS_S: Final = 5.0  # between two looks at files without a name: one that was open at neither can be freed
+ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
+ASKED: Final = 5_000  # files at a look,
+REAPED: Final = 256  # and so many are freed at once: others wait for it
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 TELL_S: Final = 1.0  # between reports of progress
@@ -42,7 +45,8 @@ class InformedEmbedder(Embedder, Protocol):
 
 class Keeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
-    giving passages their vectors; `also` is called in every round, and sees to it itself how often it works."""
+    giving passages their vectors; `also` is called in every round, and sees to it itself how often it works. `open_among`
+    says which of these nodes a mount has open, None where that is not known."""
 
     def __init__(
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
@@ -50,6 +54,7 @@ class Keeper:
         also: Sequence[Callable[[], None]] = (),
         limits: Limits | None = None,
         chainer: Chainer | None = None,
+        open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None,
     ) -> None:  # fmt: skip
         self._store = store
         self._embedder = embedder
@@ -66,8 +71,10 @@ class Keeper:
         self._embedded_at = float("-inf")
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
+        self._open_among = open_among
+        self._closed: dict[int, float] = {}  # node: since when it is known that it is open nowhere
         self._limits = limits or Limits()
-        self._chores_at = self._clients_at = clock()
+        self._chores_at = self._orphans_at = self._clients_at = clock()
         self._mail_at = clock() + postroom.EVERY_S
         self._chainer = chainer
 
@@ -97,9 +104,11 @@ class Keeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
-            self.reap_orphans()
             if self._chainer is not None:
                 self._chainer.step()
+        if self._clock() >= self._orphans_at:
+            self._orphans_at = self._clock() + ORPHANS_S
+            self.reap_orphans()
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
             postroom.trim(self._store, self._limits, self._wall_clock())
@@ -111,19 +120,28 @@ class Keeper:
         return more
 
     def reap_orphans(self) -> None:
-        """Free unlinked files on which no mount has renewed its hold while we watched for ORPHAN_S.
+        """Free unlinked files that no mount had open at two looks, or on which none has renewed its hold while we
+        watched for ORPHAN_S.
 
-        By our own monotonic clock, so that neither a jump of the wall clock nor a suspended machine frees the
-        bytes of a file that is open.
+        At two looks, for what was about to be opened at the first; what has no name is not opened anew. By our own
+        monotonic clock, so that neither a jump of the wall clock nor a suspended machine frees the bytes of a file that
+        is open.
         """
         now, watched = self._clock(), self._orphans
         self._orphans = {}
         for node, held in self._store.orphans():
             seen, since = watched.get(node, (None, now))
             self._orphans[node] = (held, since if seen == held else now)
-        over = [node for node, (_, since) in self._orphans.items() if now - since >= ORPHAN_S]
-        if over:
-            self._store.submit(OPERATOR, "reap_orphans", nodes=over)
+        asked = list(self._orphans)[:ASKED]
+        open_ones = self._open_among(asked) if asked else []
+        known = [] if open_ones is None else set(asked).difference(open_ones)
+        self._closed = {node: self._closed.get(node, now) for node in known}
+        over = [
+            node for node, (_, since) in self._orphans.items()
+            if now - since >= ORPHAN_S or now - self._closed.get(node, now) >= ORPHANS_S
+        ]  # fmt: skip
+        for first in range(0, len(over), REAPED):
+            self._store.submit(OPERATOR, "reap_orphans", nodes=over[first : first + REAPED])
 
     def _embed(self, waiting: bool) -> bool:
         assert self._embedder is not None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from avmfs_config import Mount
 
+from avmfs.errors import Invalid
 from avmfs.fuse import resume
 from avmfs.fuse.serve import front_end
 from avmfs_daemon import forking, runtime
@@ -84,6 +85,29 @@ class Legacy:
                 if device is not None:
                     resume.forget_cached(device)
                     os.close(device)
+
+    def open_among(self, slots: Iterable[Slot], nodes: list[int]) -> list[int] | None:
+        """Of these nodes, those of files that a mount has open; None while that is not known of each mount."""
+        if self._holding is None or self._inherited:
+            return None
+        found: set[int] = set()
+        for slot in slots:
+            boxes = {child.box for child in slot.children} | ({slot.box} if slot.box is not None else set())
+            if slot.mount is None or not boxes:
+                continue
+            if not slot.resumes:
+                return None
+            for box in boxes:
+                tables = None if box is None else self._holding.get(box, resume.TABLES)
+                if tables is None:
+                    return None
+                try:
+                    found |= resume.open_files(tables)
+                except Invalid:
+                    return None
+                finally:
+                    os.close(tables)
+        return [node for node in nodes if node in found]
 
     def end(self) -> None:
         if self._holding is not None:

@@ -104,11 +104,9 @@ class Supervisor:
         stack.callback(self._legacy.end)
         runtime.clean_up(directory, self._legacy.mountpoints, [mount.mountpoint for mount in self._mounts])
         modes = {
-            runtime.WRITER: 0o600,
-            runtime.INDEX: 0o600,
+            runtime.WRITER: 0o600, runtime.INDEX: 0o600, runtime.CONTROL: 0o600,
             runtime.DOOR: runtime.door_mode(self._settings),
-            runtime.CONTROL: 0o600,
-        }
+        }  # fmt: skip
         self._listeners = {
             name: stack.enter_context(runtime.listen(directory / name, mode)) for name, mode in modes.items()
         }
@@ -246,8 +244,11 @@ class Supervisor:
         elif "figures" in message and slot.kind in ("index", "keeper"):
             self._figures[str(message.get("of", slot.kind))] = message["figures"]
         elif "ask" in message:
-            known = message.get("do") == "status"
-            answer = {"value": self.status()} if known else {"error": f"unknown question {message.get('do')!r}"}
+            answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
+            if message.get("do") == "status":
+                answer = {"value": self.status()}
+            elif message.get("do") == "open" and slot.kind == "keeper":
+                answer = {"value": self._legacy.open_among(self._crew.slots, message["arguments"]["nodes"])}
             self._crew.tell(slot, child, {"answer": message["ask"], **answer})
 
     def _lost(self, slot: Slot) -> None:

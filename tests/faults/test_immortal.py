@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -460,3 +461,34 @@ def test_a_killed_holder_is_replaced_and_mounts_still_survive(mounted: Mounted) 
         with opened(mounted.daemon.at("bob") / "memory/file", os.O_RDONLY) as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert (mounted.memory / "file").read_text() == "before after"
+
+
+def _unlinked(daemon: Daemon) -> set[int]:
+    """The files without a name whose bytes are still there."""
+    with contextlib.closing(sqlite3.connect(f"file:{daemon.root}/data/avm.db?mode=ro", uri=True)) as db:
+        return {node for (node,) in db.execute("select id from node where parent is null and id <> 1")}
+
+
+def test_unlinked_files_go_within_seconds_but_those_that_are_open_stay_through_kills(mounted: Mounted) -> None:
+    daemon, alice, bob = mounted.daemon, mounted.memory, mounted.daemon.at("bob") / "memory"
+    for name in ("held", "mapped", *(f"closed{number}" for number in range(20))):
+        (alice / name).write_bytes(name.encode() * 10_000)
+    with opened(bob / "held", os.O_RDWR) as held, opened(alice / "mapped", os.O_RDONLY) as file:
+        mapping = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+        for entry in [entry for entry in alice.iterdir() if entry.is_file()]:
+            entry.unlink()
+        assert len(_unlinked(daemon)) >= 22
+        for agent in ("bob", "alice"):
+            mounted.kill(agent)
+        wait(lambda: len(_unlinked(daemon)) == 2, LIMIT_S)
+        os.kill(daemon.family()["keeper"], signal.SIGKILL)
+        for agent in ("alice", "bob"):
+            time.sleep(6)  # longer than from one look to the next
+            mounted.kill(agent)
+        assert len(_unlinked(daemon)) == 2
+        assert os.pread(held, 8, 40_000 - 8) == b"heldheld" and mapping[-6:] == b"mapped"
+        os.pwrite(held, b"more", 0)
+        os.fsync(held)
+        assert os.pread(held, 8, 0) == b"moreheld"
+        mapping.close()
+    wait(lambda: not _unlinked(daemon), LIMIT_S)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, TRICKLE, Keeper
+from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, ORPHANS_S, REAPED, TRICKLE, Keeper
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -68,8 +68,8 @@ class House:
         self.engine = Engine()
         self.keeper = self.new_keeper()
 
-    def new_keeper(self) -> Keeper:
-        return Keeper(self.store, self.engine, lambda: self.monotonic, lambda: self.wall)
+    def new_keeper(self, open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None) -> Keeper:
+        return Keeper(self.store, self.engine, lambda: self.monotonic, lambda: self.wall, open_among=open_among)
 
     def write(self, name: str, text: str) -> int:
         self.store.submit(ALICE, "write_path", path=[b"memory", name.encode()], data=text.encode())
@@ -280,6 +280,51 @@ def test_an_unlinked_file_that_nobody_holds_is_freed_after_a_while(house: House)
     house.later(32)
     house.work()
     assert not house.store.orphans()
+
+
+def test_an_unlinked_file_that_is_known_to_be_open_nowhere_is_freed_at_the_second_look(house: House) -> None:
+    orphaned(house)
+    house.keeper = house.new_keeper(lambda nodes: [])
+    house.work()
+    assert house.store.orphans()
+    house.later(ORPHANS_S + 0.1)
+    house.work()
+    assert not house.store.orphans()
+
+
+def test_who_opened_it_between_two_looks_keeps_it(house: House) -> None:
+    node = orphaned(house)
+    looks: list[list[int]] = [[], [node], [], []]
+    house.keeper = house.new_keeper(lambda nodes: looks.pop(0))
+    for left in (3, 2, 1):
+        house.work()
+        assert len(looks) == left and house.store.orphans()
+        house.later(ORPHANS_S + 0.1)
+    house.work()
+    assert not house.store.orphans()
+
+
+def test_what_is_open_somewhere_is_kept_and_what_is_not_known_is_waited_for(house: House) -> None:
+    node = orphaned(house)
+    answers: list[list[int] | None] = [[node], None]
+    for answer in answers:
+        house.keeper = house.new_keeper(lambda nodes, answer=answer: answer)
+        for _ in range(5):
+            house.work()
+            house.later(ORPHANS_S + 0.1)
+        assert house.store.orphans()
+
+
+def test_many_unlinked_files_are_freed_in_several_transactions(house: House) -> None:
+    for number in range(2 * REAPED + 1):
+        house.write(f"n{number}", "text")
+        house.store.submit(ALICE, "unlink", parent=MEMORY, name=b"n%d" % number)
+    house.keeper = house.new_keeper(lambda nodes: [])
+    house.work()
+    house.later(ORPHANS_S + 0.1)
+    before = house.applying.submitted.count("reap_orphans")
+    house.work()
+    assert not house.store.orphans() and house.applying.submitted.count("reap_orphans") == before + 3
 
 
 def test_a_jump_of_the_wall_clock_frees_nothing_that_is_open(house: House) -> None:
