@@ -252,12 +252,11 @@ def look(tables: int, area: str, column: int) -> list[tuple[int, int]]:
     if os.fstat(tables).st_size != _TABLES_BYTES:
         raise Invalid("kept by another version")
     start, _, used_at = _place(area)
-    with mmap.mmap(tables, _TABLES_BYTES, access=mmap.ACCESS_READ) as memory:
-        with memoryview(memory).cast("Q") as words:
-            if words[_MAGIC_AT] != MAGIC:
-                raise Invalid("kept by another version")
-            stop = start + WIDTH * words[used_at]
-            states, values = words[start:stop:WIDTH].tolist(), words[start + column : stop : WIDTH].tolist()
+    with mmap.mmap(tables, _TABLES_BYTES, access=mmap.ACCESS_READ) as memory, memoryview(memory).cast("Q") as words:
+        if words[_MAGIC_AT] != MAGIC:
+            raise Invalid("kept by another version")
+        stop = start + WIDTH * words[used_at]
+        states, values = words[start:stop:WIDTH].tolist(), words[start + column : stop : WIDTH].tolist()
     return list(zip(states, values, strict=True))
 
 

@@ -45,8 +45,8 @@ class InformedEmbedder(Embedder, Protocol):
 
 class Keeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
-    giving passages their vectors; `also` is called in every round, and sees to it itself how often it works. `open_among`
-    says which of these nodes a mount has open, None where that is not known."""
+    giving passages their vectors; `also` is called in every round, and sees to it itself how often it works.
+    `open_among` says which of these nodes a mount has open, None where that is not known."""
 
     def __init__(
         self, store: Store, embedder: InformedEmbedder | None, clock: Callable[[], float] = time.monotonic,
