@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from avmfs.errors import Invalid, OverQuota
 
@@ -246,9 +246,9 @@ def _place(area: str) -> tuple[int, int, int]:
     return _HEADER + WIDTH * sum(list(AREAS.values())[:number]), AREAS[area], _USED_AT + number
 
 
-def look(tables: int, area: str, column: int) -> list[tuple[int, int]]:
+def look(tables: int, area: str, column: int) -> Iterable[tuple[int, int]]:
     """(state, a column) of each row of another process' that was ever in use: whole words, of rows that may be about to
-    be written or freed. Raises Invalid for another layout."""
+    be written or freed. Raises Invalid for another layout, OSError."""
     if os.fstat(tables).st_size != _TABLES_BYTES:
         raise Invalid("kept by another version")
     start, _, used_at = _place(area)
@@ -257,7 +257,7 @@ def look(tables: int, area: str, column: int) -> list[tuple[int, int]]:
             raise Invalid("kept by another version")
         stop = start + WIDTH * words[used_at]
         states, values = words[start:stop:WIDTH].tolist(), words[start + column : stop : WIDTH].tolist()
-    return list(zip(states, values, strict=True))
+    return zip(states, values, strict=True)
 
 
 def make() -> Kept:

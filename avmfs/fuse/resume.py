@@ -21,7 +21,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from avmfs import kept as memory_kept
@@ -77,10 +77,12 @@ def left_by_predecessor(found: Mapping[str, int]) -> Kept | None:
     return kept if kept.fact(_GREETED) else None
 
 
-def open_files(tables: int) -> set[int]:
-    """The nodes of the files that a mount has open, whether or not a process serves it now. Raises Invalid for what
-    another version has kept."""
-    return {node for state, node in memory_kept.look(tables, "handles", _NODE) if state & 0xFF == _FILE}
+def open_among(tables: int, nodes: Collection[int]) -> set[int]:
+    """Of these nodes, those of files that a mount has open, whether or not a process serves it now. Raises Invalid for
+    what another version has kept, OSError."""
+    # Twice: who opens one of them by another handle meanwhile, and closes the first, is seen at least once.
+    rows = itertools.chain(*(memory_kept.look(tables, "handles", _NODE) for _ in range(2)))
+    return {node for state, node in rows if node in nodes and state & 0xFF == _FILE}
 
 
 def forget_cached(descriptor: int) -> None:

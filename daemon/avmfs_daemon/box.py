@@ -78,10 +78,11 @@ class _Line:
                     if not data:
                         raise Unheld("closed")
                     message = json.loads(data)
-                    if not descriptors:
+                    if "name" not in message:
                         return message, found
-                    os.set_inheritable(descriptors[0], False)
-                    found[message["name"]] = descriptors[0]
+                    if descriptors:  # else this process may have no more of them
+                        os.set_inheritable(descriptors[0], False)
+                        found[message["name"]] = descriptors[0]
         except (OSError, ValueError, Unheld) as e:
             for descriptor in found.values():
                 os.close(descriptor)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from avmfs.errors import Busy
+from avmfs.errors import AvmError
 from avmfs_daemon import links, mountpoint
 from avmfs_daemon.embedding import PipeEmbedder
 from avmfs_daemon.life import living
@@ -123,7 +123,8 @@ def run_keeper(spec: ChildSpec) -> None:
         def open_among(nodes: list[int]) -> list[int] | None:
             try:
                 found: list[int] | None = life.ask("open", {"nodes": nodes})
-            except Busy:  # then it is not known
+            except AvmError as e:
+                log.warning("not known which files are open: %s", e)
                 return None
             return found
 

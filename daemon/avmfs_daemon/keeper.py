@@ -28,7 +28,7 @@ IDLE_S: Final = 5.0
 RETRY_S: Final = 1.0  # while the model is loading
 SETTLE_S: Final = 0.1  # between two looks at what was committed; the writer indexes the words, as soon as it is idle
 CHORES_S: Final = 30.0
-ORPHANS_S: Final = 5.0  # between two looks at files without a name: one that was open at neither can be freed
+ORPHANS_S: Final = 10.0  # between two looks at files without a name: one that was open at neither can be freed
 ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
 ASKED: Final = 5_000  # files at a look,
 REAPED: Final = 256  # and so many are freed at once: others wait for it
@@ -107,7 +107,7 @@ class Keeper:
             if self._chainer is not None:
                 self._chainer.step()
         if self._clock() >= self._orphans_at:
-            self._orphans_at = self._clock() + ORPHANS_S
+            self._orphans_at = self._clock() + ORPHANS_S  # should it fail
             self.reap_orphans()
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
@@ -120,12 +120,11 @@ class Keeper:
         return more
 
     def reap_orphans(self) -> None:
-        """Free unlinked files that no mount had open at two looks, or on which none has renewed its hold while we
-        watched for ORPHAN_S.
+        """Free unlinked files that no mount had open at two looks, or, where that is not known, on which none has
+        renewed its hold while we watched for ORPHAN_S.
 
-        At two looks, for what was about to be opened at the first; what has no name is not opened anew. By our own
-        monotonic clock, so that neither a jump of the wall clock nor a suspended machine frees the bytes of a file that
-        is open.
+        At two looks, for what was about to be opened at the first. By our own monotonic clock, so that neither a jump
+        of the wall clock nor a suspended machine frees the bytes of a file that is open.
         """
         now, watched = self._clock(), self._orphans
         self._orphans = {}
@@ -133,9 +132,13 @@ class Keeper:
             seen, since = watched.get(node, (None, now))
             self._orphans[node] = (held, since if seen == held else now)
         asked = list(self._orphans)[:ASKED]
-        open_ones = self._open_among(asked) if asked else []
-        known = [] if open_ones is None else set(asked).difference(open_ones)
-        self._closed = {node: self._closed.get(node, now) for node in known}
+        found = self._open_among(asked) if asked else []
+        known = [] if found is None else set(asked).difference(found)
+        answered = self._clock()  # which may have taken a while: the next look is to be that much later
+        self._orphans_at = answered + ORPHANS_S
+        self._closed = {node: self._closed.get(node, answered) for node in known}
+        for node in found or ():
+            self._orphans[node] = (self._orphans[node][0], answered)
         over = [
             node for node, (_, since) in self._orphans.items()
             if now - since >= ORPHAN_S or now - self._closed.get(node, now) >= ORPHANS_S

@@ -60,6 +60,8 @@ class Legacy:
 
     def give_box(self, slot: Slot) -> None:
         """A new one: what is mounted next has nothing to do with what was."""
+        if slot.box is not None and all(child.box != slot.box for child in slot.children):
+            self.discard(slot.box)  # of a process that has ended, and will have no successor: nobody would answer
         if self._holding is not None and slot.mountpoint is not None:
             slot.box = secrets.token_hex(16)
             self._holding.put(slot.box, BELOW, slot.mountpoint.descriptor)
@@ -90,24 +92,26 @@ class Legacy:
         """Of these nodes, those of files that a mount has open; None while that is not known of each mount."""
         if self._holding is None or self._inherited:
             return None
-        found: set[int] = set()
+        asked, found = set(nodes), set[int]()
         for slot in slots:
             boxes = {child.box for child in slot.children} | ({slot.box} if slot.box is not None else set())
             if slot.mount is None or not boxes:
                 continue
-            if not slot.resumes:
+            # What a killed process was about to open is opened by its successor.
+            if not slot.resumes or slot.current is None or slot.current.ready_at is None:
                 return None
             for box in boxes:
                 tables = None if box is None else self._holding.get(box, resume.TABLES)
                 if tables is None:
                     return None
                 try:
-                    found |= resume.open_files(tables)
-                except Invalid:
+                    found |= resume.open_among(tables, asked)
+                except (Invalid, OSError) as e:
+                    log.warning("%s: not known what is open there: %s", slot.name, e)
                     return None
                 finally:
                     os.close(tables)
-        return [node for node in nodes if node in found]
+        return list(found)
 
     def end(self) -> None:
         if self._holding is not None:

@@ -304,15 +304,33 @@ def test_who_opened_it_between_two_looks_keeps_it(house: House) -> None:
     assert not house.store.orphans()
 
 
-def test_what_is_open_somewhere_is_kept_and_what_is_not_known_is_waited_for(house: House) -> None:
+@pytest.mark.parametrize(("known", "kept_s"), [(True, 10 * ORPHAN_S), (False, ORPHAN_S - 2 * ORPHANS_S)])
+def test_what_is_open_somewhere_is_kept_and_what_is_not_known_is_waited_for(
+    house: House, known: bool, kept_s: float
+) -> None:
     node = orphaned(house)
-    answers: list[list[int] | None] = [[node], None]
-    for answer in answers:
-        house.keeper = house.new_keeper(lambda nodes, answer=answer: answer)
-        for _ in range(5):
-            house.work()
-            house.later(ORPHANS_S + 0.1)
-        assert house.store.orphans()
+    house.keeper = house.new_keeper(lambda nodes: [node] if known else None)
+    for _ in range(int(kept_s / ORPHANS_S)):
+        house.work()
+        house.later(ORPHANS_S + 0.1)
+    assert house.store.orphans()
+
+
+def test_a_late_answer_does_not_bring_two_looks_together(house: House) -> None:
+    orphaned(house)
+
+    def answer(nodes: list[int]) -> list[int]:
+        house.later(ORPHANS_S - 1)
+        return []
+
+    house.keeper = house.new_keeper(answer)
+    house.work()
+    house.later(2)
+    house.work()
+    assert house.store.orphans()
+    house.later(ORPHANS_S)
+    house.work()
+    assert not house.store.orphans()
 
 
 def test_many_unlinked_files_are_freed_in_several_transactions(house: House) -> None:
