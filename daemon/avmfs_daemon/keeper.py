@@ -28,7 +28,7 @@ IDLE_S: Final = 5.0
 RETRY_S: Final = 1.0  # while the model is loading
 SETTLE_S: Final = 0.1  # between two looks at what was committed; the writer indexes the words, as soon as it is idle
 CHORES_S: Final = 30.0
-ORPHANS_S: Final = 10.0  # between two looks at files without a name: one that was open at neither can be freed
+LOOK_S: Final = 10.0  # between two looks at files without a name: one that was open at neither can be freed
 ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
 ASKED: Final = 5_000  # files at a look,
 REAPED: Final = 256  # and so many are freed at once: others wait for it
@@ -107,7 +107,7 @@ class Keeper:
             if self._chainer is not None:
                 self._chainer.step()
         if self._clock() >= self._orphans_at:
-            self._orphans_at = self._clock() + ORPHANS_S  # should it fail
+            self._orphans_at = self._clock() + LOOK_S  # should it fail
             self.reap_orphans()
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
@@ -135,13 +135,13 @@ class Keeper:
         found = self._open_among(asked) if asked else []
         known = [] if found is None else set(asked).difference(found)
         answered = self._clock()  # which may have taken a while: the next look is to be that much later
-        self._orphans_at = answered + ORPHANS_S
+        self._orphans_at = answered + LOOK_S
         self._closed = {node: self._closed.get(node, answered) for node in known}
         for node in found or ():
             self._orphans[node] = (self._orphans[node][0], answered)
         over = [
             node for node, (_, since) in self._orphans.items()
-            if now - since >= ORPHAN_S or now - self._closed.get(node, now) >= ORPHANS_S
+            if now - since >= ORPHAN_S or now - self._closed.get(node, now) >= LOOK_S
         ]  # fmt: skip
         for first in range(0, len(over), REAPED):
             self._store.submit(OPERATOR, "reap_orphans", nodes=over[first : first + REAPED])

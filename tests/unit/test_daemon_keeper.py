@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_daemon.keeper import HOLD_S, ORPHAN_S, ORPHANS_S, REAPED, TRICKLE, Keeper
+from avmfs_daemon.keeper import HOLD_S, LOOK_S, ORPHAN_S, REAPED, TRICKLE, Keeper
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -287,7 +287,7 @@ def test_an_unlinked_file_that_is_known_to_be_open_nowhere_is_freed_at_the_secon
     house.keeper = house.new_keeper(lambda nodes: [])
     house.work()
     assert house.store.orphans()
-    house.later(ORPHANS_S + 0.1)
+    house.later(LOOK_S + 0.1)
     house.work()
     assert not house.store.orphans()
 
@@ -299,20 +299,20 @@ def test_who_opened_it_between_two_looks_keeps_it(house: House) -> None:
     for left in (3, 2, 1):
         house.work()
         assert len(looks) == left and house.store.orphans()
-        house.later(ORPHANS_S + 0.1)
+        house.later(LOOK_S + 0.1)
     house.work()
     assert not house.store.orphans()
 
 
-@pytest.mark.parametrize(("known", "kept_s"), [(True, 10 * ORPHAN_S), (False, ORPHAN_S - 2 * ORPHANS_S)])
+@pytest.mark.parametrize(("known", "kept_s"), [(True, 10 * ORPHAN_S), (False, ORPHAN_S - 2 * LOOK_S)])
 def test_what_is_open_somewhere_is_kept_and_what_is_not_known_is_waited_for(
     house: House, known: bool, kept_s: float
 ) -> None:
     node = orphaned(house)
     house.keeper = house.new_keeper(lambda nodes: [node] if known else None)
-    for _ in range(int(kept_s / ORPHANS_S)):
+    for _ in range(int(kept_s / LOOK_S)):
         house.work()
-        house.later(ORPHANS_S + 0.1)
+        house.later(LOOK_S + 0.1)
     assert house.store.orphans()
 
 
@@ -320,7 +320,7 @@ def test_a_late_answer_does_not_bring_two_looks_together(house: House) -> None:
     orphaned(house)
 
     def answer(nodes: list[int]) -> list[int]:
-        house.later(ORPHANS_S - 1)
+        house.later(LOOK_S - 1)
         return []
 
     house.keeper = house.new_keeper(answer)
@@ -328,7 +328,7 @@ def test_a_late_answer_does_not_bring_two_looks_together(house: House) -> None:
     house.later(2)
     house.work()
     assert house.store.orphans()
-    house.later(ORPHANS_S)
+    house.later(LOOK_S)
     house.work()
     assert not house.store.orphans()
 
@@ -339,7 +339,7 @@ def test_many_unlinked_files_are_freed_in_several_transactions(house: House) -> 
         house.store.submit(ALICE, "unlink", parent=MEMORY, name=b"n%d" % number)
     house.keeper = house.new_keeper(lambda nodes: [])
     house.work()
-    house.later(ORPHANS_S + 0.1)
+    house.later(LOOK_S + 0.1)
     before = house.applying.submitted.count("reap_orphans")
     house.work()
     assert not house.store.orphans() and house.applying.submitted.count("reap_orphans") == before + 3
