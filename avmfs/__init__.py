@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from avmfs.agent_memory import AgentMemory
+    from avmfs.api.agent_memory import AgentMemory
     from avmfs.avm import AVM
 
 __all__ = ["AVM", "AgentMemory"]

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from avmfs import paths
-from avmfs.errors import Denied, NotFound
+from avmfs.errors import Denied
 
 if TYPE_CHECKING:  # a command that asks a daemon should not pay for it
     from avmfs_config import Settings
@@ -80,13 +80,18 @@ class Principal:
     route: str = field(default="", compare=False)
 
     @property
+    def nameless(self) -> bool:
+        """Nobody in particular, who sees what every agent may see and changes nothing."""
+        return not self.name and not self.operator and self.key is None
+
+    @property
     def rights(self) -> bool | str:
         """As whom a name asks, as a plain value: the id of its key, or whether it is the operator. Who receives this
         looks the key up by itself (keys.principal)."""
         return self.operator if self.key is None else self.key.id
 
     def may(self, action: str) -> bool:
-        """Does the key that was shown, if any, allow this action?"""
+        """Return whether the key that was shown, if any, allows this action."""
         return self.key is None or action in self.key.actions
 
     def require(self, action: str) -> None:
@@ -103,13 +108,18 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that an agent may have; None: no limit. ``bytes`` counts sizes, holes too; ``history_bytes`` what older
-    versions take, each of a large file whole; ``unread`` messages in its inbox."""
+    """The most that an agent may have; None: no limit. ``bytes`` counts sizes, holes too, and tags, links and keys of
+    :meta; ``history_bytes`` what older versions take, each of a large file whole; ``unread`` messages in its inbox."""
 
     nodes: int | None = None
     bytes: int | None = None
     history_bytes: int | None = None
     unread: int | None = None
+
+    @property
+    def most_nodes(self) -> int | None:
+        """An empty file takes room too: where only bytes are limited, so are nodes, as on ext4 (mke2fs -i)."""
+        return 64 + self.bytes // 1024 if self.nodes is None and self.bytes is not None else self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,47 +134,65 @@ class Person:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A visibility class: what everyone may, and which agents may otherwise. ``inside``: the areas of API keys that it
-    lies in; ``leads``: those that it is on the way to.
+    lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
+    whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
 
-    ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it.
+    ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
+    (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
     """
 
     everyone: Access
     agents: tuple[tuple[str, Access], ...] = ()
     inside: frozenset[int] = frozenset()
     leads: frozenset[int] = frozenset()
+    owner: str | None = None
 
     @property
     def spec(self) -> str:
-        return ";".join([
-            f"*={_SHOWN[self.everyone]}", *(f"{name}={_SHOWN[may]}" for name, may in self.agents),
-            *(f"@{area}" for area in sorted(self.inside)), *(f"^{area}" for area in sorted(self.leads)),
-        ])  # fmt: skip
+        said = ";".join(
+            [
+                f"*={_SHOWN[self.everyone]}",
+                *(f"{name}={_SHOWN[may]}" for name, may in self.agents),
+                *(f"@{area}" for area in sorted(self.inside)),
+                *(f"^{area}" for area in sorted(self.leads)),
+            ]
+        )
+        return said if self.owner == _alone(said) else f"{said};!{self.owner or ''}"
 
     @staticmethod
     @lru_cache(maxsize=65536)  # each connection has them all, and they do not change
     def parse(spec: str) -> Scope:
-        head, *rest = spec.split(";")
+        said, marked, owner = spec.partition(";!")
+        head, *rest = said.split(";")
         agents = (item.split("=") for item in rest if item[0] not in "@^")
         return Scope(
-            _WORD[head[2:]], tuple((name, _WORD[word]) for name, word in agents),
+            _WORD[head[2:]],
+            tuple((name, _WORD[word]) for name, word in agents),
             frozenset(int(item[1:]) for item in rest if item[0] == "@"),
             frozenset(int(item[1:]) for item in rest if item[0] == "^"),
-        )  # fmt: skip
+            (owner or None) if marked else _alone(said),
+        )
 
     def access(self, who: Principal) -> Access:
         may = Access.WRITE if who.operator else self.of(who.name)
         return may if who.key is None else min(may, who.key.access(self))
 
     def of(self, agent: str) -> Access:
-        """What an agent may, as itself and without a key."""
+        """What an agent may, as itself and without a key; "", nobody in particular, what every agent may."""
+        if not agent:
+            return min([self.everyone, *(may for _, may in self.agents)])
         for name, may in self.agents:
             if name == agent:
                 return may
         return self.everyone
 
 
-_FOLDING: Final = 2  # how rules are folded into scopes: another number makes every store fold them anew
+def _alone(spec: str) -> str | None:
+    found = re.fullmatch(r"\*=none;([^=;]+)=r[ow]", spec)
+    return None if found is None else found[1]
+
+
+_FOLDING: Final = 3  # how rules are folded into scopes: another number makes every store fold them anew
 NOBODY: Final = Scope(Access.NONE)  # of what only an operator may see
 
 
@@ -187,7 +215,8 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 def _covers(rule: Rule, directory: tuple[bytes, ...]) -> bool | None:
-    """Does a rule match whatever is below a directory? None: it depends on the name. See Policy._matching."""
+    """Return whether a rule matches all that is below a directory, None where that depends on the name. See
+    Policy._matching."""
     top = paths.text(paths.join(directory)) + "/"
     head = re.split(r"[*?[]", rule.pattern, maxsplit=1)[0]
     prefix = rule.pattern == f"{head}*"
@@ -228,11 +257,13 @@ class Policy:
     @staticmethod
     def from_settings(settings: Settings) -> Policy:
         people = {
-            name: Person(each.groups, each.capabilities, Quota(
-                each.quota.nodes, each.quota.bytes, each.quota.history_bytes, each.quota.unread
-            ))
+            name: Person(
+                each.groups,
+                each.capabilities,
+                Quota(each.quota.nodes, each.quota.bytes, each.quota.history_bytes, each.quota.unread),
+            )
             for name, each in settings.agents.items()
-        }  # fmt: skip
+        }
         rules = (Rule(each.pattern, _WORD[each.access], each.agents, each.groups) for each in settings.permissions)
         return Policy(rules, _WORD[settings.default_access], people)
 
@@ -254,12 +285,16 @@ class Policy:
     def from_plain(text: str) -> Policy:
         data = json.loads(text)
         return Policy(
-            (Rule(pattern, _WORD[word], _tuple(agents), _tuple(groups))
-             for pattern, word, agents, groups in data["rules"]),
+            (
+                Rule(pattern, _WORD[word], _tuple(agents), _tuple(groups))
+                for pattern, word, agents, groups in data["rules"]
+            ),
             _WORD[data["default"]],
-            {name: Person(tuple(groups), tuple(capabilities), Quota(*quota))
-             for name, (groups, capabilities, quota) in data["people"].items()},
-        )  # fmt: skip
+            {
+                name: Person(tuple(groups), tuple(capabilities), Quota(*quota))
+                for name, (groups, capabilities, quota) in data["people"].items()
+            },
+        )
 
     def joined(self, people: Mapping[str, Person]) -> Policy:
         """With more agents; what this policy says of one already stands."""
@@ -304,19 +339,22 @@ class Policy:
             name: min(self._able(self.person(name), base.of(name)), self._ruled(matching, name))
             for name in sorted(named)
         }
+        owners = [name for name, _ in base.agents if everyone is Access.NONE]
         return Scope(
-            everyone, tuple((name, may) for name, may in folded.items() if may != everyone),
+            everyone,
+            tuple((name, may) for name, may in folded.items() if may != everyone),
             frozenset(number for number, top in areas if parts[: len(top)] == top),
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
-        )  # fmt: skip
+            owners[0] if len(owners) == 1 and folded[owners[0]] else None,
+        )
 
     def uniform(self, directory: tuple[bytes, ...]) -> bool:
-        """Do the rules say the same of all that is below a directory, whatever it is called?"""
+        """Return whether the rules say the same of all that is below a directory, whatever it is called."""
         return all(_covers(rule, directory) is not None for rule in self.rules)
 
     def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
-        """Does whatever is below a directory have the same scope below another? False where that depends on its name,
-        so that a directory of any size can be moved at once in all other cases."""
+        """Return whether all that is below a directory has the same scope below another. False where that depends on
+        its name, so that a directory of any size can be moved at once in all other cases."""
         if paths.agent_space(one) != paths.agent_space(other):
             return False
         for rule in self.rules:
@@ -330,12 +368,14 @@ class Policy:
         """In order. What cannot be reached because a directory above is hidden is hidden from searches too."""
         if not self.rules:
             return []
-        where, *above = (paths.text(paths.join(parts[:length])) for length in range(len(parts), -1, -1))
+        where = paths.text(paths.join(parts))
+        above = ["/", *(where[: slash.start()] for slash in re.finditer("(?!^)/", where))]
         return [
-            rule for rule in self.rules
+            rule
+            for rule in self.rules
             if (glob := _glob(rule.pattern)).match(where)
             or (rule.access is Access.NONE and any(glob.match(each) for each in above))
-        ]  # fmt: skip
+        ]
 
     @staticmethod
     def _able(person: Person, may: Access) -> Access:
@@ -364,31 +404,3 @@ class Policy:
 
 def _tuple(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
-
-
-class Visible:
-    """The scopes that one principal may see, out of those interned so far.
-
-    ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
-    interned a new scope (the caller compares ``highest``).
-    """
-
-    def __init__(self, who: Principal, scopes: Mapping[int, Scope]) -> None:
-        self.who = who
-        self.highest = max(scopes, default=0)
-        self._access = {number: scope.access(who) for number, scope in scopes.items()}
-        self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
-        self.json = "[" + ",".join(map(str, sorted(self.ids))) + "]"
-
-    def __contains__(self, scope: int) -> bool:
-        return scope in self.ids
-
-    def writable(self, scope: int) -> bool:
-        return self._access.get(scope, Access.NONE) >= Access.WRITE
-
-    def require(self, scope: int, path: str | None = None) -> None:
-        """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""
-        if scope not in self.ids:
-            raise NotFound(path=path)
-        if not self.writable(scope):
-            raise Denied("read-only for you", path)

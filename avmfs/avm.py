@@ -15,20 +15,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from avmfs.agent_memory import AgentMemory
-from avmfs.among_agents import AmongAgents
+from avmfs.api.agent_memory import AgentMemory
+from avmfs.api.collaboration import Collaboration
+from avmfs.api.connect import located, open_door, read_all, who_am_i, who_asks
 from avmfs.errors import NO_TEXT, Invalid
-from avmfs.opening import located, open_door, read_all, who_am_i, who_asks
+from avmfs.node import StoredNode
 from avmfs.rpc.client import Door
-from avmfs.rpc.standing import Standing
+from avmfs.rpc.reconnect import ReconnectingDoor
 
 
-class AVM(AmongAgents):
+class AVM(Collaboration):
     """One agent's view of one store.
 
     ``db``: the database, else AVM_DB or the configured one. ``config``: config.yaml. ``agent``: who asks, else
-    AVM_AGENT. ``embeddings`` False answers searches from words alone when no daemon runs (with one, the daemon's model
-    is used).
+    AVM_AGENT. Where neither says, nobody in particular asks: that reads and finds what every agent may see, and raises
+    Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
+    answers searches from words alone when no daemon runs (with one, the daemon's model is used).
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
@@ -44,16 +46,21 @@ class AVM(AmongAgents):
     """
 
     def __init__(
-        self, db: str | os.PathLike[str] | None = None, config: str | os.PathLike[str] | None = None,
-        agent: str | None = None, *, embeddings: bool = True, environ: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        db: str | os.PathLike[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
+        agent: str | None = None,
+        *,
+        embeddings: bool = True,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         environ = os.environ if environ is None else environ
         where = located(environ, db, config)
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings
-        self._standing = self._stand(who_asks(agent, environ))
+        self._connection = self._stand(who_asks(agent, environ, nobody=True))
         self.agent = self._door.agent
-        self._others: dict[str, Standing] = {}
+        self._others: dict[str, ReconnectingDoor] = {}
 
     def __enter__(self) -> AVM:
         return self
@@ -62,24 +69,27 @@ class AVM(AmongAgents):
         self.close()
 
     def close(self) -> None:
-        for standing in (self._standing, *self._others.values()):
-            standing.close()
+        for connection in (self._connection, *self._others.values()):
+            connection.close()
 
     @property
     def _door(self) -> Door:
-        return self._standing.door
+        return self._connection.door
 
-    def _stand(self, agent: str | None) -> Standing:
-        return Standing(
+    def _stand(self, agent: str | None) -> ReconnectingDoor:
+        return ReconnectingDoor(
             lambda forked: open_door(
-                self._where, agent, environ=self._environ, route="python",
+                self._where,
+                agent,
+                environ=self._environ,
+                route="python",
                 embeddings=self._embeddings and not (forked and _has_model()),
             )
-        )  # fmt: skip
+        )
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(
-            self._where, self.agent, environ=self._environ, operator=True, embeddings=False, route="python"
+            self._where, self._name(None), environ=self._environ, operator=True, embeddings=False, route="python"
         )
         try:
             return door.call(method, **arguments)
@@ -88,9 +98,10 @@ class AVM(AmongAgents):
 
     # Files ---------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> str:
-        """The text of a file or view; undecodable bytes survive as surrogate escapes."""
-        return self.read_bytes(path).decode("utf-8", "surrogateescape")
+    def read(self, path: str) -> StoredNode:
+        """The text of a file or view, as a str that has ``path`` and ``content``; undecodable bytes survive as
+        surrogate escapes."""
+        return StoredNode(path, self.read_bytes(path).decode("utf-8", "surrogateescape"))
 
     def read_bytes(self, path: str) -> bytes:
         return read_all(self._door, path)
@@ -114,14 +125,17 @@ class AVM(AmongAgents):
         return [(old, new) for old, new in self._door.call("move", source=source, target=target)["moved"]]
 
     def list(self, path: str = "/memory") -> builtins.list[dict[str, Any]]:
-        """The entries of a directory: name, kind, size (bytes), mtime (ns), mode."""
+        """The entries of a directory: name, path, kind, size (bytes), mtime (ns), mode."""
         return builtins.list(self._door.call("entries", path=path))
 
     # Finding -------------------------------------------------------------------------------------------------
 
-    def search(self, q: str, *, limit: int = 10, under: str = "/") -> builtins.list[dict[str, Any]]:
-        """Words and meaning together: path, handle, relevance (0-1), score, summary; best first."""
-        return self._search(q, limit, under, "hybrid")
+    def search(
+        self, q: str, *, limit: int = 10, under: str = "/", mode: str = "hybrid"
+    ) -> builtins.list[dict[str, Any]]:
+        """Words and meaning together, or by ``mode`` "lexical" or "semantic" alone: path, handle, relevance (0-1),
+        score, summary; best first. What stands after NOT in ``q``, a word or a quotation, is in none of them."""
+        return self._search(q, limit, under, mode)
 
     def semantic(self, q: str, *, limit: int = 10, under: str = "/") -> builtins.list[dict[str, Any]]:
         """By meaning alone."""
@@ -160,7 +174,8 @@ class AVM(AmongAgents):
         return builtins.list(self._door.call("links", path=path)["links"])
 
     def history(self, path: str, *, limit: int = 50) -> builtins.list[dict[str, Any]]:
-        """Its versions, newest first: version, at (ISO 8601), author, size (bytes)."""
+        """Its versions, newest first: version, at (ISO 8601), type ("create" or "write"), author, size
+        (bytes)."""
         return builtins.list(self._door.call("history", path=path, limit=limit)["versions"])
 
     def read_at(self, path: str, when: int | str | datetime) -> str:
@@ -186,9 +201,9 @@ class AVM(AmongAgents):
         """What an agent does with its memory: remember, recall, and the ways around. For another agent than this
         AVM's, a connection as that one is opened (and refused where this user may not speak for it); it ends with this
         AVM."""
-        name = self.agent if agent is None else who_am_i(agent, {})
+        name = self._name(None) if agent is None else who_am_i(agent, {})
         if name == self.agent:
-            return AgentMemory(self._standing)
+            return AgentMemory(self._connection)
         if name not in self._others:
             self._others[name] = self._stand(name)
         return AgentMemory(self._others[name])

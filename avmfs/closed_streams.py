@@ -18,8 +18,10 @@ def stand_in_for_closed(*, drop: bool = False) -> None:
     started with whatever it is started with."""
     reading, writing = (os.O_RDONLY, os.O_WRONLY) if drop else (os.O_WRONLY, os.O_RDONLY)
     for number, name, mode, how in (
-        (0, "stdin", "r", reading), (1, "stdout", "w", writing), (2, "stderr", "w", os.O_WRONLY),
-    ):  # fmt: skip
+        (0, "stdin", "r", reading),
+        (1, "stdout", "w", writing),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, how)
             if descriptor != number:

@@ -26,19 +26,28 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs import wire
+from avmfs import paths, wire
 from avmfs.embed.local import LocalEmbedding
-from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingBackend, EmbeddingUnavailable
 from avmfs.errors import AvmError, Invalid, NotFound
+from avmfs.node import StoredNode
 
-__all__ = ["Batch", "Embedder", "EmbeddingStore", "EmbeddingUnavailable", "LocalEmbedding", "Match", "StoredNode"]
+__all__ = [
+    "Batch",
+    "Embedder",
+    "EmbeddingBackend",
+    "EmbeddingStore",
+    "EmbeddingUnavailable",
+    "LocalEmbedding",
+    "Match",
+    "StoredNode",
+]
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +66,6 @@ class NodeSource(Protocol):
 
     def read(self, path: str) -> str: ...
     def list(self, path: str = "/memory") -> list[dict[str, Any]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredNode:
-    """A file of the store: its path and text."""
-
-    path: str
-    content: str
 
 
 class Match(NamedTuple):
@@ -142,7 +143,7 @@ class EmbeddingStore:
         self.store = store
         self.embedder = embedder
         self.rebuilt: str | None = None
-        default = store.database.parent / "vectors" / f"{store.agent}-{self.kind}.vectors"
+        default = store.database.parent / "vectors" / f"{store.agent or paths.EVERYONE}-{self.kind}.vectors"
         self.path = default if path is None else Path(path)
         probe = embedder.embed_batch(["dimension"])
         self.model, self.dimension = probe.model, int(probe.vectors.shape[1])
@@ -159,15 +160,19 @@ class EmbeddingStore:
         """The paths of the nodes in it, in order."""
         return iter(sorted(self._places))
 
-    def add_nodes(self, nodes: Iterable[str | tuple[str, str] | Mapping[str, str] | StoredNode]) -> int:
+    def add_nodes(self, nodes: Iterable[str | tuple[str, str] | Mapping[str, Any] | StoredNode]) -> int:
         """Add nodes, or replace them where their text has changed; how many were embedded.
 
-        A node is a path, whose text is read from the store; or a path with its text: a pair, a mapping with ``path``
-        and ``content``, or any object that has both. Raises Invalid for anything else.
+        A node is a path, whose text is read from the store; a path with its text: a pair, what ``AVM.read`` returns, or
+        any object with ``path`` and ``content``; or a mapping with ``path``, such as ``AVM.search`` and ``AVM.list``
+        return, with ``content`` where that is not to be read. Directories and symlinks of a list are passed over.
+        Raises Invalid for anything else.
         """
         waiting: list[tuple[StoredNode, str]] = []
         embedded = 0
         for given in nodes:
+            if isinstance(given, Mapping) and given.get("kind", "file") != "file":
+                continue
             node = self._node(given)
             digest = hashlib.sha256(node.content.encode("utf-8", "surrogatepass")).hexdigest()
             at = self._places.get(node.path)
@@ -214,9 +219,12 @@ class EmbeddingStore:
             self._compact()
         body = wire.pack({"nodes": self._nodes, "rows": self._rows.dump()})
         header = {
-            "model": self.model, "dimension": self.dimension, "kind": self.kind, "count": len(self._places),
+            "model": self.model,
+            "dimension": self.dimension,
+            "kind": self.kind,
+            "count": len(self._places),
             "sha256": hashlib.sha256(body).hexdigest(),
-        }  # fmt: skip
+        }
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}-")
         try:
@@ -302,12 +310,16 @@ class EmbeddingStore:
         self.rebuild(paths)
 
     def _node(self, given: Any) -> StoredNode:
+        if isinstance(given, StoredNode):
+            return given
         if isinstance(given, str):
             return StoredNode(given, self.store.read(given))
         if isinstance(given, tuple) and len(given) == 2:
             path, content = given
         elif isinstance(given, Mapping):
             path, content = given.get("path"), given.get("content")
+            if isinstance(path, str) and "content" not in given:
+                content = self.store.read(path)
         else:
             path, content = getattr(given, "path", None), getattr(given, "content", None)
         if not isinstance(path, str) or not isinstance(content, str):
@@ -322,7 +334,7 @@ class EmbeddingStore:
 
     def _all(self, directory: str) -> Iterator[str]:
         for entry in self.store.list(directory):
-            path = f"{directory.rstrip('/')}/{entry['name']}"
+            path = str(entry["path"])
             if entry["kind"] == "directory":
                 yield from self._all(path)
             elif entry["kind"] == "file" and self._is_text(path):

@@ -3,7 +3,8 @@
 Owns the one mapping between what can go wrong and an errno; no errno literal stands
 elsewhere. Python users catch FileNotFoundError and friends, the mount returns
 ``error.errno``, the command line prints ``error.reason``. Every layer may raise these;
-this module imports none of them.
+this module imports none of them. What others chose and a reason quotes is made safe to show here; ``filename`` is
+the path as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import errno as _errno
 import os
 from typing import ClassVar
 
+from avmfs.text.escapes import escaped, visible
+
 NO_TEXT = "half of a surrogate pair (\\ud800 to \\udfff) is no text"  # those that stand for odd bytes can be stored
+NAMELESS = "nobody in particular may only read: name the agent (agent=NAME in Python, or AVM_AGENT)"
 
 
 class AvmError(OSError):
@@ -22,11 +26,11 @@ class AvmError(OSError):
     recorded = False  # the store has this refusal in its audit already
 
     def __init__(self, reason: str = "", path: str | None = None) -> None:
-        self.reason = reason or os.strerror(self.code)
+        self.reason = visible(reason) if reason else os.strerror(self.code)
         super().__init__(self.code, self.reason, path)
 
     def __str__(self) -> str:
-        return f"{self.filename}: {self.reason}" if self.filename else self.reason
+        return f"{escaped(self.filename)}: {self.reason}" if self.filename else self.reason
 
 
 class NotFound(AvmError, FileNotFoundError):
@@ -107,6 +111,12 @@ class Interrupted(AvmError, InterruptedError):
     code = _errno.EINTR
 
 
+class TimedOut(AvmError, TimeoutError):
+    """A request took more of the daemon's time than one may."""
+
+    code = _errno.ETIMEDOUT
+
+
 class BadHandle(AvmError):
     code = _errno.EBADF
 
@@ -151,7 +161,7 @@ _BY_CODE: dict[int, type[AvmError]] = {
     for cls in (
         NotFound, Denied, NotPermitted, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NameTooLong,
         TooBig, OverQuota, NoSpace, ReadOnly, Busy, Interrupted, BadHandle, Stale, StoreFailed, NotSupported,
-        NoAttribute, TooSmall, PastEnd, WouldDeadlock,
+        NoAttribute, TooSmall, PastEnd, WouldDeadlock, TimedOut,
     )
 }  # fmt: skip
 

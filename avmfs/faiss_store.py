@@ -69,9 +69,13 @@ class FAISSEmbeddingStore(EmbeddingStore):
     some ten thousand nodes on, and now and then without one of the nearest."""
 
     def __init__(
-        self, store: NodeSource, embedder: Embedder, index_type: IndexType = "flat", *,
+        self,
+        store: NodeSource,
+        embedder: Embedder,
+        index_type: IndexType = "flat",
+        *,
         path: str | os.PathLike[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if index_type not in get_args(IndexType):
             raise Invalid(f"index_type {index_type!r}: expected {' or '.join(get_args(IndexType))}")
         self.index_type = index_type

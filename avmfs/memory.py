@@ -23,17 +23,19 @@ from avmfs_config import SearchWeights
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail
-from avmfs.errors import AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
+from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
 from avmfs.search.engine import Answer, Mode
 from avmfs.search.recall import Recall, recall
-from avmfs.store.fixed import refuse_fixed
-from avmfs.store.protocol import Reader, Store
-from avmfs.store.schema import ROOT
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
+from avmfs.store.commands.documents import check_tags
+from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.rows.system_dirs import refuse_fixed
+from avmfs.store.schema.tables import ROOT
+from avmfs.text.escapes import visible
 
 SYMLINKS_FOLLOWED = 16
-PATH_MAX, DEPTH_MAX = 4096, 255  # of paths that people type; every directory made costs a walk to the root
+PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
 QUESTION_MAX = 1024 * 1024  # bytes; folding and cutting a longer one would keep others waiting
 RECALLS_KEPT = 10_000  # of the last ones: tokens and nodes, for :savings
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
@@ -43,7 +45,7 @@ _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 class Memory:
     """See the module. Threads may share it."""
 
-    around: Surroundings
+    around: Services
     who: Principal
     error: str = ""  # the last reason for EINVAL, for /:error
     enrolled: bool = False
@@ -68,6 +70,8 @@ class Memory:
         return self.around.store.reading(self.who)
 
     def submit(self, command: str, **arguments: Any) -> Any:
+        if self.who.nameless and command != "drain_lexical":
+            raise Denied(NAMELESS)
         return self.around.store.submit(self.who, command, **arguments)
 
     def refused(self, verb: str, error: AvmError, path: str | None = None) -> None:
@@ -87,7 +91,7 @@ class Memory:
         """The node at a path as a person writes it: absolute or relative to the root, the aliases /shared and
         /private, @handles; symlinks inside the tree are followed. Raises NotFound, NotDirectory."""
         parts = list(self.real_parts(path if isinstance(path, bytes) else paths.raw(path)))
-        shown = paths.printable(paths.join(tuple(parts)))
+        shown = paths.text(paths.join(tuple(parts)))
         node, budget = reader.node(ROOT), SYMLINKS_FOLLOWED
         while parts:
             name = parts.pop(0)
@@ -116,6 +120,8 @@ class Memory:
         if parts[:1] == (paths.SHARED,):
             parts = (paths.MEMORY, *parts)
         elif parts[:1] == (paths.PRIVATE,):
+            if self.who.nameless:
+                raise Denied(NAMELESS)
             parts = (paths.MEMORY, paths.PRIVATE, paths.raw(self.who.name), *parts[1:])
         if len(parts) > DEPTH_MAX or sum(len(part) + 1 for part in parts[:-1]) > PATH_MAX:
             raise NameTooLong(f"a path may have {PATH_MAX} bytes and {DEPTH_MAX} names")
@@ -127,25 +133,51 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
         _check_question(q)
         self.make_searchable()
-        return self.around.engine.search(self.who, q, limit=limit, under=under, mode=mode, now=self.now(), tz=self.zone)
+        return self.around.engine.search(
+            self.who,
+            q,
+            limit=limit,
+            under=under,
+            min_relevance=self.around.search.min_relevance,
+            mode=mode,
+            now=self.now(),
+            tz=self.zone,
+        )
 
     def recall(
-        self, q: str, *, max_tokens: int | None = None, min_relevance: float | None = None,
-        strategy: str = "balanced", under: tuple[bytes, ...] = (), cite: str | None = None, reserve: int = 0,
-        handed_out: bool = True, weights: SearchWeights | None = None,
-    ) -> Recall:  # fmt: skip
+        self,
+        q: str,
+        *,
+        max_tokens: int | None = None,
+        min_relevance: float | None = None,
+        strategy: str = "balanced",
+        under: tuple[bytes, ...] = (),
+        cite: str | None = None,
+        scores: bool = False,
+        reserve: int = 0,
+        handed_out: bool = True,
+        weights: SearchWeights | None = None,
+    ) -> Recall:
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
         reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured."""
         _check_question(q)
         self.make_searchable()
         settings, engine = self.around.search, self.around.engine
         found = recall(
-            engine if weights is None else engine.weighing(weights), self.who, q, now=self.now(), tz=self.zone,
+            engine if weights is None else engine.weighing(weights),
+            self.who,
+            q,
+            now=self.now(),
+            tz=self.zone,
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
-            strategy=strategy, under=under, cite=cite, reserve=reserve,
+            strategy=strategy,
+            under=under,
+            cite=cite,
+            scores=scores,
+            reserve=reserve,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
-        )  # fmt: skip
+        )
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:
@@ -162,9 +194,16 @@ class Memory:
     # Writing -----------------------------------------------------------------------------------------------
 
     def remember(
-        self, content: str, *, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
-        importance: float | None = None, namespace: str | None = None, created: int | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        content: str,
+        *,
+        title: str | None = None,
+        path: str | None = None,
+        tags: Sequence[str] = (),
+        importance: float | None = None,
+        namespace: str | None = None,
+        created: int | None = None,
+    ) -> str:
         """Store a new memory; returns its path. Never replaces one: a taken name gets a number.
 
         ``path`` names the file; else it is made from the title or the first words, in ``namespace``
@@ -175,14 +214,21 @@ class Memory:
         return paths.text(self.submit("remember", **made)["path"])
 
     def new_memory(
-        self, content: str, title: str | None = None, path: str | None = None, tags: Sequence[str] = (),
-        importance: float | None = None, namespace: str | None = None, created: int | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        content: str,
+        title: str | None = None,
+        path: str | None = None,
+        tags: Sequence[str] = (),
+        importance: float | None = None,
+        namespace: str | None = None,
+        created: int | None = None,
+    ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
             raise Invalid(f"importance {importance}: expected 0 to 1")
+        check_tags(len(tags))
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
@@ -191,9 +237,13 @@ class Memory:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"
         return {
-            "path": list(where), "data": body.encode("utf-8", "surrogateescape"), "title": title,
-            "tags": sorted({check_tag(tag) for tag in tags}), "importance": importance, "created": created,
-        }  # fmt: skip
+            "path": list(where),
+            "data": body.encode("utf-8", "surrogateescape"),
+            "title": title,
+            "tags": sorted({check_tag(tag) for tag in tags}),
+            "importance": importance,
+            "created": created,
+        }
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:
         if namespace in ("private", "shared"):
@@ -232,6 +282,7 @@ class Memory:
 
     def make_directories(self, parts: tuple[bytes, ...]) -> None:
         """mkdir -p."""
+        paths.check_path(parts)
         for length in range(1, len(parts) + 1):
             with self.reading() as reader:
                 try:
@@ -269,14 +320,14 @@ class Memory:
         if (handle := paths.parse_handle(parts[0])) is not None and len(parts) == 1:
             node = reader.by_handle(handle)
             if node is None or node.parent is None:
-                raise NotFound(path=paths.printable(path))
+                raise NotFound(path=paths.text(path))
             return self._changed(reader, node.parent), node.name
         return self._changed(reader, self.resolve(reader, paths.join(parts[:-1])).id), parts[-1]
 
     def _changed(self, reader: Reader, directory: int) -> int:
         """A directory in which names are to change. At a mount the kernel asks its mode (docs/SECURITY.md, Modes)."""
         if not reader.node(directory).mode & 0o222 and not self.who.operator:
-            raise Denied("the mode of the directory allows no writing", paths.printable(reader.path(directory)))
+            raise Denied("the mode of the directory allows no writing", paths.text(reader.path(directory)))
         return directory
 
     def _moves(self, reader: Reader, source: str, target: str) -> list[tuple[bytes, bytes]]:
@@ -301,7 +352,7 @@ class Memory:
         holder = self.resolve(reader, directory or b"/")
         names = [child.name for child in reader.children(holder.id) if child.name.startswith(stem)]
         if not names or not stem:
-            raise NotFound(path=paths.printable(old))
+            raise NotFound(path=paths.text(old))
         base, there = reader.path(holder.id), paths.join(self.real_parts(there)).rstrip(b"/")
         return [(base + b"/" + name, there + b"/" + new_stem + name[len(stem) :]) for name in names]
 
@@ -310,7 +361,7 @@ class Memory:
     def tell(
         self, recipient: str, text: str, *, priority: str = "normal", expires: str | None = None, re: int | None = None
     ) -> int:
-        """Send a message to an agent or "@all"; returns its number in this agent's own mail. ``expires`` is a duration
+        """Send a message to an agent or "@all"; returns its number. ``expires`` is a duration
         ("2h"); ``re`` the number of the message that this one answers. Raises Invalid for an empty one."""
         if not text:
             raise Invalid("nothing to tell: the message is empty")
@@ -319,9 +370,16 @@ class Memory:
         self.enroll()
         body = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # the store keeps text
         sent = self.submit(
-            "tell", recipient=recipient, body=body, priority=priority, expires=until, re=re,
-            body_limit=limits.message_bytes, unread_limit=limits.unread, rate_limit=limits.messages_per_minute,
-        )  # fmt: skip
+            "tell",
+            recipient=recipient,
+            body=body,
+            priority=priority,
+            expires=until,
+            re=re,
+            body_limit=limits.message_bytes,
+            unread_limit=limits.unread,
+            rate_limit=limits.messages_per_minute,
+        )
         return int(sent["id"])
 
     def may_tell(self, recipient: str, size: int, re: int | None = None) -> None:
@@ -329,9 +387,13 @@ class Memory:
         limits = self.around.limits
         with self.reading() as reader:
             reader.mail.refusal(
-                recipient, size, re, body_limit=limits.message_bytes, unread_limit=limits.unread,
+                recipient,
+                size,
+                re,
+                body_limit=limits.message_bytes,
+                unread_limit=limits.unread,
                 rate_limit=limits.messages_per_minute,
-            )  # fmt: skip
+            )
 
     def inbox(
         self, *, unread_only: bool = False, priority: str | None = None, read: int | None = None
@@ -380,7 +442,7 @@ def _check_question(q: str) -> None:
 def check_tag(tag: str) -> str:
     """A tag as stored: trimmed, without a leading #. Raises Invalid for an empty one or one with a comma."""
     name = unicodedata.normalize("NFC", tag.strip().removeprefix("#"))
-    if not name or len(name) > 64 or "," in name or not name.isprintable() or name[0] in "+-":
+    if not name or len(name) > 64 or "," in name or not name.isprintable() or visible(name) != name or name[0] in "+-":
         raise Invalid(f"{tag!r} cannot be a tag (1 to 64 printable characters, no comma, no leading + or -)")
     return name
 

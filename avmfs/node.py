@@ -71,6 +71,11 @@ class Version:
     seq: int
     route: str = ""
 
+    @property
+    def type(self) -> str:
+        """What its change was, in the words that subscriptions have for it."""
+        return "create" if self.number == 1 else "write"
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -107,8 +112,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``id`` is its number in the receiver's own mail, as are ``re``, the message that it answers (None when the
-    receiver does not have that one), and ``thread``, the first that the receiver has of its thread."""
+    """``id`` is its number, the same for its sender and all receivers, as are ``re``, of the message that it answers
+    (None when the receiver does not have that one), and ``thread``, of the first that the receiver has of its thread.
+    """
 
     id: int
     sender: str
@@ -152,6 +158,25 @@ class Hit:
     stop: int
     whole: bool
     route: str = ""
+
+
+class StoredNode(str):
+    """The text of a file or view of the store, which knows its path."""
+
+    path: str
+
+    def __new__(cls, path: str, content: str) -> StoredNode:
+        made = super().__new__(cls, content)
+        made.path = path
+        return made
+
+    def __reduce__(self) -> tuple[type[StoredNode], tuple[str, str]]:
+        return StoredNode, (self.path, self.content)
+
+    @property
+    def content(self) -> str:
+        """The text, as a plain str."""
+        return str(self)
 
 
 def signed(author: str, route: str) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from avmfs.node import Node
-from avmfs.store import held, peek
-from avmfs.store.sqlite import SqliteStore
+from avmfs.store.cache import follow
+from avmfs.store.cache import nodes as held
+from avmfs.store.store import SqliteStore
 from benchmarks.figures import BenchmarkError
 
 
-class NoBodies(peek.Remembered):
+class NoBodies(follow.FollowedCache):
     """Nodes, names and what an agent may see; every read fetches its bytes."""
 
     def add_body(self, moment: int, node: int, data: bytes) -> None:
@@ -33,7 +34,7 @@ class NoNodes(NoBodies):
         pass
 
 
-class Counting(peek.Remembered):
+class Counting(follow.FollowedCache):
     """Everything, as the product does it; `missed` counts the bodies that were not remembered."""
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Counting(peek.Remembered):
         super().add_body(moment, node, data)
 
 
-def remember(store: SqliteStore, kept: peek.Remembered) -> None:
+def remember(store: SqliteStore, kept: follow.FollowedCache) -> None:
     """From now on; what was remembered before is gone. No thread of the process may be reading."""
     store._kept = kept
 

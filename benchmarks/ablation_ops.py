@@ -13,7 +13,7 @@ from benchmarks.figures import timed_loop, wait_until
 from benchmarks.store_ops import endless_writes
 
 if TYPE_CHECKING:
-    from avmfs.store.sqlite import SqliteStore
+    from avmfs.store.store import SqliteStore
 
 MEMORIES = 500
 BODY = ("A memory of middling length, as agents keep them: what was decided, by whom, and why. " * 12)[:1024]
@@ -24,9 +24,15 @@ PATTERNS = ("Zipf", "working set", "temporal", "uniform")
 def commands() -> Mapping[str, Command]:
     client = StoreClient()
     return {
-        "attach": client.attach, "open": client.open, "begin": client.begin, "write": client.write,
-        "remember": client.remember, "read": client.read, "load_model": client.load_model, "pattern": client.pattern,
-    }  # fmt: skip
+        "attach": client.attach,
+        "open": client.open,
+        "begin": client.begin,
+        "write": client.write,
+        "remember": client.remember,
+        "read": client.read,
+        "load_model": client.load_model,
+        "pattern": client.pattern,
+    }
 
 
 class StoreClient:
@@ -39,8 +45,8 @@ class StoreClient:
     def attach(self, database: str, socket: str, key: str, client: int) -> None:
         """To a running writer, as an agent of its own."""
         from avmfs.access import Principal
-        from avmfs.store.peers import proof
-        from avmfs.store.sqlite import open_attached
+        from avmfs.store.identity import proof
+        from avmfs.store.store import open_attached
 
         self._who = Principal(f"c{client}")
         self._store = open_attached(
@@ -55,8 +61,8 @@ class StoreClient:
 
         choose_journal(parts)
         from avmfs.access import Policy, Principal
-        from avmfs.store.sqlite import open_direct
-        from avmfs.store.transaction import IndexRules
+        from avmfs.store.store import open_direct
+        from avmfs.store.tx.transaction import IndexRules
 
         self._who, self._client = Principal("bench"), 0
         self._path = Path(database)
@@ -119,11 +125,11 @@ class StoreClient:
     def _reader(self, how: str) -> Callable[[int], int]:
         import apsw
 
-        from avmfs.store.peek import Remembered
+        from avmfs.store.cache.follow import FollowedCache
         from benchmarks.ablation_cache import NoBodies, NoNodes, remember
 
         store, who, folder, nodes = self._store, self._who, self._folder, self._nodes
-        kept = {"store, no node remembered": NoNodes, "store, no body remembered": NoBodies}.get(how, Remembered)
+        kept = {"store, no node remembered": NoNodes, "store, no body remembered": NoBodies}.get(how, FollowedCache)
         remember(store, kept())
         assert folder is not None
         names = [b"m%04d" % i for i in range(MEMORIES)]
@@ -143,9 +149,9 @@ class StoreClient:
                 return len(reader.read(found.id, 0, found.size))
 
         def remembered(i: int) -> int:
-            found = store.peek_child(who, folder, names[i])
+            found = store.cached_child(who, folder, names[i])
             assert found is not None
-            return len(store.peek_read(who, found.id, 0, found.size))
+            return len(store.cached_read(who, found.id, 0, found.size))
 
         match how:
             case "open, SELECT, close":
@@ -158,7 +164,7 @@ class StoreClient:
             case "store, no node remembered" | "store, no body remembered" | "store, remembered":
                 return remembered
             case "dict":
-                held = {names[i]: store.peek_read(who, nodes[i], 0, 4096) for i in range(MEMORIES)}
+                held = {names[i]: store.cached_read(who, nodes[i], 0, 4096) for i in range(MEMORIES)}
                 return lambda i: len(held[names[i]])
             case _:
                 raise ValueError(f"unknown way to read: {how}")
@@ -166,21 +172,21 @@ class StoreClient:
     def pattern(self, pattern: str, size: int, n: int, start_ns: int, limit_s: float) -> dict[str, object]:
         """`n` reads in an order of `pattern` while only `size` bodies may be remembered. The timing, and the share of
         reads that found theirs: here, and in a least-recently-used cache of the same size. Nodes are all remembered."""
-        from avmfs.store.peek import Remembered
+        from avmfs.store.cache.follow import FollowedCache
         from benchmarks.ablation_cache import Counting, bodies_limited, remember
 
         order = list(accesses(pattern, MEMORIES, WARM + n, random.Random(7)))
         store, who, nodes = self._store, self._who, self._nodes
-        whole = len(store.peek_read(who, nodes[0], 0, 4096))
+        whole = len(store.cached_read(who, nodes[0], 0, 4096))
         counting = Counting()
         with bodies_limited(size * whole):
             remember(store, counting)
             for i in order[:WARM]:
-                store.peek_read(who, nodes[i], 0, 4096)
+                store.cached_read(who, nodes[i], 0, 4096)
             counting.missed = 0
             wait_until(start_ns)
-            timing = timed_loop(lambda i: store.peek_read(who, nodes[i], 0, 4096), order[WARM:], limit_s)
-        remember(store, Remembered())
+            timing = timed_loop(lambda i: store.cached_read(who, nodes[i], 0, 4096), order[WARM:], limit_s)
+        remember(store, FollowedCache())
         done = len(timing.samples_ns)
         return {"timing": reply_of(timing), "hits": 1 - counting.missed / done, "lru_hits": lru_hits(order, size, WARM)}
 

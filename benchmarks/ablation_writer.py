@@ -18,7 +18,6 @@ PARTS are joined by commas and name what is taken out of that:
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
 import signal
@@ -29,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.ablation_cache import replace
@@ -75,7 +75,7 @@ def _serving(log: Path, address: Address, name: str, parts: Sequence[str]) -> It
 
 def choose_journal(parts: Sequence[str]) -> None:
     """Of every store that this process opens afterwards."""
-    from avmfs.store import database
+    from avmfs.store.schema import database
 
     if "journal" in parts:
         pragmas = database._PRAGMAS.replace("journal_mode = wal", "journal_mode = delete")
@@ -85,12 +85,17 @@ def choose_journal(parts: Sequence[str]) -> None:
 
 
 class NoLog:
-    """In the place of LogSync where commits are durable by themselves, or not at all."""
+    """In the place of WalSync where commits are durable by themselves, or not at all."""
 
     idle = quick = True
+    failure = None
+    retry_s = 0.0
 
     def __init__(self, database: Path, wake: Callable[[], None]) -> None:
-        pass
+        self.note = SimpleNamespace(seq=0)
+
+    def recover(self, db: object) -> bool:
+        return True
 
     def now(self) -> None:
         pass
@@ -114,6 +119,13 @@ class NoNews:
     gather = tell = lost = close = nothing
 
 
+class NoIndex:
+    """In the place of LogIndex where there is no log."""
+
+    def __init__(self, database: Path) -> None:
+        pass
+
+
 class NoHeader:
     """In the place of CommitHeader, for NoNews."""
 
@@ -126,31 +138,32 @@ class NoHeader:
 
 def take_out(parts: Sequence[str]) -> None:
     """From the modules of this process, before anything of theirs is opened."""
-    from avmfs.store import turns, writer
+    from avmfs.store.writer import checkpoint, loop, scheduler
 
     unknown = set(parts) - set(PARTS)
     if unknown:
         raise BenchmarkError(f"no part of the writer: {', '.join(sorted(unknown))}")
     choose_journal(parts)
     if {"promise", "beside", "journal"} & set(parts):
-        replace(writer, "LogSync", NoLog)
-        replace(writer, "_promises", lambda item: False)
-        replace(writer, "SYNC_AT_LEAST_S", math.inf)
+        replace(loop, "WalSync", NoLog)
+        replace(loop, "_promises", lambda item: False)
+        replace(loop, "SYNC_AT_LEAST_S", 1e6)
     if "journal" in parts:
-        replace(writer, "News", NoNews)
-        replace(writer, "CommitHeader", NoHeader)
+        replace(loop, "ChangeRing", NoNews)
+        replace(loop, "CommitHeader", NoHeader)
+        replace(checkpoint, "WalIndex", NoIndex)
     if "single" in parts:
-        replace(turns, "MOST", 1)
+        replace(scheduler, "MOST", 1)
 
 
 def main(path: str, address: str, key: str, parts: Sequence[str]) -> None:
     take_out(parts)
     from avmfs.access import Policy
-    from avmfs.store import database
-    from avmfs.store.applier import Applier
-    from avmfs.store.submit import OPERATOR
-    from avmfs.store.transaction import IndexRules
-    from avmfs.store.writer import Writer
+    from avmfs.store.identity import OPERATOR
+    from avmfs.store.schema import database
+    from avmfs.store.tx.transaction import IndexRules
+    from avmfs.store.writer.applier import Applier
+    from avmfs.store.writer.loop import Writer
 
     database.prepare(Path(path))
     index = IndexRules(("*",)) if "words" in parts else IndexRules()

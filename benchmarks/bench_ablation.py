@@ -39,9 +39,14 @@ MOUNTS = 8
 PARTS = ("writer", "daemon", "reads", "model")
 WITHOUT_MODEL = PARTS[:3]
 READS = (
-    "open, SELECT, close", "SELECT, prepared", "store, by SQL", "store, no node remembered",
-    "store, no body remembered", "store, remembered", "dict",
-)  # fmt: skip
+    "open, SELECT, close",
+    "SELECT, prepared",
+    "store, by SQL",
+    "store, no node remembered",
+    "store, no body remembered",
+    "store, remembered",
+    "dict",
+)
 PUBLISHED_READS = {"open, SELECT, close": 3_300.0, "store, remembered": 724_000.0}
 SIZES = (10, 50, 100, 200)
 PUBLISHED_SIZES = {10: 0.954, 50: 0.977, 100: 0.971, 200: 0.975}
@@ -56,9 +61,12 @@ MATRIX: Mapping[str, tuple[Sequence[str], bool, bool]] = {
 }
 """Parts taken out of the store, is it read from its cache, are texts embedded later."""
 PUBLISHED_MATRIX = {
-    "baseline": (1_293.0, 3_339.0), "+ WAL": (1_354.0, 3_256.0), "+ WAL + cache": (1_281.0, 1_318_704.0),
-    "+ async embedding": (1_300.0, 3_135.0), "all on": (1_327.0, 1_401_896.0),
-}  # fmt: skip
+    "baseline": (1_293.0, 3_339.0),
+    "+ WAL": (1_354.0, 3_256.0),
+    "+ WAL + cache": (1_281.0, 1_318_704.0),
+    "+ async embedding": (1_300.0, 3_135.0),
+    "all on": (1_327.0, 1_401_896.0),
+}
 CONNECT_S = 120.0
 Kind = tuple[str, Mapping[str, Any]]
 """A daemon: coherence of its mounts, its config.yaml."""
@@ -134,9 +142,14 @@ def _embedding(run: Run, rounds: int, seconds: float, failures: dict[str, str]) 
 
 
 def _compared(
-    run: Run, title: str, kinds: Mapping[str, Kind], widths: Sequence[int], rounds: int, seconds: float,
+    run: Run,
+    title: str,
+    kinds: Mapping[str, Kind],
+    widths: Sequence[int],
+    rounds: int,
+    seconds: float,
     failures: dict[str, str],
-) -> Table:  # fmt: skip
+) -> Table:
     """Daemons that differ in their configuration, the first one the baseline."""
     names = [f"m{i}" for i in range(MOUNTS)]
     pools: dict[str, list[Client]] = {}
@@ -171,10 +184,18 @@ def _write_rows(outcome: Outcome[int], widths: Sequence[int], variants: Sequence
         rows += [()] if rows else []
         for variant in variants:
             if (figure := outcome.figure(width, variant)) is not None:
-                rows.append((
-                    f"{width}", variant, figure.n, figure.per_second, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    figure.fairness, outcome.ratio_median(width, variant, base),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{width}",
+                        variant,
+                        figure.n,
+                        figure.per_second,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        figure.fairness,
+                        outcome.ratio_median(width, variant, base),
+                    )
+                )
     return rows
 
 
@@ -205,14 +226,31 @@ def _patterns(reader: Client, quick: bool, data: dict[str, Any]) -> list[Table]:
             figure = summarize([Timing(*found["timing"])])
             hits.setdefault(pattern, {})[size] = found["hits"]
             published = PUBLISHED_SIZES[size] if pattern == "Zipf" else None
-            rows.append((
-                pattern, size, figure.n, found["hits"], found["lru_hits"], figure.median_us, figure.p99_us,
-                figure.per_second, published,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    pattern,
+                    size,
+                    figure.n,
+                    found["hits"],
+                    found["lru_hits"],
+                    figure.median_us,
+                    figure.p99_us,
+                    figure.per_second,
+                    published,
+                )
+            )
     data["hit rate by pattern and size"] = hits
     columns = (
-        "accesses", "bodies kept", "N", "hit rate", "an LRU's", "median us", "p99 us", "reads/s", "published hit rate",
-    )  # fmt: skip
+        "accesses",
+        "bodies kept",
+        "N",
+        "hit rate",
+        "an LRU's",
+        "median us",
+        "p99 us",
+        "reads/s",
+        "published hit rate",
+    )
     averages = [
         (pattern, sum(by_size.values()) / len(by_size), PUBLISHED_PATTERNS[pattern])
         for pattern, by_size in hits.items()
@@ -245,11 +283,16 @@ def _matrix(run: Run, folder: Path, rounds: int, seconds: float, data: dict[str,
     rows: list[Sequence[Value]] = []
     for name in MATRIX:
         write, read = outcome.figure("write", name), outcome.figure("read", name)
-        rows.append((
-            name, write.per_second if write else None, read.per_second if read else None,
-            outcome.ratio_median("write", name, "baseline"), outcome.ratio_median("read", name, "baseline"),
-            *PUBLISHED_MATRIX[name],
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                write.per_second if write else None,
+                read.per_second if read else None,
+                outcome.ratio_median("write", name, "baseline"),
+                outcome.ratio_median("read", name, "baseline"),
+                *PUBLISHED_MATRIX[name],
+            )
+        )
     data["ablation"] = [list(row[:3]) for row in rows]
     columns = ("parts", "writes/s", "reads/s", "writes x baseline", "reads x baseline", "published writes", "reads")
     return Table("the published study's configurations", columns, rows)
@@ -258,9 +301,12 @@ def _matrix(run: Run, folder: Path, rounds: int, seconds: float, data: dict[str,
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_ablation", "rounds of 0.4 s")
     parser.add_argument(
-        "--parts", type=names_among(PARTS), default=WITHOUT_MODEL, metavar="A,B",
+        "--parts",
+        type=names_among(PARTS),
+        default=WITHOUT_MODEL,
+        metavar="A,B",
         help=f"{', '.join(PARTS)}; all but the last, which takes minutes and the embedding model",
-    )  # fmt: skip
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="3 a round, or 0.4 with --quick")
     return run_script("avmfs ablation", parser, measure, arguments)
 

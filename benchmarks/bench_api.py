@@ -32,8 +32,16 @@ BATCH = 100
 LISTED = 100
 PUBLISHED = {"write": "4-8 ms", "batch of 100": "160 notes/s", "list": "0.6 ms", "stats": "1.4 ms"}
 OPERATIONS = (
-    "write", "overwrite", "remember", "batch of 100", "read", "list", "stats", "overwrite, then stats", "search"
-)  # fmt: skip
+    "write",
+    "overwrite",
+    "remember",
+    "batch of 100",
+    "read",
+    "list",
+    "stats",
+    "overwrite, then stats",
+    "search",
+)
 LIMIT_S = 60.0
 BODY = ("Silicon vendors look frothy; trim NVDA before earnings, and look again when the numbers are in. " * 6).encode()
 
@@ -73,11 +81,18 @@ def measure(run: Run) -> Findings:
         for variant in VARIANTS:
             if (figure := outcome.figure(operation, variant)) is not None:
                 notes = BATCH if operation.startswith("batch") else 1
-                rows.append((
-                    operation, variant, figure.n, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    figure.per_second * notes, outcome.ratio_median(operation, variant, "SQLite"),
-                    PUBLISHED.get(operation, "-") if variant == "avmfs" else "",
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        operation,
+                        variant,
+                        figure.n,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        figure.per_second * notes,
+                        outcome.ratio_median(operation, variant, "SQLite"),
+                        PUBLISHED.get(operation, "-") if variant == "avmfs" else "",
+                    )
+                )
     columns = ("operation", "variant", "N", "median ms", "p99 ms", "per second", "x SQLite", "published")
     return Findings([Table("one call of the Python API", columns, rows)], failures=outcome.failures)
 

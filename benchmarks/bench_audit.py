@@ -19,11 +19,11 @@ from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, auditing
 from avmfs.agents.auditing import Chainer
 from avmfs.errors import Denied
-from avmfs.store import database
-from avmfs.store.applier import Applier
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import database
+from avmfs.store.store import SqliteStore
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
 from benchmarks.figures import Round, summarize, timed_loop
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.results import Table, Target, Value
@@ -64,7 +64,7 @@ def measure(run: Run) -> Findings:
     run.begin(
         disk=filesystem_of(run.local),
         rounds=f"{rounds}, interleaved; a round is {batches} batches of {BATCH} commands",
-    )  # fmt: skip
+    )
 
     def batch(number: int, directory: bytes) -> None:
         applier = applying.applier
@@ -83,8 +83,10 @@ def measure(run: Run) -> Findings:
         chainer.step()
 
     operations: dict[str, Callable[[int], None]] = {
-        OFF: lambda number: batch(number, b"free"), CHAINED: chained, REFUSED: lambda number: batch(number, b"law"),
-    }  # fmt: skip
+        OFF: lambda number: batch(number, b"free"),
+        CHAINED: chained,
+        REFUSED: lambda number: batch(number, b"law"),
+    }
     for number in range(3):
         for name in VARIANTS:
             operations[name](number)
@@ -96,15 +98,20 @@ def measure(run: Run) -> Findings:
     outcome = take_turns(rounds, ["batch"], VARIANTS, {}, one)
     chainer.step()
     began = time.perf_counter()
-    verdict, _ = auditing.verify(store, OPERATOR, anchors.read(folder / "anchors"))
-    took = time.perf_counter() - began
-    assert verdict.bad is None, verdict.reason
-    verified = Table("avm audit verify", ("rows", "anchors", "seconds", "rows a second"),
-                     [(verdict.rows, verdict.anchors, took, verdict.rows / took)])  # fmt: skip
+    found = auditing.verify(store, OPERATOR, anchors.read(folder / "anchors"))
+    took, verdict = time.perf_counter() - began, found.verdict
+    assert found.ok, found
+    verified = Table(
+        "avm audit verify",
+        ("rows", "anchors", "seconds", "rows a second"),
+        [(verdict.rows, verdict.anchors, took, verdict.rows / took)],
+    )
     target = Target(
         "writes with every row chained in the same thread, beside writes alone",
-        outcome.ratio_median("batch", CHAINED, OFF), ">=", 0.8,
-    )  # fmt: skip
+        outcome.ratio_median("batch", CHAINED, OFF),
+        ">=",
+        0.8,
+    )
     return Findings([_table(outcome), verified], [target], failures=outcome.failures)
 
 
@@ -113,10 +120,15 @@ def _table(outcome: Outcome[str]) -> Table:
     for name in VARIANTS:
         figure, ratio = outcome.figure("batch", name), outcome.ratio("batch", name, OFF)
         if figure is not None:
-            rows.append((
-                name, len(outcome.of("batch", name)), figure.median_us / BATCH, figure.p99_us / BATCH,
-                ratio.median if ratio is not None else None,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    name,
+                    len(outcome.of("batch", name)),
+                    figure.median_us / BATCH,
+                    figure.p99_us / BATCH,
+                    ratio.median if ratio is not None else None,
+                )
+            )
     return Table(
         "a command, in batches", ("what", "rounds", "median us", "p99 us", "commands a second, of write"), rows
     )

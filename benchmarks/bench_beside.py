@@ -79,9 +79,15 @@ def measure(run: Run) -> Findings:
         [readers[variant]] = run.ending.enter_context(started_clients("benchmarks.mount_ops", 1, os.environ))
         with breaking_off(variant, failures):
             readers[variant].call(
-                "prepare", PREPARE_S, base=str(bases[variant]), prefix=_prefix(variant), client=0, names=names,
-                database=None, servers=[],
-            )  # fmt: skip
+                "prepare",
+                PREPARE_S,
+                base=str(bases[variant]),
+                prefix=_prefix(variant),
+                client=0,
+                names=names,
+                database=None,
+                servers=[],
+            )
     others = run.ending.enter_context(started_clients("benchmarks.beside_ops", MOST, os.environ))
     did: dict[Cell, list[float]] = {}
 
@@ -130,13 +136,21 @@ def measure(run: Run) -> Findings:
         alone = (cell[0], QUIET)
         for variant in VARIANTS:
             if (figure := outcome.figure(cell, variant)) is not None:
-                rows.append((
-                    cell[0], str(cell[1]), variant, figure.n, figure.median_us, figure.p99_us, figure.per_second,
-                    outcome.ratio_median(cell, variant, variant, alone),
-                    outcome.ratio_median(cell, variant, "ext4", alone),
-                    outcome.ratio_median(cell, variant, "C", alone),
-                    sum(did[cell]) / len(did[cell]) if cell[1] is not QUIET else None,
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        cell[0],
+                        str(cell[1]),
+                        variant,
+                        figure.n,
+                        figure.median_us,
+                        figure.p99_us,
+                        figure.per_second,
+                        outcome.ratio_median(cell, variant, variant, alone),
+                        outcome.ratio_median(cell, variant, "ext4", alone),
+                        outcome.ratio_median(cell, variant, "C", alone),
+                        sum(did[cell]) / len(did[cell]) if cell[1] is not QUIET else None,
+                    )
+                )
     targets: list[Target] = []
     for beside in (QUIET, *CHURN):
         for operation, baseline, bound in (("stat", "ext4", 0.5), ("read", "C", 1.3), ("readdir", "ext4", 0.5)):

@@ -98,17 +98,28 @@ def _races(kind: str, folders: Sequence[str], clients: Sequence[Client], board: 
     for number, client in enumerate(lookers):
         client.send("look", {"kind": kind, "folder": folders[number + 1], "board": str(board), "looker": number})
     time.sleep(0.05)  # lookers have looked before the first change
-    changer.send("change", {
-        "kind": kind, "folder": folders[0], "board": str(board), "lookers": len(lookers), "changes": changes,
-        "limit_s": SESSION_S,
-    })  # fmt: skip
+    changer.send(
+        "change",
+        {
+            "kind": kind,
+            "folder": folders[0],
+            "board": str(board),
+            "lookers": len(lookers),
+            "changes": changes,
+            "limit_s": SESSION_S,
+        },
+    )
     made = changer.receive_within(SESSION_S + GRACE_S)
     said = [client.receive_within(GRACE_S) for client in lookers]
     return Races(
-        made, sum(one["checks"] for one in said), sum(one["looks"] for one in said), sum(one["wrong"] for one in said),
-        sum(one["late"] for one in said), sorted(ns / 1e6 for one in said for ns in one["seen_after"]),
+        made,
+        sum(one["checks"] for one in said),
+        sum(one["looks"] for one in said),
+        sum(one["wrong"] for one in said),
+        sum(one["late"] for one in said),
+        sorted(ns / 1e6 for one in said for ns in one["seen_after"]),
         [example for one in said for example in one["examples"]][: race_ops.EXAMPLES],
-    )  # fmt: skip
+    )
 
 
 def _table(found: Mapping[tuple[str, int, str], Races], variants: Sequence[str], width: int) -> Table:
@@ -145,8 +156,11 @@ def _targets(found: Mapping[tuple[str, int, str], Races], widths: Sequence[int],
 
 def _examples(found: Mapping[tuple[str, int, str], Races]) -> dict[str, object]:
     """[acknowledged, seen, begun] of wrong looks."""
-    return {f"{variant}, {width}, {kind}": races.examples for (variant, width, kind), races in found.items()
-            if races.examples}  # fmt: skip
+    return {
+        f"{variant}, {width}, {kind}": races.examples
+        for (variant, width, kind), races in found.items()
+        if races.examples
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,9 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _kinds(text: str) -> list[str]:
-    return names_among(list(KINDS))(text) if ";" not in text and text in KINDS else [
-        kind for kind in KINDS if kind in text.split(";")
-    ]  # fmt: skip
+    return (
+        names_among(list(KINDS))(text)
+        if ";" not in text and text in KINDS
+        else [kind for kind in KINDS if kind in text.split(";")]
+    )
 
 
 if __name__ == "__main__":

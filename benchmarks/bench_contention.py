@@ -25,8 +25,12 @@ from benchmarks.store_ops import AT_FIRST
 
 VARIANTS = ("fdatasync", "SQLite", "avmfs")
 PUBLISHED: Mapping[int, tuple[float, float]] = {
-    1: (454, 4.3), 2: (421, 47.7), 4: (362, 120.6), 8: (298, 245.2), 16: (210, 512.8)
-}  # fmt: skip
+    1: (454, 4.3),
+    2: (421, 47.7),
+    4: (362, 120.6),
+    8: (298, 245.2),
+    16: (210, 512.8),
+}
 """Agents: operations a second together, 99th percentile in ms; the earlier AVM on an Apple M2 Pro."""
 BEGIN_S = 120.0
 SYNC_S = 1.0
@@ -61,9 +65,16 @@ def measure(run: Run) -> Findings:
             return summarize(run_together(clients[:1], "sync", SYNC_S, [{"folder": str(disk)}]))
         for i, client in enumerate(clients):
             folder = f"{daemon.mountpoints[names[i]]}/memory/shared" if variant == "avmfs" else None
-            client.send("begin", {
-                "folder": folder, "database": str(disk / "bare.db"), "client": i, "number": loop, "at_first": AT_FIRST,
-            })  # fmt: skip
+            client.send(
+                "begin",
+                {
+                    "folder": folder,
+                    "database": str(disk / "bare.db"),
+                    "client": i,
+                    "number": loop,
+                    "at_first": AT_FIRST,
+                },
+            )
         for client in clients:
             client.receive_within(BEGIN_S)
         before = {role: processes.cpu_s(pids) for role, pids in roles.items()}
@@ -82,19 +93,36 @@ def measure(run: Run) -> Findings:
 
 def _table(outcome: Outcome[int], widths: Sequence[int]) -> Table:
     columns = (
-        "agents", "variant", "N", "total /s", "of one agent's", "median ms", "p99 ms", "max ms", "fairness", "x SQLite",
-    )  # fmt: skip
+        "agents",
+        "variant",
+        "N",
+        "total /s",
+        "of one agent's",
+        "median ms",
+        "p99 ms",
+        "max ms",
+        "fairness",
+        "x SQLite",
+    )
     rows: list[Sequence[Value]] = []
     for width in widths:
         rows += [()] if rows else []
         for variant in VARIANTS[1:]:
             if (figure := outcome.figure(width, variant)) is not None:
-                rows.append((
-                    f"{width}", variant, figure.n, figure.per_second,
-                    outcome.ratio_median(width, variant, variant, widths[0]), figure.median_us / 1e3,
-                    figure.p99_us / 1e3, figure.max_us / 1e3, figure.fairness,
-                    outcome.ratio_median(width, variant, "SQLite"),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{width}",
+                        variant,
+                        figure.n,
+                        figure.per_second,
+                        outcome.ratio_median(width, variant, variant, widths[0]),
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        figure.max_us / 1e3,
+                        figure.fairness,
+                        outcome.ratio_median(width, variant, "SQLite"),
+                    )
+                )
         if width in PUBLISHED:
             total, p99 = PUBLISHED[width]
             share = total / PUBLISHED[widths[0]][0] if widths[0] in PUBLISHED else None

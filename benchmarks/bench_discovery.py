@@ -28,7 +28,7 @@ import apsw
 from avmfs.access import Principal
 from avmfs.agents.bloom import digest, holds
 from avmfs.memory import Memory
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
 from avmfs.views.who import who_knows
 from benchmarks.discovery_ops import Shelf, converge, opened, populate, set_modes
 from benchmarks.figures import BenchmarkError, percentile
@@ -72,10 +72,19 @@ def measure(run: Run) -> Findings:
             over = [
                 100 * (median / medians[agents, base] - 1) if variant == OWNER else None for base in (OPERATOR, FULL)
             ]
-            rows.append((
-                agents, variant, len(times), hops, median, percentile(sorted(times), 0.99),
-                medians[agents, IN_TURN] / median, *over, PUBLISHED.get(variant, ""),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    agents,
+                    variant,
+                    len(times),
+                    hops,
+                    median,
+                    percentile(sorted(times), 0.99),
+                    medians[agents, IN_TURN] / median,
+                    *over,
+                    PUBLISHED.get(variant, ""),
+                )
+            )
     probes, worst, missed = _mistakes(2000 if run.quick else 10_000)
     hosts, rounds, most = _rounds(20 if run.quick else 100, 3 if run.quick else 10)
     few, many = min(sizes), max(sizes)
@@ -89,17 +98,28 @@ def measure(run: Run) -> Findings:
         Target("privacy overhead at most, % of asking as operator", overhead, "<=", 57.8),
         Target("false positives of digests, %", worst, "<=", 15),
         Target("false negatives of digests", missed, "<=", 0),
-    ]  # fmt: skip
+    ]
     columns = (
-        "agents", "variant", "N", "hops", "p50 ms", "p99 ms", f"x {IN_TURN}", "overhead % of operator",
-        "overhead % of full", "published p50 / p99 ms",
-    )  # fmt: skip
+        "agents",
+        "variant",
+        "N",
+        "hops",
+        "p50 ms",
+        "p99 ms",
+        f"x {IN_TURN}",
+        "overhead % of operator",
+        "overhead % of full",
+        "published p50 / p99 ms",
+    )
     tables = [
         Table("who knows about a topic", columns, rows),
         Table("mistakes of digests", ("topics", "bytes", "probes", "false positives %", "false negatives"), probes),
-        Table("rounds until all hosts know all digests", ("hosts", "runs", "median", "most"),
-              [(hosts, rounds[0], rounds[1], most)]),
-    ]  # fmt: skip
+        Table(
+            "rounds until all hosts know all digests",
+            ("hosts", "runs", "median", "most"),
+            [(hosts, rounds[0], rounds[1], most)],
+        ),
+    ]
     return Findings(tables, targets)
 
 
@@ -134,7 +154,7 @@ def _latencies(folder: Path, agents: int, questions: int) -> list[tuple[str, lis
 
 
 @contextlib.contextmanager
-def _copies(folder: Path, base: Path, agents: int) -> Iterator[dict[str, Surroundings]]:
+def _copies(folder: Path, base: Path, agents: int) -> Iterator[dict[str, Services]]:
     """The store once for each mode that all agents have."""
     with contextlib.ExitStack() as stack:
         with contextlib.closing(apsw.Connection(str(base))) as db:
@@ -148,7 +168,7 @@ def _copies(folder: Path, base: Path, agents: int) -> Iterator[dict[str, Surroun
         yield found
 
 
-def _each_in_turn(around: Surroundings, agents: int) -> Ask:
+def _each_in_turn(around: Services, agents: int) -> Ask:
     memories = [Memory(around, Principal(f"agent{number:04d}")) for number in range(agents)]
 
     def ask(question: str) -> object:
@@ -157,17 +177,17 @@ def _each_in_turn(around: Surroundings, agents: int) -> Ask:
     return ask
 
 
-def _librarian(around: Surroundings, operator: bool = False) -> Ask:
+def _librarian(around: Services, operator: bool = False) -> Ask:
     memory = Memory(around, Principal("operator" if operator else "agent0000", operator))
     return lambda question: who_knows(memory, question, limit=100)
 
 
-def _by_digests(around: Surroundings) -> Ask:
+def _by_digests(around: Services) -> Ask:
     memory = Memory(around, Principal("agent0000"))
     return lambda question: who_knows(memory, question, limit=100, via="gossip")
 
 
-def _check(stores: dict[str, Surroundings], topics: Sequence[str], agents: int) -> None:
+def _check(stores: dict[str, Services], topics: Sequence[str], agents: int) -> None:
     """The answers are what the modes say: else there is nothing to measure."""
     for topic in topics[:10]:
         answers = {mode: who_knows(Memory(stores[mode], Principal("agent0000")), topic, limit=100) for mode in MODES}
@@ -205,8 +225,9 @@ def _rounds(hosts: int, runs: int) -> tuple[int, tuple[int, float], int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_discovery", "20 questions, 2,000 probes, 20 hosts")
-    parser.add_argument("--agents", type=positive_numbers, default=[2, 16, 128, 1000], metavar="N,N",
-                        help="(2,16,128,1000)")  # fmt: skip
+    parser.add_argument(
+        "--agents", type=positive_numbers, default=[2, 16, 128, 1000], metavar="N,N", help="(2,16,128,1000)"
+    )
     parser.add_argument("--questions", type=positive, metavar="N", help="200, or 20 with --quick")
     return run_script("who knows about it", parser, measure, arguments)
 

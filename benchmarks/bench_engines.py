@@ -94,14 +94,28 @@ def _cost(outcome: Outcome[str], loaded: Mapping[str, tuple[engines.Engine, floa
     for name, (_, load_s) in loaded.items():
         query, batches = outcome.figure("query", name), outcome.figure("batch", name)
         if query is not None and batches is not None:
-            rows.append((
-                name, load_s, query.n, query.median_us / 1e3, query.p99_us / 1e3,
-                outcome.ratio_median("query", name, BASELINE), batches.per_second * batch,
-                outcome.ratio_median("batch", name, BASELINE),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    name,
+                    load_s,
+                    query.n,
+                    query.median_us / 1e3,
+                    query.p99_us / 1e3,
+                    outcome.ratio_median("query", name, BASELINE),
+                    batches.per_second * batch,
+                    outcome.ratio_median("batch", name, BASELINE),
+                )
+            )
     columns = (
-        "engine", "load s", "N", "query ms", "p99 ms", f"x {BASELINE}", "texts/s in batches", f"texts/s, x {BASELINE}"
-    )  # fmt: skip
+        "engine",
+        "load s",
+        "N",
+        "query ms",
+        "p99 ms",
+        f"x {BASELINE}",
+        "texts/s in batches",
+        f"texts/s, x {BASELINE}",
+    )
     return Table("what a vector costs", columns, rows)
 
 

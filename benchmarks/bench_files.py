@@ -166,9 +166,16 @@ def _wide(
         for variant in VARIANTS:
             one, disk = found[variant], found["ext4"]
             looked = one["stat_s"] * 1e3 or None
-            rows.append((
-                when, variant, one["first_s"] * 1e3, one["whole_s"] * 1e3, disk["whole_s"] / one["whole_s"], looked,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    when,
+                    variant,
+                    one["first_s"] * 1e3,
+                    one["whole_s"] * 1e3,
+                    disk["whole_s"] / one["whole_s"],
+                    looked,
+                )
+            )
         first_ms = found["avmfs"]["first_s"] * 1e3
     columns = ("listed", "variant", "ms to the first entry", "ms to the last", "x ext4", "ms to stat() each")
     return Table(f"a directory of {names:,} entries", columns, rows), first_ms

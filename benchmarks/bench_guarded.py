@@ -50,10 +50,11 @@ def measure(run: Run) -> Findings:
     settings: Mapping[str, Mapping[str, Any]] = {
         OFF: {**WORDS_ONLY, "audit": {"interval_s": 3600}},
         ON: {
-            **WORDS_ONLY, **EVERYTHING,
+            **WORDS_ONLY,
+            **EVERYTHING,
             "agents": {name: {"groups": ["writers"], "quota": QUOTA} for name in names},
         },
-    }  # fmt: skip
+    }
     daemons = {
         variant: run.ending.enter_context(temporary_daemon(run.local, agents(*names), given))
         for variant, given in settings.items()
@@ -76,9 +77,16 @@ def measure(run: Run) -> Findings:
         clients = pools[variant][:width]
         for i, client in enumerate(clients):
             folder = f"{daemons[variant].mountpoints[names[i]]}/memory/shared"
-            client.send("begin", {
-                "folder": folder, "database": None, "client": i, "number": loop, "at_first": AT_FIRST,
-            })  # fmt: skip
+            client.send(
+                "begin",
+                {
+                    "folder": folder,
+                    "database": None,
+                    "client": i,
+                    "number": loop,
+                    "at_first": AT_FIRST,
+                },
+            )
         for client in clients:
             client.receive_within(BEGIN_S)
         pids = [pid for each in roles[variant].values() for pid in each]
@@ -94,11 +102,18 @@ def measure(run: Run) -> Findings:
     for width in widths:
         for variant in (OFF, ON):
             if (figure := outcome.figure(width, variant)) is not None:
-                rows.append((
-                    f"{width}", variant, figure.n, figure.per_second, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    outcome.ratio_median(width, variant, OFF),
-                    statistics.median(cpu[variant]) if width == widths[-1] and cpu[variant] else None,
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{width}",
+                        variant,
+                        figure.n,
+                        figure.per_second,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        outcome.ratio_median(width, variant, OFF),
+                        statistics.median(cpu[variant]) if width == widths[-1] and cpu[variant] else None,
+                    )
+                )
     columns = ("agents", "all of it", "N", "writes/s", "median ms", "p99 ms", "x off", "CPU us a write")
     targets = [
         Target(f"{width} agents: writes with all of it on, of off", outcome.ratio_median(width, ON, OFF), ">=", 0.8)

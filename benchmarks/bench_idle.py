@@ -47,9 +47,13 @@ def measure(run: Run) -> Findings:
         starts = sorted(_start(run, settings) for _ in range(rounds))
         middle = starts[len(starts) // 2]
         columns = ("mounts", "N", "median s", "least s", "most s")
-        tables.append(Table("from starting the daemon to ten mounts that answer", columns, [
-            ("10", len(starts), middle, starts[0], starts[-1])
-        ]))  # fmt: skip
+        tables.append(
+            Table(
+                "from starting the daemon to ten mounts that answer",
+                columns,
+                [("10", len(starts), middle, starts[0], starts[-1])],
+            )
+        )
     with breaking_off("nodes", failures), temporary_daemon(run.local, agents("bench")) as daemon:
         tables.append(_served(daemon, nodes))
     return Findings(tables, targets, failures)
@@ -95,9 +99,14 @@ def _start(run: Run, settings: Mapping[str, object]) -> float:
     with started_clients("benchmarks.idle_ops", 1, os.environ) as (client,):
         # The client waits for each mountpoint to be a mount, which takes no help from the daemon.
         entries = agents(*_names(10))
-        with temporary_daemon(run.local, entries, settings, on_start=lambda points: client.send(
-            "until_mounted", {"mountpoints": [str(point) for point in points], "limit_s": LOOK_S}
-        )) as daemon:  # fmt: skip
+        with temporary_daemon(
+            run.local,
+            entries,
+            settings,
+            on_start=lambda points: client.send(
+                "until_mounted", {"mountpoints": [str(point) for point in points], "limit_s": LOOK_S}
+            ),
+        ) as daemon:
             answered_ns: int = client.receive_within(LOOK_S)
             return answered_ns / 1e9 - daemon.started
 

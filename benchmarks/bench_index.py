@@ -28,7 +28,7 @@ import numpy as np
 from avmfs import AVM
 from avmfs.embed.static import StaticEmbedding
 from avmfs.errors import Busy
-from avmfs.store.index_client import IndexClient
+from avmfs.store.index.client import IndexClient
 from benchmarks import processes
 from benchmarks.clients import breaking_off, started_clients
 from benchmarks.daemons import Daemon, agents, temporary_daemon
@@ -192,10 +192,16 @@ def _times(found: Mapping[int, Sequence[Looked]]) -> Table:
         for way in WAYS:
             if (figure := _figure(looked, way)) is not None:
                 base = _figure(found[0], way) if 0 in found else None
-                rows.append((
-                    f"{size:,}", way, figure.n, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    figure.median_us / base.median_us if base is not None else None,
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{size:,}",
+                        way,
+                        figure.n,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        figure.median_us / base.median_us if base is not None else None,
+                    )
+                )
     return Table("one question", ("vectors", "way", "N", "median ms", "p99 ms", "times without vectors"), rows)
 
 

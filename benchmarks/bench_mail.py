@@ -69,9 +69,7 @@ def _pipes(here: Path) -> tuple[str, str]:
     return str(here / "alice"), str(here / "bob")
 
 
-def _conversations(
-    places: dict[str, tuple[str, str]], count: int, rounds: int
-) -> tuple[Table, int, float]:  # fmt: skip
+def _conversations(places: dict[str, tuple[str, str]], count: int, rounds: int) -> tuple[Table, int, float]:
     """Per way: ms from one message's arrival to the next one's, which is sending it, waking and a shell's programs."""
     steps: dict[str, list[list[float]]] = {way: [] for way in WAYS}
     wrong = 0
@@ -108,9 +106,17 @@ def _talk(places: tuple[str, str], way: str, count: int) -> list[list[list[int]]
     """What each of the two got, the one who begins first."""
     with started_clients("benchmarks.mail_ops", 2, os.environ) as clients:
         for client, place, to, begins in zip(clients, places, ("bob", "alice"), ("first", "second"), strict=True):
-            client.send("talk", {
-                "place": place, "way": way, "to": to, "count": count, "begins": begins, "limit_s": LIMIT_S,
-            })  # fmt: skip
+            client.send(
+                "talk",
+                {
+                    "place": place,
+                    "way": way,
+                    "to": to,
+                    "count": count,
+                    "begins": begins,
+                    "limit_s": LIMIT_S,
+                },
+            )
         return [client.receive_within(LIMIT_S + 10) for client in clients]
 
 
@@ -119,17 +125,30 @@ def _waking(places: dict[str, tuple[str, str]], count: int) -> Table:
     for way in WAYS:
         with started_clients("benchmarks.mail_ops", 2, os.environ) as (sender, receiver):
             receiver.send("receive", {"place": places[way][1], "way": way, "count": count, "limit_s": LIMIT_S})
-            sender.send("send", {
-                "place": places[way][0], "way": way, "to": "bob", "count": count, "pause_s": PAUSE_S,
-            })  # fmt: skip
+            sender.send(
+                "send",
+                {
+                    "place": places[way][0],
+                    "way": way,
+                    "to": "bob",
+                    "count": count,
+                    "pause_s": PAUSE_S,
+                },
+            )
             took = sorted(each / 1e6 for each in sender.receive_within(LIMIT_S))
             arrived = sorted(each / 1e6 for each in receiver.receive_within(LIMIT_S + 10))
         if len(arrived) != count:
             raise BenchmarkError(f"{way}: {len(arrived)} of {count} messages came")
-        rows.append((
-            way, count, percentile(took, 0.5), percentile(took, 0.99), percentile(arrived, 0.5),
-            percentile(arrived, 0.99),
-        ))  # fmt: skip
+        rows.append(
+            (
+                way,
+                count,
+                percentile(took, 0.5),
+                percentile(took, 0.99),
+                percentile(arrived, 0.5),
+                percentile(arrived, 0.99),
+            )
+        )
     columns = ("way", "N", "sent, p50 ms", "p99 ms", "read by the waiter, p50 ms", "p99 ms")
     return Table("from the beginning of a message's sending, without a shell", columns, rows)
 
@@ -148,17 +167,25 @@ def _beside(daemon: Daemon, waiters: int, seconds: float, rounds: int) -> tuple[
                 _rate(worker, place, seconds / 3)  # they are there
                 beside.append(_rate(worker, place, seconds))
                 with started_clients("benchmarks.mail_ops", 1, os.environ) as [sender]:
-                    sender.call("send", LIMIT_S, place=str(daemon.mountpoints["alice"]), way="avmfs", to="bob",
-                                count=1, pause_s=0.0)  # fmt: skip
+                    sender.call(
+                        "send",
+                        LIMIT_S,
+                        place=str(daemon.mountpoints["alice"]),
+                        way="avmfs",
+                        to="bob",
+                        count=1,
+                        pause_s=0.0,
+                    )
                 for client in parked:
                     client.receive_within(LIMIT_S)
                 with started_clients("benchmarks.mail_ops", 1, os.environ) as [reader]:
                     reader.call("receive", LIMIT_S, place=place, way="avmfs", count=1, limit_s=LIMIT_S)
     share = statistics.median(b / a for a, b in zip(alone, beside, strict=True))
     rows: list[Sequence[Value]] = [
-        ("alone", rounds, statistics.median(alone)), (f"beside {waiters} waiters", rounds, statistics.median(beside)),
+        ("alone", rounds, statistics.median(alone)),
+        (f"beside {waiters} waiters", rounds, statistics.median(beside)),
         ("share", None, share),
-    ]  # fmt: skip
+    ]
     return Table("small files written and read, a second", ("on one mount", "rounds", "median"), rows), share
 
 

@@ -44,9 +44,16 @@ VARIANTS = {
 OPTIONAL = ("C2", "mfusepy -s", "Python")
 MEMORY_DISK = Path("/dev/shm")
 N = {
-    "stat": 20_000, "miss": 20_000, "read": 4000, "overwrite": 400, "append": 400, "create": 300, "rename": 300,
-    "unlink": 300, "readdir": 10,
-}  # fmt: skip
+    "stat": 20_000,
+    "miss": 20_000,
+    "read": 4000,
+    "overwrite": 400,
+    "append": 400,
+    "create": 300,
+    "rename": 300,
+    "unlink": 300,
+    "readdir": 10,
+}
 QUICK = {name: max(1, n // 20) for name, n in N.items()}
 PREPARE_S = 180.0
 
@@ -147,9 +154,15 @@ def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outco
             with breaking_off(variant, failures):
                 for i, client in enumerate(pool):
                     client.call(
-                        "prepare", PREPARE_S, base=str(place.base), prefix=prefix, client=i, names=plan.names,
-                        database=rows, servers=list(place.servers),
-                    )  # fmt: skip
+                        "prepare",
+                        PREPARE_S,
+                        base=str(place.base),
+                        prefix=prefix,
+                        client=i,
+                        names=plan.names,
+                        database=rows,
+                        servers=list(place.servers),
+                    )
 
         def one(cell: Cell, variant: str, loop: int) -> Round:
             found = _measure(plan, pools[variant][: cell[1]], cell[0], loop)
@@ -172,9 +185,18 @@ def _measure(plan: Plan, clients: Sequence[Client], operation: str, loop: int) -
 
 def _table(plan: Plan, outcome: Outcome[Cell], cpu: Cpu, variants: Sequence[str], clients: int) -> Table:
     columns = [
-        "operation", "variant", "N", "median us", "p99 us", "ops/s", "x C", "of rounds", "x C+SQLite", "x ext4",
+        "operation",
+        "variant",
+        "N",
+        "median us",
+        "p99 us",
+        "ops/s",
+        "x C",
+        "of rounds",
+        "x C+SQLite",
+        "x ext4",
         *(["server CPU us"] if clients == 1 else []),
-    ]  # fmt: skip
+    ]
     rows: list[Sequence[Value]] = []
     for operation in plan.operations:
         rows += [()] if rows else []
@@ -185,12 +207,21 @@ def _table(plan: Plan, outcome: Outcome[Cell], cpu: Cpu, variants: Sequence[str]
             to_c = outcome.ratio(cell, variant, "C")
             spread = None if to_c is None or plan.rounds == 1 else f"{to_c.least:.2f}..{to_c.most:.2f}"
             spent = cpu.get((cell, variant))
-            rows.append((
-                operation, variant, figure.n, figure.median_us, figure.p99_us, figure.per_second,
-                to_c.median if to_c else None, spread, outcome.ratio_median(cell, variant, "C+SQLite"),
-                outcome.ratio_median(cell, variant, "ext4"),
-                *([statistics.median(spent) if spent else None] if clients == 1 else []),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    operation,
+                    variant,
+                    figure.n,
+                    figure.median_us,
+                    figure.p99_us,
+                    figure.per_second,
+                    to_c.median if to_c else None,
+                    spread,
+                    outcome.ratio_median(cell, variant, "C+SQLite"),
+                    outcome.ratio_median(cell, variant, "ext4"),
+                    *([statistics.median(spent) if spent else None] if clients == 1 else []),
+                )
+            )
     return Table(f"{clients} client process{'es' if clients > 1 else ''}", columns, rows)
 
 

@@ -113,19 +113,31 @@ def measure(run: Run) -> Findings:
         rows += [()] if rows else []
         for variant in VARIANTS:
             if (figure := outcome.figure(width, variant)) is not None:
-                rows.append((
-                    f"{width}", variant, figure.n, figure.per_second, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    outcome.ratio_median(width, variant, NONE),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{width}",
+                        variant,
+                        figure.n,
+                        figure.per_second,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        outcome.ratio_median(width, variant, NONE),
+                    )
+                )
     columns = ("clients", "subscriptions", "N", "ops/s", "median ms", "p99 ms", "x none")
     tables = [Table("writes, by what is subscribed to", columns, rows), _cpu(cpu, widths[-1])]
     with breaking_off("deliveries", failures):
         tables.append(_deliveries(daemon, receiver, 20 if run.quick else 200))
     targets = [
-        Target(f"writes with {variant} / with none, {widths[-1]} clients",
-               outcome.ratio_median(widths[-1], variant, NONE), ">=", 0.8)
-        for variant in VARIANTS if variant != NONE
-    ]  # fmt: skip
+        Target(
+            f"writes with {variant} / with none, {widths[-1]} clients",
+            outcome.ratio_median(widths[-1], variant, NONE),
+            ">=",
+            0.8,
+        )
+        for variant in VARIANTS
+        if variant != NONE
+    ]
     return Findings(tables, targets, failures=outcome.failures)
 
 

@@ -57,9 +57,12 @@ def measure(run: Run) -> Findings:
 
     def one(program: str, variant: str, loop: int) -> Round:
         arguments = {
-            "program": program, "into": _into(bases[variant]), "times": TIMES[program], "notes": notes,
+            "program": program,
+            "into": _into(bases[variant]),
+            "times": TIMES[program],
+            "notes": notes,
             "listed": listed,
-        }  # fmt: skip
+        }
         run_together([pools[variant]], "run", LIMIT_S, [{**arguments, "times": 1}])
         return summarize(run_together([pools[variant]], "run", LIMIT_S, [arguments]))
 
@@ -69,10 +72,17 @@ def measure(run: Run) -> Findings:
         rows += [()] if rows else []
         for variant in variants:
             if (figure := outcome.figure(program, variant)) is not None:
-                rows.append((
-                    program, variant, figure.n, figure.median_us / 1e3, figure.max_us / 1e3,
-                    outcome.ratio_median(program, variant, "ext4"), outcome.ratio_median(program, variant, "C"),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        program,
+                        variant,
+                        figure.n,
+                        figure.median_us / 1e3,
+                        figure.max_us / 1e3,
+                        outcome.ratio_median(program, variant, "ext4"),
+                        outcome.ratio_median(program, variant, "C"),
+                    )
+                )
     tables = [
         Table("programs", ("program", "variant", "N", "median ms", "max ms", "x ext4", "x C"), rows),
         Table("making the files, cp -r and one git status", ("variant", "files", "seconds", "files/s"), filling),

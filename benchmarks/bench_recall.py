@@ -41,9 +41,9 @@ from avmfs.embed import engines
 from avmfs.embed.protocol import Batch
 from avmfs.embed.static import StaticEmbedding
 from avmfs.search.indexer import embed_pending
-from avmfs.store.sqlite import open_direct
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
+from avmfs.store.identity import OPERATOR
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 from benchmarks.bench_start import AVM as PROGRAM
 from benchmarks.clients import breaking_off, started_clients
 from benchmarks.daemons import Daemon, agents, temporary_daemon
@@ -252,9 +252,14 @@ def _by_mount(daemon: Daemon, questions: Questions) -> Rounds:
 def _by_program(daemon: Daemon, questions: Questions, count: int) -> Rounds:
     def run(words: Sequence[str]) -> None:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *words], env=dict(daemon.environment), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", PROGRAM, *words],
+            env=dict(daemon.environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
         if done.returncode:
             raise BenchmarkError(f"avm {words[0]}: {done.stderr.strip()}")
 

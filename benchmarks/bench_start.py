@@ -93,9 +93,13 @@ def start(name: str, environment: Mapping[str, str]) -> tuple[Timing, float]:
     with tempfile.TemporaryFile() as complaints:
         before = time.monotonic_ns()
         with subprocess.Popen(
-            command, env=_keeping_bytecode(environment), cwd="/",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
-        ) as child:  # fmt: skip
+            command,
+            env=_keeping_bytecode(environment),
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        ) as child:
             assert child.stdin is not None and child.stdout is not None
             guard = threading.Timer(LIMIT_S, child.kill)
             guard.start()
@@ -135,8 +139,10 @@ def _end(complaints: IO[bytes]) -> str:
 def _requests(method: str) -> list[bytes]:
     """Lines; the greeting comes first."""
     greeting: dict[str, object] = {
-        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"},
-    }  # fmt: skip
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "bench", "version": "1"},
+    }
     asked = [("initialize", greeting), *([] if method == "initialize" else [(method, {})])]
     return [
         json.dumps({"jsonrpc": "2.0", "id": number, "method": name, "params": params}).encode() + b"\n"
@@ -154,11 +160,18 @@ def _table(outcome: Outcome[str], programs: Sequence[str], cpu: Mapping[str, Seq
         times = sorted(one.median_us / 1e3 for one in found.values())
         ratios = [one.median_us / base[number].median_us for number, one in found.items() if number in base]
         used = statistics.median(cpu[name])
-        rows.append((
-            name, len(times), statistics.median(times), times[0], times[-1],
-            statistics.median(ratios) if ratios else None, used * 1e3,
-            used / statistics.median(cpu[BASELINE]) if cpu[BASELINE] else None,
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                len(times),
+                statistics.median(times),
+                times[0],
+                times[-1],
+                statistics.median(ratios) if ratios else None,
+                used * 1e3,
+                used / statistics.median(cpu[BASELINE]) if cpu[BASELINE] else None,
+            )
+        )
     columns = ("program", "N", "median ms", "least ms", "most ms", "times python", "cpu ms", "cpu, times python")
     return Table("from the start of a program to its end or its answer", columns, rows)
 

@@ -59,10 +59,19 @@ def measure(run: Run) -> Findings:
         rows += [()] if rows else []
         for variant in VARIANTS:
             if (figure := outcome.figure(width, variant)) is not None:
-                rows.append((
-                    f"{width}", variant, figure.n, figure.per_second, figure.median_us / 1e3, figure.p99_us / 1e3,
-                    figure.max_us / 1e3, figure.fairness, outcome.ratio_median(width, variant, "SQLite"),
-                ))  # fmt: skip
+                rows.append(
+                    (
+                        f"{width}",
+                        variant,
+                        figure.n,
+                        figure.per_second,
+                        figure.median_us / 1e3,
+                        figure.p99_us / 1e3,
+                        figure.max_us / 1e3,
+                        figure.fairness,
+                        outcome.ratio_median(width, variant, "SQLite"),
+                    )
+                )
     columns = ("clients", "variant", "N", "ops/s", "median ms", "p99 ms", "max ms", "fairness", "x SQLite")
     return Findings([Table("writes from client processes", columns, rows)], failures=outcome.failures)
 

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
-from avmfs.store import vectors as table_module
-from avmfs.store.vectors import VectorTable
+from avmfs.store.index import vectors as table_module
+from avmfs.store.index.vectors import VectorTable
 from benchmarks.figures import BenchmarkError, percentile
 from benchmarks.harness import scratch_directory
 from benchmarks.results import Table, Value
@@ -107,8 +107,9 @@ def sqlite_brute_force(rows: Matrix, path: Path) -> Search:
         db.executemany("insert into vector values(?, ?)", ((n, row.tobytes()) for n, row in enumerate(rows)))
 
     def search(query: Matrix, k: int) -> Sequence[int]:
-        scored = [(float(np.frombuffer(data, np.float32) @ query), n) for n, data in
-                  db.execute("select id, data from vector")]  # fmt: skip
+        scored = [
+            (float(np.frombuffer(data, np.float32) @ query), n) for n, data in db.execute("select id, data from vector")
+        ]
         return [n for _, n in sorted(scored, reverse=True)[:k]]
 
     return search

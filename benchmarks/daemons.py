@@ -65,10 +65,13 @@ def agents(*names: str, coherence: str = "close-to-open") -> list[dict[str, Any]
 
 @contextlib.contextmanager
 def temporary_daemon(
-    under: Path, entries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any] = WORDS_ONLY,
-    environment: Mapping[str, str] | None = None, on_start: Callable[[Sequence[Path]], None] | None = None,
+    under: Path,
+    entries: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, Any] = WORDS_ONLY,
+    environment: Mapping[str, str] | None = None,
+    on_start: Callable[[Sequence[Path]], None] | None = None,
     stock: Callable[[Path], None] | None = None,
-) -> Iterator[Daemon]:  # fmt: skip
+) -> Iterator[Daemon]:
     """Start a daemon with an empty store in a new directory under `under`; stop it at the end. `entries` are
     mounts.yaml's but for the mountpoint, `settings` config.yaml, `environment` what is added to ours;
     `on_start` is called with the mountpoints just before the process is started, and `stock` before that with the
@@ -114,9 +117,15 @@ def temporary_daemon(
 
 def _daemon_command(environment: Mapping[str, str], *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "avmfs_daemon", *words], env=dict(environment), cwd=ROOT, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "avmfs_daemon", *words],
+        env=dict(environment),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def _wait_until_ready(daemon: Daemon, child: subprocess.Popen[bytes], log: Path) -> None:

@@ -17,17 +17,17 @@ from typing import Any
 from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Policy, Principal
-from avmfs.agents import digests, gossip
+from avmfs.agents import digest_cache, gossip
 from avmfs.agents.gossip import Delta
 from avmfs.memory import Memory
 from avmfs.search.engine import Engine
-from avmfs.store import database
-from avmfs.store.applier import Applier
-from avmfs.store.protocol_discovery import Digest, Host
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.discovery import Digest, Host
+from avmfs.store.schema import database
+from avmfs.store.store import SqliteStore
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
 
 ROUNDS_AT_MOST = 1000
@@ -95,17 +95,17 @@ class AppliedHere:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Surroundings]:
+def opened(path: Path) -> Iterator[Services]:
     """A store, made if need be, and what memories on it share; no vectors."""
     store = SqliteStore(path, AppliedHere(path))
     try:
         engine = Engine(store.search_index, None, TokenCounter())
-        yield Surroundings(store, engine, SearchSettings(), Limits(), time.time_ns, UTC)
+        yield Services(store, engine, SearchSettings(), Limits(), time.time_ns, UTC)
     finally:
         store.close()
 
 
-def populate(around: Surroundings, agents: int, experts: int, notes: int) -> list[str]:
+def populate(around: Services, agents: int, experts: int, notes: int) -> list[str]:
     """``agents`` with ``notes`` notes each, half of them private. Every topic is known to ``experts`` agents, half of
     them in private only, however many agents there are. Returns the topics."""
     topics = [f"Topic{number:05d}x" for number in range(max(1, agents * notes // experts))]
@@ -124,7 +124,7 @@ def populate(around: Surroundings, agents: int, experts: int, notes: int) -> lis
     return topics
 
 
-def set_modes(around: Surroundings, agents: int, mode: str) -> None:
+def set_modes(around: Services, agents: int, mode: str) -> None:
     for number in range(agents):
         around.store.submit(OPERATOR, "set_privacy", mode=mode, agent=f"agent{number:04d}")
-    digests.publish(around.store)
+    digest_cache.publish(around.store)

@@ -18,10 +18,16 @@ RECORD = (b"one more line of a log, with a time and a few words in it, as agents
 
 def commands() -> Mapping[str, Command]:
     return {
-        "write_large": write_large, "read_large": read_large, "append_prepare": append_prepare, "append": append,
-        "rewrite_prepare": rewrite_prepare, "rewrite": rewrite, "fill": fill, "list_wide": list_wide,
+        "write_large": write_large,
+        "read_large": read_large,
+        "append_prepare": append_prepare,
+        "append": append,
+        "rewrite_prepare": rewrite_prepare,
+        "rewrite": rewrite,
+        "fill": fill,
+        "list_wide": list_wide,
         "fill_by_api": fill_by_api,
-    }  # fmt: skip
+    }
 
 
 def write_large(path: str, mib: int, start_ns: int, limit_s: float) -> list[object]:

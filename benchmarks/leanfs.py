@@ -97,12 +97,23 @@ class LeanFilesystem:
         self._numbers, self._handles = itertools.count(2), itertools.count(1)
         self._listed: dict[int, list[bytes]] = {}
         self._answers: dict[int, Callable[[int, memoryview], bytes]] = {
-            Op.INIT: self._init, Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr, Op.OPEN: self._open_file,
-            Op.CREATE: self._create, Op.READ: self._read, Op.WRITE: self._write, Op.FLUSH: self._flush,
-            Op.RELEASE: self._release, Op.MKDIR: self._mkdir, Op.UNLINK: self._unlink, Op.RMDIR: self._rmdir,
-            Op.RENAME: self._rename, Op.OPENDIR: self._open_directory, Op.READDIR: self._list,
+            Op.INIT: self._init,
+            Op.LOOKUP: self._lookup,
+            Op.GETATTR: self._getattr,
+            Op.OPEN: self._open_file,
+            Op.CREATE: self._create,
+            Op.READ: self._read,
+            Op.WRITE: self._write,
+            Op.FLUSH: self._flush,
+            Op.RELEASE: self._release,
+            Op.MKDIR: self._mkdir,
+            Op.UNLINK: self._unlink,
+            Op.RMDIR: self._rmdir,
+            Op.RENAME: self._rename,
+            Op.OPENDIR: self._open_directory,
+            Op.READDIR: self._list,
             Op.RELEASEDIR: self._release,
-        }  # fmt: skip
+        }
 
     def serve(self) -> None:
         buffer = bytearray(MAX_WRITE + (1 << 16))
@@ -262,9 +273,23 @@ def _attributes(node: _Node) -> bytes:
     seconds, ns = divmod(node.changed, 10**9)
     size = len(node.data)
     return p.ATTR.pack(
-        node.number, size, -(-size // 512), seconds, seconds, seconds, ns, ns, ns, node.mode, 1, os.getuid(),
-        os.getgid(), 0, 4096, 0,
-    )  # fmt: skip
+        node.number,
+        size,
+        -(-size // 512),
+        seconds,
+        seconds,
+        seconds,
+        ns,
+        ns,
+        ns,
+        node.mode,
+        1,
+        os.getuid(),
+        os.getgid(),
+        0,
+        4096,
+        0,
+    )
 
 
 def serve(mountpoint: Path, database: Path) -> None:

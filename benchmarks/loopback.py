@@ -40,10 +40,15 @@ def serve(shown: str, mountpoint: str) -> None:
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
             found = os.lstat(shown + path)
             return {
-                "st_mode": found.st_mode, "st_nlink": found.st_nlink, "st_size": found.st_size, "st_uid": found.st_uid,
-                "st_gid": found.st_gid, "st_atime": found.st_atime_ns, "st_mtime": found.st_mtime_ns,
+                "st_mode": found.st_mode,
+                "st_nlink": found.st_nlink,
+                "st_size": found.st_size,
+                "st_uid": found.st_uid,
+                "st_gid": found.st_gid,
+                "st_atime": found.st_atime_ns,
+                "st_mtime": found.st_mtime_ns,
                 "st_ctime": found.st_ctime_ns,
-            }  # fmt: skip
+            }
 
         def readdir(self, path: str, fh: int) -> list[str]:
             return [".", "..", *os.listdir(shown + path)]

@@ -87,9 +87,11 @@ def talk(place: str, way: str, to: str, count: int, begins: str, limit_s: float)
     """Be one of two sh scripts in conversation: [message, when it was there (monotonic, ns)] of each that it got."""
     get, put = _WAYS[way]
     script = subprocess.Popen(
-        ["sh", "-c", _TALK, "talk", place, to, str(count), begins, get, put], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        ["sh", "-c", _TALK, "talk", place, to, str(count), begins, get, put],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert script.stdout is not None and script.stderr is not None
     timer = subprocess.Popen(["sh", "-c", 'sleep "$1"; kill "$2" 2> /dev/null', "limit", str(limit_s), str(script.pid)])
     try:

@@ -38,9 +38,12 @@ LINE = BODY[:99] + b"\n"
 def commands() -> Mapping[str, Command]:
     client = MountClient()
     return {
-        "prepare": client.prepare, "measure": client.measure, "forget": client.forget, "cpu": client.cpu,
+        "prepare": client.prepare,
+        "measure": client.measure,
+        "forget": client.forget,
+        "cpu": client.cpu,
         "clear": clear,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)

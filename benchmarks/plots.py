@@ -144,8 +144,11 @@ def _ablation(pyplot: Any, report: Report) -> Any:
 
 
 DRAWERS: Mapping[str, Draw] = {
-    "mount": _mount, "contention": _contention, "coherence": _coherence, "ablation": _ablation,
-}  # fmt: skip
+    "mount": _mount,
+    "contention": _contention,
+    "coherence": _coherence,
+    "ablation": _ablation,
+}
 
 
 def _dicts(table: Table) -> list[dict[str, Any]]:

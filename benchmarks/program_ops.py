@@ -43,12 +43,13 @@ def source(folder: str, notes: int, listed: int) -> None:
         (flat / f"note{i:05}.md").write_text(f"note {i}\n")
     tree = f"{folder}/tree"
     for words in (
-        ["init", "-q"], ["config", "core.checkStat", "default"],
+        ["init", "-q"],
+        ["config", "core.checkStat", "default"],
         ["config", "gc.auto", "0"],  # else the commit starts one in the background, which ours would meet
         ["add", "."],
         ["-c", "user.name=bench", "-c", "user.email=b@localhost", "commit", "-q", "-m", "notes"],
         ["gc", "-q", "--prune=now"],
-    ):  # fmt: skip
+    ):
         subprocess.run(["git", "-C", tree, *words], check=True, timeout=PROGRAM_S, env=ENVIRONMENT)
     for hook in Path(tree, ".git/hooks").glob("*.sample"):
         hook.unlink()

@@ -74,9 +74,15 @@ def serve(mountpoint: str, *, threads: bool) -> None:
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
             node = self.find(path)
             return {
-                "st_mode": node.mode, "st_nlink": 1, "st_size": len(node.data), "st_uid": os.getuid(),
-                "st_gid": os.getgid(), "st_atime": node.changed, "st_mtime": node.changed, "st_ctime": node.changed,
-            }  # fmt: skip
+                "st_mode": node.mode,
+                "st_nlink": 1,
+                "st_size": len(node.data),
+                "st_uid": os.getuid(),
+                "st_gid": os.getgid(),
+                "st_atime": node.changed,
+                "st_mtime": node.changed,
+                "st_ctime": node.changed,
+            }
 
         def readdir(self, path: str, fh: int) -> list[str]:
             return [".", "..", *self.find(path).names]
@@ -138,9 +144,15 @@ def serve(mountpoint: str, *, threads: bool) -> None:
             return 0
 
     mfusepy.FUSE(
-        Filesystem(), mountpoint, foreground=True, nothreads=not threads, entry_timeout=0, attr_timeout=0,
-        negative_timeout=0, default_permissions=True,
-    )  # fmt: skip
+        Filesystem(),
+        mountpoint,
+        foreground=True,
+        nothreads=not threads,
+        entry_timeout=0,
+        attr_timeout=0,
+        negative_timeout=0,
+        default_permissions=True,
+    )
 
 
 if __name__ == "__main__":

@@ -122,9 +122,13 @@ def look(kind: str, folder: str, board: str, looker: int) -> dict[str, object]:
             wrong += 1  # what was seen once has gone again
         if stopping:
             return {
-                "looks": looks, "checks": checks, "wrong": wrong, "late": late, "seen_after": seen_after,
+                "looks": looks,
+                "checks": checks,
+                "wrong": wrong,
+                "late": late,
+                "seen_after": seen_after,
                 "examples": examples,
-            }  # fmt: skip
+            }
         time.sleep(choose.random() * PAUSE_S)
 
 

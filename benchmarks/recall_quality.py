@@ -6,7 +6,10 @@
 A memory is {"id", "scope", "text", "date", "speaker", "session", "seq"}, a query {"id", "scope", "text", "relevant",
 "category", "split"}; a scope is one store. Memories go in by AgentMemory.remember(), one note each. c500 and c1000 are
 the share of the relevant memories that stand in a recall of so many tokens (four fifths of a memory's word 4-grams do);
-R@10 their share among the first ten documents. Queries of the category "adversarial" are left out.
+R@10 their share among the first ten documents; frame the share of a full answer of 1,000 tokens that is not memory.
+Queries of the category "adversarial" are left out. Beside recall stand four baselines that hand over bare notes, best
+first, as many as fit: FTS5 (Porter stems, any word), the cosine of the same vectors, their reciprocal ranks (k = 60),
+and their sum (cosine + 0.4 BM25 as a share of the best). In brackets: 95 % bootstrap intervals.
 
   --ablate     the same without each signal in turn (its weight at 0), all in one run on the same stores
   --pooled     all scopes of a data set in one store
@@ -28,6 +31,7 @@ import math
 import os
 import platform
 import re
+import sqlite3
 import sys
 import time
 import unicodedata
@@ -52,10 +56,13 @@ from avmfs.search import engine as engines
 from avmfs.search import pack
 from avmfs.search import recall as recalls
 from avmfs.search.engine import Engine
-from avmfs.store.search_index import SqliteSearchIndex
+from avmfs.store.index.search_index import SqliteSearchIndex
 
 GRAM, COVERED = 4, 0.8
 BUDGETS = (500, 1000)
+_MARK = re.compile(r"^(?:@\w+ )?(?:\([^)]*\) )?(?:\[/[^]]*\] )?(?:\d{1,2}[A-Z][a-z]{2}(?:\d\d)? )?|^  ")
+RRF_K, BM25_SHARE = 60, 0.4
+RESAMPLES = 1000
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|[^\\W_]+")
 
 
@@ -74,6 +81,8 @@ class Stocked:
     adapter: avm_adapter.Adapter
     grams: dict[str, frozenset[tuple[str, ...]]]
     queries: list[Query]
+    notes: dict[str, str]
+    """Text of each memory by id, as it is stored."""
 
     @property
     def memory(self) -> Memory:
@@ -113,7 +122,8 @@ def stock(data: Path, name: str, split: str, limit: int | None, pooled: bool) ->
         adapter = avm_adapter.Adapter()
         adapter.ingest(sorted(inside, key=lambda memory: (memory["scope"], memory["seq"])))
         try:
-            yield Stocked(f"{name}/{scope}", adapter, {m["id"]: grams(m["text"]) for m in inside}, mine)
+            notes = {m["id"]: avm_adapter.note(m) for m in inside}
+            yield Stocked(f"{name}/{scope}", adapter, {m["id"]: grams(m["text"]) for m in inside}, mine, notes)
         finally:
             adapter.close()
 
@@ -122,6 +132,68 @@ def covered(store: Stocked, relevant: Iterable[str], text: str) -> float:
     there = grams(text)
     wanted = list(relevant)
     return sum(len(store.grams[i] & there) >= COVERED * len(store.grams[i]) for i in wanted) / len(wanted)
+
+
+class Baselines:
+    """The four baselines on one store."""
+
+    def __init__(self, store: Stocked) -> None:
+        self._store, self._count = store, store.memory.around.engine.counter.count
+        self._ids, texts = list(store.notes), list(store.notes.values())
+        self._tokens = {i: self._count(f"{text}\n") for i, text in store.notes.items()}
+        embedder = store.adapter.embedder
+        assert embedder is not None
+        self._embed = embedder.embed_batch
+        self._vectors = np.concatenate([self._embed(texts[at : at + 64]).vectors for at in range(0, len(texts), 64)])
+        self._db = sqlite3.connect(":memory:")
+        self._db.execute("create virtual table f using fts5(x, tokenize='porter unicode61')")
+        self._db.executemany("insert into f(rowid, x) values(?, ?)", enumerate(texts))
+
+    def measure(self, query: Query) -> dict[str, dict[str, float]]:
+        """By baseline."""
+        words, cosine = np.zeros(len(self._ids)), self._vectors @ self._embed([query.text]).vectors[0]
+        if terms := dict.fromkeys(re.findall(r"\w+", query.text.lower())):
+            match = " OR ".join(f'"{term}"' for term in terms)
+            for row, score in self._db.execute("select rowid, bm25(f) from f where f match ?", (match,)):
+                words[row] = -score
+        found = {
+            "FTS5": np.where(words > 0, words, -np.inf),
+            "cosine": cosine,
+            "RRF": reciprocal(cosine, np.ones(len(words), np.bool_)) + reciprocal(words, words > 0),
+            "sum": cosine + BM25_SHARE * words / max(float(words.max()), 1e-9),
+        }
+        return {name: self._row(scores, query) for name, scores in found.items()}
+
+    def _row(self, scores: np.ndarray, query: Query) -> dict[str, float]:
+        ranked = [self._ids[at] for at in np.argsort(-scores, kind="stable") if scores[at] > -np.inf]
+        row: dict[str, float] = {}
+        for budget in BUDGETS:
+            chosen = []
+            for i in ranked:
+                if self._tokens[i] <= budget:
+                    chosen.append(self._store.notes[i])
+                    budget -= self._tokens[i]
+                if budget < 2:
+                    break
+            row[f"c{BUDGETS[len(row)]}"] = covered(self._store, query.relevant, "\n".join(chosen))
+        row["R@10"] = len(query.relevant & set(ranked[:10])) / len(query.relevant)
+        return row
+
+
+def reciprocal(scores: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """1 / (RRF_K + rank) of those that were ``found``, 0 of the others."""
+    rank = np.empty(len(scores))
+    rank[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    return np.where(found, 1 / (RRF_K + rank), 0.0)
+
+
+def frame_share(store: Stocked, text: str) -> float:
+    """The share of an answer's tokens that is no note's. A line of the frame begins with a sign of its own; other lines
+    are memory, but for a handle and what stands with it, and a day."""
+    count = store.memory.around.engine.counter.count
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("#", "(", "["))]
+    said = sum(count(_MARK.sub("", line)) for line in lines)
+    return max(0.0, 1 - said / max(count(text), 1))
 
 
 def measure(store: Stocked, engine: Engine, query: Query, threshold: float | None = None) -> dict[str, float]:
@@ -136,36 +208,47 @@ def measure(store: Stocked, engine: Engine, query: Query, threshold: float | Non
     best = engine.search(who, query.text, limit=10, now=now)
     ids = {store.adapter.ids[scored.hit.path.decode()] for scored in best.hits}
     row["R@10"] = len(query.relevant & ids) / len(query.relevant)
+    row["frame"] = frame_share(store, found.text) if found.hits else math.nan
     return row
 
 
-def mean(rows: Sequence[dict[str, float]]) -> str:
-    return "  ".join(f"{key} {np.mean([row[key] for row in rows]):.4f}" for key in rows[0])
+def interval(values: Sequence[float]) -> str:
+    """Mean and 95 % bootstrap interval."""
+    known = np.array([value for value in values if value == value])
+    if not len(known):
+        return "-"
+    random = np.random.default_rng(0)
+    means = [known[random.integers(0, len(known), len(known))].mean() for _ in range(RESAMPLES)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return f"{known.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
 def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
     for name in names:
-        variants = {"all signals": SearchWeights()}
+        variants = {"recall": SearchWeights()}
         if options.ablate:
             variants |= {
                 f"- {field.name}": replace(SearchWeights(), **{field.name: 0.0}) for field in fields(SearchWeights)
             }
-            variants["words and cosine alone"] = SearchWeights(1.0, 0.4, *[0.0] * (len(fields(SearchWeights)) - 2))
         rows: dict[str, list[dict[str, float]]] = defaultdict(list)
         by_category: dict[str, list[dict[str, float]]] = defaultdict(list)
         for store in stock(data, name, options.split, options.limit, options.pooled):
+            baselines = Baselines(store)
             for label, weights in variants.items():
                 engine = store.engine(weights)
                 for query in store.queries:
-                    row = measure(store, engine, query)
+                    rows[label].append(measure(store, engine, query))
+            for query, own in zip(store.queries, rows["recall"][-len(store.queries) :], strict=True):
+                by_category[query.category].append(own)
+                for label, row in baselines.measure(query).items():
                     rows[label].append(row)
-                    if label == "all signals":
-                        by_category[query.category].append(row)
-        print(f"## {name}{' (one store)' if options.pooled else ''}, {len(rows['all signals'])} queries")
-        for label, found in rows.items():
-            print(f"{label:24} {mean(found)}")
-        for category, found in sorted(by_category.items()) if len(by_category) > 1 else ():
-            print(f"    {category:20} {mean(found)}  n={len(found)}")
+        print(f"## {name}{' (one store)' if options.pooled else ''}, {len(rows['recall'])} queries")
+        columns = list(rows["recall"][0])
+        print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        tables = rows | (by_category if len(by_category) > 1 else {})
+        for label, found in tables.items():
+            cells = [interval([row.get(column, math.nan) for row in found]) for column in columns]
+            print(f"| {label}{f', n={len(found)}' if label in by_category else ''} | {' | '.join(cells)} |", flush=True)
 
 
 # Relevance -------------------------------------------------------------------------------------------------------
@@ -310,9 +393,11 @@ def stages(memory: Memory, text: str) -> Iterator[tuple[str, float]]:
     spent: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:
         for label, owner, name in (
-            ("nearest vectors", SqliteSearchIndex, "nearest"), ("ranking", Engine, "ranking"),
-            ("fetching", engines, "_fetch"), ("packing", pack, "pack"),
-        ):  # fmt: skip
+            ("nearest vectors", SqliteSearchIndex, "nearest"),
+            ("ranking", Engine, "ranking"),
+            ("fetching", engines, "_fetch"),
+            ("packing", pack, "pack"),
+        ):
             stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name), spent[label])))
         with timed(spent["whole"]):
             memory.recall(text, max_tokens=1000)

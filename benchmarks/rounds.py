@@ -41,9 +41,12 @@ class Outcome(Generic[Cell]):
 
 
 def take_turns(
-    rounds: int, cells: Sequence[Cell], variants: Sequence[str], failures: dict[str, str],
+    rounds: int,
+    cells: Sequence[Cell],
+    variants: Sequence[str],
+    failures: dict[str, str],
     measure: Callable[[Cell, str, int], Round | None],
-) -> Outcome[Cell]:  # fmt: skip
+) -> Outcome[Cell]:
     """Call `measure(cell, variant, loop)` for each; `loop` is a number that no other cell or round has. None: this
     variant has nothing to say to this cell. What `failures` names already is left out."""
     found: dict[tuple[Cell, str], dict[int, Round]] = {}

@@ -84,10 +84,15 @@ def run_script(
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     report = Report(
-        benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"), title=title,
-        command=" ".join([parser.prog, *_without_json(words)]), facts=run.facts, tables=found.tables,
-        targets=found.targets, failures=found.failures, data=found.data,
-    )  # fmt: skip
+        benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"),
+        title=title,
+        command=" ".join([parser.prog, *_without_json(words)]),
+        facts=run.facts,
+        tables=found.tables,
+        targets=found.targets,
+        failures=found.failures,
+        data=found.data,
+    )
     print_findings(report)
     if chosen.json:
         write_json(chosen.json, report)

@@ -84,10 +84,12 @@ def read_set(folder: Path, name: str, memories: int, questions: int) -> Question
     stored = sorted(_lines(folder / f"{name}.memories.jsonl"), key=lambda memory: str(memory["id"]) not in needed)
     stored = stored[: max(memories, len(needed))]
     return Questions(
-        name, [str(memory["id"]) for memory in stored], [str(memory["text"]) for memory in stored],
+        name,
+        [str(memory["id"]) for memory in stored],
+        [str(memory["text"]) for memory in stored],
         [str(query["text"]) for query in asked],
         [frozenset(str(each) for each in query["relevant"]) for query in asked],
-    )  # fmt: skip
+    )
 
 
 def recall_of_ten(questions: Matrix, memories: Matrix, one: Questions) -> float:

@@ -23,13 +23,11 @@ import numpy as np
 from avmfs.access import Policy, Principal
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import AvmError
-from avmfs.store.index_client import IndexClient
-from avmfs.store.index_server import IndexServer
-from avmfs.store.peers import proof
-from avmfs.store.sqlite import open_direct
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY
+from avmfs.store.identity import ANYBODY, OPERATOR, proof
+from avmfs.store.index.client import IndexClient
+from avmfs.store.index.server import IndexServer
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 from benchmarks.figures import BenchmarkError
 
 BENCH = Principal("bench")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from avmfs.errors import Invalid
-from avmfs.store.chain import Anchor
+from avmfs.store.rows.hash_chain import Anchor
 
 SUFFIX: Final = ".anchors"
 THIN_BYTES: Final = 1024 * 1024
@@ -49,15 +49,30 @@ def parse(text: str, where: str) -> Anchor:
 
 
 def read(path: Path) -> list[Anchor]:
-    """All of a file, oldest first; none when there is no file. A last line that a crash has cut is left out. Raises
-    Invalid, naming the line, for anything else that is no anchor."""
+    """All of a file, oldest first; none when there is no file. A last line that a crash has cut is left out, and so is
+    one of which the disk lacks a part (zeros). Raises Invalid, naming the line, for anything else that is no anchor."""
     try:
         lines = path.read_text("ascii", "replace").splitlines(keepends=True)
     except FileNotFoundError:
         return []
     except OSError as e:
         raise Invalid(f"the anchors cannot be read: {e.strerror}", os.fspath(path)) from e
-    return [parse(each, f"{path}:{at}") for at, each in enumerate(lines, 1) if each.endswith("\n")]
+    if lines and (not lines[-1].endswith("\n") or "\0" in lines[-1]):
+        lines.pop()
+    return [parse(each, f"{path}:{at}") for at, each in enumerate(lines, 1)]
+
+
+def newest(path: Path) -> int:
+    """The seq of the last line that is an anchor, of those that stand at the end; 0 when there is none. What else is
+    wrong with the file, the verification says."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * _LONGEST))
+            lines = file.read().decode("ascii", "replace").splitlines(keepends=True)
+    except OSError:
+        return 0
+    found = [_LINE.fullmatch(each.strip()) for each in lines if each.endswith("\n")]
+    return next((int(each[1]) for each in reversed(found) if each is not None), 0)
 
 
 def append(path: Path, anchor: Anchor) -> None:
@@ -66,11 +81,16 @@ def append(path: Path, anchor: Anchor) -> None:
     try:
         size = os.fstat(descriptor).st_size
         end = os.pread(descriptor, _LONGEST, max(0, size - _LONGEST))
-        if not end.endswith(b"\n"):  # a crash has cut the last line
-            size -= len(end) - (end.rfind(b"\n") + 1)
+        last = end[end.rfind(b"\n", 0, -1) + 1 :]
+        if not last.endswith(b"\n") or b"\0" in last:  # a crash has cut it
+            size -= len(last)
             os.ftruncate(descriptor, size)
         os.write(descriptor, line(anchor).encode())
-        os.fdatasync(descriptor)
+        try:
+            os.fdatasync(descriptor)
+        except OSError:  # told once: the next sync would not bring it to the disk
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)
     if size > THIN_BYTES:

@@ -34,7 +34,7 @@ def size(topics: int) -> int:
 
 
 def fits(bits: bytes) -> bool:
-    """Is it a digest, by its length? One that was withdrawn is empty."""
+    """Return whether it is a digest, by its length. One that was withdrawn is empty."""
     return not bits or (LEAST <= len(bits) <= MOST and len(bits) & (len(bits) - 1) == 0)
 
 
@@ -56,7 +56,7 @@ def hashes(key: str) -> tuple[int, int, int]:
 
 
 def holds(bits: bytes, key: str) -> bool:
-    """May the topic be in it?"""
+    """Return whether the topic may be in it."""
     places = [place & (8 * len(bits) - 1) for place in hashes(key)] if bits else []
     return bool(places) and all(bits[place >> 3] >> (place & 7) & 1 for place in places)
 

@@ -10,15 +10,12 @@ editor's detour over a temporary or backup name is a modification of the file it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from avmfs.node import Change
+from avmfs.store.rows.log_ops import DIRECTORY_NAMES, MAKES, REMOVES
 
 Status = Literal["A", "M", "D", "R"]
-
-_BIRTHS: Final = frozenset({"create", "mkdir"})
-_DEATHS: Final = frozenset({"remove", "rmdir"})
-_DIRECTORIES: Final = frozenset({"mkdir", "rmdir"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,8 @@ class Touched:
 
 @dataclass(slots=True)
 class _Path:
-    """One path: did something stand there before these rows, and does now? ``origin`` is where what stands there
-    now stood before, None for what is new."""
+    """One path: whether something stood there before these rows, and whether something does now. ``origin`` is where
+    what stands there now stood before, None for what is new."""
 
     before: bool
     now: bool
@@ -59,11 +56,11 @@ class Fold:
         self.told = 0
 
     def knows(self, change: Change) -> bool:
-        """Would this row add no path?"""
+        """Return whether this row would add no path."""
         return change.path in self._paths and (change.other is None or change.other in self._paths)
 
     def take(self, change: Change) -> None:
-        if change.op in _DIRECTORIES:
+        if change.op in DIRECTORY_NAMES:
             return
         if change.op == "rename" and change.other is not None:
             old, new = change.other, change.path
@@ -72,11 +69,11 @@ class Fold:
                 self._move(path, new + path[len(old) :], change)
             self._move(old, new, change)
             return
-        born = change.op in _BIRTHS
+        born = change.op in MAKES
         at = self._at(change.path, change, stood=not born)
         if born:
             at.origin = None
-        at.now = change.op not in _DEATHS
+        at.now = change.op not in REMOVES
         self._tell(change.path, at, change)
 
     def touched(self) -> list[Touched]:

@@ -4,17 +4,19 @@ Owns the reading of a webhook's address and the verdict on it. Asked when a subs
 tells), and at every try on the very address that is connected to, so that a name that resolves otherwise by then
 changes nothing. Called by the door and by the deliverer. Knows no store; the network is asked through ``resolve``.
 
-What is refused unless config.yaml allows it (``webhooks.allow``): every address that is not globally reachable, and
-those that carry another one inside (IPv4-mapped, 6to4, Teredo, NAT64), which is judged in its place or refused.
+What is refused unless config.yaml allows it (``webhooks.allow``): every address that is not globally reachable, every
+address of this machine, also a public one, what clouds have behind public addresses, and addresses that carry another
+one inside (IPv4-mapped, SIIT, 6to4, Teredo, ISATAP, NAT64), which is judged in its place or refused.
 """
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,13 +28,30 @@ KEY: Final = "webhooks.allow in config.yaml"
 _NUMBER: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
 _LABELS: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
-# Beside what the library calls not global: translation, tunnels, what was once site-local, and what is never one host.
+# Of IPv6 all that is given to hosts of the internet is here: translation (SIIT, NAT64), segment routing, local use,
+# groups, and what nobody has been given are not.
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+# Beside what the library calls not global: translation, tunnels, documentation, what is never one host; and Azure's
+# host agent, which answers on a public address, in the virtual machine alone.
 _NEVER: Final = tuple(
     ipaddress.ip_network(text)
-    for text in ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "224.0.0.0/4",
-                 "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16",
-                 "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8")
-)  # fmt: skip
+    for text in (
+        "0.0.0.0/8",
+        "100.64.0.0/10",
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "198.18.0.0/15",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "2001::/23",
+        "2001:db8::/32",
+        "2002::/16",
+        "3fff::/20",
+    )
+)
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)  # the third quarter of an IPv6 address whose last one is an IPv4 address
+_NOBODYS: Final = {4: "192.0.2.1", 6: "2001:db8::1"}  # of documentation: no machine has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +76,19 @@ class Allowed:
 
     entries: tuple[str, ...] = ()
     operator: bool = False
+    own: Callable[[Address], bool] = field(default=lambda address: is_own(address), repr=False)
 
     def name(self, host: str) -> bool:
         return host in self.entries
 
     def address(self, host: str, address: Address) -> bool:
-        """May this address of this host be connected to?"""
+        """Return whether this address of this host may be connected to."""
         inner = _inner(address)
         if self.name(host) or any(inner in network for network in self._networks if network.version == inner.version):
             return True
         if self.operator and inner.is_loopback and _names_this_machine(host):
             return True
-        return public(address)
+        return public(address) and not self.own(inner)
 
     @property
     def _networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
@@ -82,9 +102,39 @@ class Allowed:
 
 
 def public(address: Address) -> bool:
-    """Is this one host on the public internet?"""
+    """Return whether this is one host on the public internet."""
     inner = _inner(address)
+    if inner.version == 6 and (inner not in _UNICAST or int(inner) >> 32 & 0xFFFFFFFF in _ISATAP):
+        return False
     return inner.is_global and not any(inner in network for network in _NEVER if network.version == inner.version)
+
+
+def is_own(address: Address) -> bool:
+    """Return whether this machine has the address. bind(2) takes no other. Where that is turned off
+    (net.ipv4.ip_nonlocal_bind), it shows by a datagram that would come from the address that it goes to: then but the
+    first address of each network."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    if not _takes(family, str(address)):
+        return False
+    if not _takes(family, _NOBODYS[address.version]):
+        return True
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((str(address), 9))  # nothing is sent
+        except OSError:
+            return False
+        return ipaddress.ip_address(sock.getsockname()[0]) == address
+
+
+def _takes(family: socket.AddressFamily, host: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+    except OSError as e:
+        if e.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return False
+        raise Invalid(f"webhook: cannot find out whether {host} is this machine's own: {e.strerror}") from None
+    return True
 
 
 def parse(url: str) -> Destination:
@@ -142,7 +192,7 @@ def vetted(destination: Destination, allowed: Allowed, resolve: Resolve = socket
 
 
 def refused(host: str) -> Denied:
-    return Denied(f"webhook: {host} is not a public address; to reach it, name it in {KEY}")
+    return Denied(f"webhook: {host} is no public address of another machine; to reach it, name it in {KEY}")
 
 
 def _inner(address: Address) -> Address:

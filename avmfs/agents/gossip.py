@@ -22,9 +22,9 @@ from avmfs_config import check_agent_id
 
 from avmfs.agents import bloom
 from avmfs.errors import Invalid
-from avmfs.store.protocol import Store
-from avmfs.store.protocol_discovery import Digest, Host
-from avmfs.store.submit import OPERATOR
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.discovery import Digest, Host
+from avmfs.store.protocol.store import Store
 
 PAGE_BYTES: Final = 512 * 1024  # of digests in one message; what is left comes with the next exchange
 MESSAGE_LIMIT: Final = 4 * 1024 * 1024
@@ -77,10 +77,15 @@ class StoreKnowledge:
 
     def merge(self, delta: Delta) -> int:
         done = self._store.submit(
-            OPERATOR, "merge_digests", host=delta.host, name=delta.name, alive=delta.alive, after=delta.after,
+            OPERATOR,
+            "merge_digests",
+            host=delta.host,
+            name=delta.name,
+            alive=delta.alive,
+            after=delta.after,
             version=delta.version,
             digests=[[each.agent, each.version, each.bits] for each in delta.digests],
-        )  # fmt: skip
+        )
         return int(done["merged"])
 
 

@@ -77,9 +77,11 @@ class Channel:
         """Raises Denied for a frame that is not the other side's next one."""
         frame = wire.receive(self._sock, limit)
         if (
-            not isinstance(frame, list) or len(frame) != 2 or not all(isinstance(part, bytes) for part in frame)
+            not isinstance(frame, list)
+            or len(frame) != 2
+            or not all(isinstance(part, bytes) for part in frame)
             or not hmac.compare_digest(frame[1], self._proof(self._theirs, self._received, frame[0]))
-        ):  # fmt: skip
+        ):
             raise Denied("gossip: a frame without proof of the key")
         self._received += 1
         return wire.unpack(frame[0])
@@ -138,10 +140,14 @@ class Gossip:
     `status` says. Raises AvmError or OSError when it cannot start."""
 
     def __init__(
-        self, settings: GossipSettings, knowledge: Knowledge, alive: Callable[[], None],
-        report: Callable[[dict[str, Any]], None] = lambda status: None, chance: random.Random | None = None,
+        self,
+        settings: GossipSettings,
+        knowledge: Knowledge,
+        alive: Callable[[], None],
+        report: Callable[[dict[str, Any]], None] = lambda status: None,
+        chance: random.Random | None = None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert settings.key_file is not None, "the loader requires it"
         self._settings = settings
         self._key = read_key(settings.key_file)
@@ -171,10 +177,12 @@ class Gossip:
 
     def status(self) -> dict[str, Any]:
         return {
-            "state": "on", "listen": None if self._settings.listen is None else str(self._settings.listen),
+            "state": "on",
+            "listen": None if self._settings.listen is None else str(self._settings.listen),
             "peers": {name: dict(state) for name, state in self._peers.items()},
-            "answered": self._answered, "refused": self._refused,
-        }  # fmt: skip
+            "answered": self._answered,
+            "refused": self._refused,
+        }
 
     def close(self) -> None:
         self._over.set()

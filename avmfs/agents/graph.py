@@ -6,12 +6,13 @@ see; costs two statements a file looked at. Knows no text and no view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from avmfs import calls
 from avmfs.node import Entry
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ def hops(reader: Reader, starts: Iterable[bytes], depth: int, limit: int) -> lis
     for _ in range(depth):
         further: list[Step] = []
         for here in edge:
+            calls.go_on()
             document = document_at(reader, here)
             for link in reader.links(document) if document is not None else ():
                 if link.path not in seen and limit > 0:
@@ -56,12 +58,18 @@ def edges(reader: Reader, entries: Iterable[Entry]) -> list[Edge]:
     """The links that lead away from these files, in order of source and target."""
     found = [
         Edge(entry.path, link.path, link.type)
-        for entry in entries
+        for entry in _going_on(entries)
         if entry.node.document is not None
         for link in reader.links(entry.node.document)
         if link.outgoing
     ]
     return sorted(found, key=lambda each: (each.source, each.target, each.type))
+
+
+def _going_on(entries: Iterable[Entry]) -> Iterator[Entry]:
+    for entry in entries:
+        calls.go_on()
+        yield entry
 
 
 def document_at(reader: Reader, path: bytes) -> int | None:

@@ -39,11 +39,15 @@ class HookFailed(Exception):
 def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
     """All that the command finds in its environment. Values are data: nothing here is ever read by a shell."""
     return {
-        "PATH": PATH, "HOME": home, "LANG": "C.UTF-8", "AVM_HOOK_EVENT": str(event["event"]),
-        "AVM_HOOK_PATH": str(event["path"]).replace("\0", ""), "AVM_HOOK_ID": str(event["id"]),
+        "PATH": PATH,
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "AVM_HOOK_EVENT": str(event["event"]),
+        "AVM_HOOK_PATH": str(event["path"]).replace("\0", ""),
+        "AVM_HOOK_ID": str(event["id"]),
         "AVM_HOOK_VERSION": "" if event["version"] is None else str(event["version"]),
         "AVM_HOOK_AUTHOR": str(event["agent_id"]),
-    }  # fmt: skip
+    }
 
 
 def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
@@ -51,9 +55,15 @@ def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeou
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
     try:
         child = subprocess.Popen(
-            [*launcher, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env=dict(environ), cwd="/", close_fds=True, start_new_session=True,
-        )  # fmt: skip
+            [*launcher, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            cwd="/",
+            close_fds=True,
+            start_new_session=True,
+        )
     except OSError as e:
         raise HookFailed(f"{command[0]}: {e.strerror}") from None
     try:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from avmfs import paths
 from avmfs.agents.bloom import Asked
-from avmfs.store.protocol_discovery import Evidence, Host, Revealed
+from avmfs.store.protocol.discovery import Evidence, Host, Revealed
 from avmfs.text import segment
 from avmfs.text.topics import NAME_MAX
 
@@ -122,10 +122,14 @@ def shown(line: Knows) -> str:
 def plain(line: Knows) -> dict[str, Any]:
     """For programs."""
     return {
-        "agent": line.agent, "host": line.host, "how": line.how, "files": line.files, "topics": list(line.topics),
+        "agent": line.agent,
+        "host": line.host,
+        "how": line.how,
+        "files": line.files,
+        "topics": list(line.topics),
         "handle": None if line.handle is None else f"@{line.handle}",
         "path": None if line.path is None else paths.text(line.path),
-    }  # fmt: skip
+    }
 
 
 def _plain(text: str) -> str:

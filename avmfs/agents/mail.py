@@ -7,14 +7,13 @@ the store keeps the mail.
 
 from __future__ import annotations
 
-import json
 import re
-import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 
 from avmfs.errors import Invalid
 from avmfs.node import Message
+from avmfs.text.escapes import json_safe, visible
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -22,10 +21,6 @@ _LONGEST_S = 100 * 366 * 86400
 READ_SHOWN = 20  # read messages that a listing keeps; :inbox?format=jsonl has them all
 BY_WRITING, BY_READING = "echo > /:inbox", "cat '/:inbox?mark=read'"
 _BANNER_MESSAGES, _BANNER_LINES, _BANNER_CHARACTERS = 10, 20, 2000  # what a banner shows of much, and of one message
-# Terminal escapes, line and paragraph separators, overrides of the direction of writing, characters that nobody sees.
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
-_JOINERS = "\u200c\u200d"  # of emoji and of some scripts; they hide nothing
-_UNUSUAL = re.compile(r"[^\t -~\u00a1-\u00ac\u00ae-\u02ff]")  # all else may be hidden
 
 
 def parse_duration(text: str) -> int:
@@ -60,19 +55,6 @@ def show_duration(nanoseconds: int) -> str:
 def show_time(at: int, zone: tzinfo) -> str:
     """Nanoseconds since the epoch as ``2026-03-07 10:30`` in the zone."""
     return datetime.fromtimestamp(at // 1_000_000_000, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M")
-
-
-def visible(text: str) -> str:
-    """One line with what nobody would see, or would see elsewhere, as ``\\x1b``, ``\\u202e``, ``\\U000e0041``."""
-    return _UNUSUAL.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
-    if unicodedata.category(character) not in _HIDDEN or character in _JOINERS:
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def quote(body: str) -> str:
@@ -110,23 +92,25 @@ def _blocks(messages: Sequence[Message], zone: tzinfo) -> str:
 
 
 def plain(message: Message) -> dict[str, object]:
-    """A message for machines: at, body, expires, id, priority, re, read, recipient, sender, thread. Ids are numbers in
-    the reader's own mail."""
+    """A message for machines: at, body, expires, id, priority, re, read, recipient, sender, thread. An id is
+    the same for the sender and all receivers."""
     return {
-        "at": iso(message.at), "body": _utf8(message.body), "expires": iso(message.expires), "id": message.id,
-        "priority": message.priority, "re": message.re, "read": message.read_at is not None,
-        "recipient": message.recipient, "sender": message.sender, "thread": message.thread,
-    }  # fmt: skip
+        "at": iso(message.at),
+        "body": _utf8(message.body),
+        "expires": iso(message.expires),
+        "id": message.id,
+        "priority": message.priority,
+        "re": message.re,
+        "read": message.read_at is not None,
+        "recipient": message.recipient,
+        "sender": message.sender,
+        "thread": message.thread,
+    }
 
 
 def jsonl(messages: Sequence[Message]) -> str:
     """One JSON object a line, see ``plain``. What nobody would see is an escape here, too."""
-    rows = (json.dumps(plain(message), ensure_ascii=False, sort_keys=True) for message in messages)
-    return "".join(f"{_UNUSUAL.sub(_json_escaped, row)}\n" for row in rows)
-
-
-def _json_escaped(found: re.Match[str]) -> str:
-    return found[0] if _escaped(found) == found[0] else json.dumps(found[0])[1:-1]
+    return "".join(f"{json_safe(plain(message))}\n" for message in messages)
 
 
 def _utf8(text: str) -> str:

@@ -45,17 +45,26 @@ class QuestionLog:
         self._noted: dict[str, int] = {}  # since the file was last cut, by this process
 
     def note(
-        self, who: Principal, at: int, q: str, under: tuple[bytes, ...], strategy: str, max_tokens: int | None,
+        self,
+        who: Principal,
+        at: int,
+        q: str,
+        under: tuple[bytes, ...],
+        strategy: str,
+        max_tokens: int | None,
         min_relevance: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Never raises for what the disk says: an answer does not depend on its being noted."""
-        if not self._kept or len(q) > LONGEST or who.key is not None or who.operator:
+        if not self._kept or len(q) > LONGEST or who.key is not None or who.operator or who.nameless:
             return
         asked: Asked = {
-            "at": at, "q": q, "under": paths.text(paths.join(under)), "strategy": strategy,
+            "at": at,
+            "q": q,
+            "under": paths.text(paths.join(under)),
+            "strategy": strategy,
             "max_tokens": None if max_tokens == self._usual.max_tokens else max_tokens,
             "min_relevance": None if min_relevance == self._usual.min_relevance else min_relevance,
-        }  # fmt: skip
+        }
         try:
             with self._locked():
                 self._append(who.name, json.dumps(asked, sort_keys=True))

@@ -13,7 +13,7 @@ from avmfs import paths
 from avmfs.agents.mail import iso, show_duration, show_time
 from avmfs.agents.webhooks import one_event, shown
 from avmfs.errors import Invalid
-from avmfs.store.protocol_outbox import Letter, Notice, Subscription
+from avmfs.store.protocol.outbox import Letter, Notice, Subscription
 
 
 def every_ns(seconds: float | None) -> int | None:
@@ -74,29 +74,47 @@ def notice_listing(notices: Sequence[Notice], zone: tzinfo) -> str:
 
 def as_values(each: Subscription) -> dict[str, Any]:
     return {
-        "agent": each.agent, "created": iso(each.created), "dead": each.dead, "delivered": each.sent,
-        "error": each.error, "every_s": each.every / 1e9, "mode": each.mode, "number": each.number,
-        "pattern": each.pattern, "retry_at": iso(each.retry_at), "unread": each.unread, "url": each.url,
+        "agent": each.agent,
+        "created": iso(each.created),
+        "dead": each.dead,
+        "delivered": each.sent,
+        "error": each.error,
+        "every_s": each.every / 1e9,
+        "mode": each.mode,
+        "number": each.number,
+        "pattern": each.pattern,
+        "retry_at": iso(each.retry_at),
+        "unread": each.unread,
+        "url": each.url,
         "waiting": each.waiting,
-    }  # fmt: skip
+    }
 
 
 def letter_values(each: Letter) -> dict[str, Any]:
     return {
-        "at": iso(each.at), "attempts": each.attempts, "error": each.error, "id": each.message,
-        "number": each.number, "paths": [shown(event.path) for event in each.events], "pattern": each.pattern,
+        "at": iso(each.at),
+        "attempts": each.attempts,
+        "error": each.error,
+        "id": each.message,
+        "number": each.number,
+        "paths": [shown(event.path) for event in each.events],
+        "pattern": each.pattern,
         "url": each.url,
-    }  # fmt: skip
+    }
 
 
 def notice_values(each: Notice, agent: str) -> dict[str, Any]:
     return {
-        "at": iso(each.at), "id": each.message, "mode": each.mode, "number": each.number, "pattern": each.pattern,
+        "at": iso(each.at),
+        "id": each.message,
+        "mode": each.mode,
+        "number": each.number,
+        "pattern": each.pattern,
         "events": [
             one_event(each.message, each.pattern, agent, event) | {"author": event.author, "count": event.count}
             for event in each.events
         ],
-    }  # fmt: skip
+    }
 
 
 def _events(letter: Letter) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from avmfs.agents.mail import iso
-from avmfs.store.events import Event, latest_by_path
+from avmfs.store.rows.events import Event, latest_by_path
 
 DIGEST_SHOWN: Final = 1000  # paths in one digest
 LONGEST_PAUSE_S: Final = 6 * 3600.0
@@ -37,9 +37,14 @@ def payload(message: str, mode: str, pattern: str, agent: str, events: Sequence[
 def one_event(id_: str, pattern: str, agent: str, event: Event) -> dict[str, Any]:
     """``agent_id`` is the subscriber. ``version`` is null for what has none."""
     return {
-        "agent_id": agent, "event": event.event, "id": id_, "path": shown(event.path), "pattern": shown(pattern),
-        "timestamp": iso(event.at), "version": event.version,
-    }  # fmt: skip
+        "agent_id": agent,
+        "event": event.event,
+        "id": id_,
+        "path": shown(event.path),
+        "pattern": shown(pattern),
+        "timestamp": iso(event.at),
+        "version": event.version,
+    }
 
 
 def shown(path: str) -> str:
@@ -55,8 +60,8 @@ def signed(secret: bytes, message: str, timestamp: int, body: bytes) -> dict[str
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float, tolerance_s: float = 300.0) -> bool:
-    """For receivers in Python: is this delivery from who was told the ``whsec_`` secret, and recent? ``headers`` by
-    lower-case name."""
+    """For receivers in Python: return whether this delivery is recent, and from one who knows the ``whsec_`` secret.
+    ``headers`` by lower-case name."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     try:
         message, timestamp = headers["webhook-id"], int(headers["webhook-timestamp"])
@@ -80,15 +85,27 @@ def _digest(message: str, pattern: str, agent: str, events: Sequence[Event]) -> 
     for event in paths:
         counts[event.event] += event.count
     changes = [
-        {"count": event.count, "event": event.event, "path": shown(event.path), "timestamp": iso(event.at),
-         "version": event.version}
+        {
+            "count": event.count,
+            "event": event.event,
+            "path": shown(event.path),
+            "timestamp": iso(event.at),
+            "version": event.version,
+        }
         for event in paths[:DIGEST_SHOWN]
-    ]  # fmt: skip
+    ]
     return {
-        "agent_id": agent, "changes": changes, "counts": dict(counts), "event": "digest", "id": message,
-        "more": max(0, len(paths) - DIGEST_SHOWN), "path": None, "pattern": shown(pattern),
-        "timestamp": iso(max(event.at for event in paths)), "version": None,
-    }  # fmt: skip
+        "agent_id": agent,
+        "changes": changes,
+        "counts": dict(counts),
+        "event": "digest",
+        "id": message,
+        "more": max(0, len(paths) - DIGEST_SHOWN),
+        "path": None,
+        "pattern": shown(pattern),
+        "timestamp": iso(max(event.at for event in paths)),
+        "version": None,
+    }
 
 
 def _json(value: Any) -> bytes:

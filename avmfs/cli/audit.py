@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from avmfs import paths
-from avmfs.cli.main import REFUSED, Command
+from avmfs.cli.main import REFUSED, subcommand
 from avmfs.cli.session import door, show
+from avmfs.text.escapes import escaped, visible
 
 
-@click.command("audit", cls=Command)
+@subcommand("audit", "Who did what by which door, and whether the log is as it was.")
 @click.argument("action", type=click.Choice(["show", "verify", "anchor"]), default="show")
 @click.option("--since", metavar="TIME", help="Only after this ISO 8601 time, or after a seq.")
 @click.option("--by", metavar="NAME", help="Only what this agent did.")
@@ -20,9 +20,14 @@ from avmfs.cli.session import door, show
 @click.option("--anchor", metavar="SEQ:HASH", help="verify: an anchor that was kept elsewhere.")
 @click.pass_context
 def audit_(
-    ctx: click.Context, action: str, since: str | None, by: str | None, path: str | None, limit: int,
+    ctx: click.Context,
+    action: str,
+    since: str | None,
+    by: str | None,
+    path: str | None,
+    limit: int,
     anchor: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Show the audit, newest first: your own acts and what happened to what you may see; all of it with --operator.
 
     "verify" (with --operator) walks the hash chain over the whole log, compares it with the anchors that are kept
@@ -45,9 +50,9 @@ def audit_(
 
 def _line(act: dict[str, Any]) -> str:
     who = act["agent"] + ("!" if act["operator"] else "") + (f"/{act['route']}" if act["route"] else "")
-    parts = [act["at"], who, act["op"], paths.printable(paths.raw(act["path"] or "-"))]
+    parts = [act["at"], who, act["op"], escaped(act["path"] or "-")]
     if act["was"]:
-        parts.append(f"(was {paths.printable(paths.raw(act['was']))})")
+        parts.append(f"(was {escaped(act['was'])})")
     if act["version"] is not None:
         parts.append(f"v{act['version']}")
     if act["op"] == "refused":
@@ -60,7 +65,8 @@ def _verdict(found: dict[str, Any]) -> str:
     if found["bad"] is not None:
         lines.append(f"FAILED: row {found['bad']} {found['reason']}")
     if found["unguarded"]:
-        lines.append(f"FAILED: no longer append-only, triggers are missing: {', '.join(found['unguarded'])}")
+        lines.append(f"FAILED: triggers or tables are not as avmfs made them: {escaped(', '.join(found['unguarded']))}")
+    lines += [f"FAILED: {visible(line)}" for line in found["forged"]]
     if found["ok"]:
         lines.append(f"ok: {found['rows']} rows as they were written, up to row {found['last']}")
     lines.append(f"head: {found['last']} {found['head']}")

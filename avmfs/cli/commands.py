@@ -1,56 +1,34 @@
-"""The table of ``avm``'s sub-commands: the one place to add a command.
+"""The table of ``avm``'s sub-commands: every function below ``@subcommand`` (``main``).
 
-Owns their names, order and one-line help. Imports nothing: the help page, completion and the references read it.
+Owns in which order they are listed. Reads the modules' text and imports none of them: the help page, completion and the
+references need names and one-line help alone.
 """
 
-# name: (module, one-line help); the module has a click command of that name, "-" as "_" and a trailing "_".
-COMMANDS = {
-    "init": ("setup", "Write example configuration files."),
-    "read": ("files", "Print a file or view."),
-    "write": ("files", "Replace a file, or write to a view."),
-    "append": ("files", "Add to the end of a file."),
-    "ls": ("files", "List a directory."),
-    "mv": ("files", "Move a node, a directory, or every path with a prefix."),
-    "rm": ("files", "Remove a file or directory."),
-    "search": ("finding", "Search by words and meaning."),
-    "semantic": ("finding", "Search by meaning alone."),
-    "recall": ("finding", "What is relevant, within a token budget."),
-    "remember": ("finding", "Store a new memory."),
-    "who": ("discovery", "Who knows about something; how much others may learn of you."),
-    "ask": ("discovery", "What memory holds on a question, and who knows about it."),
-    "topics": ("discovery", "What files are about."),
-    "tell": ("mail", "Send a message to an agent or @all."),
-    "inbox": ("mail", "Show messages, unread first."),
-    "subscribe": ("subscriptions", "Be told of changes, by webhook or in what you read."),
-    "unsubscribe": ("subscriptions", "End a subscription."),
-    "subscriptions": ("subscriptions", "Subscriptions, their notices and dead letters."),
-    "pending": ("mail", "What waits for you: messages, and changes since you last looked."),
-    "stats": ("finding", "Counts of what you may see, as JSON."),
-    "tree": ("navigating", "Show directories and files, level by level."),
-    "browse": ("navigating", "Look before reading: a directory, or hits of a question."),
-    "fetch": ("navigating", "Print several files at once, by path or handle."),
-    "timeline": ("navigating", "What was noted in the last days."),
-    "explore": ("navigating", "What a file is linked with, hop by hop."),
-    "graph": ("navigating", "The links below a directory, also for Graphviz and Mermaid."),
-    "retrieve": ("navigating", "Search, and what the hits are linked with."),
-    "synthesize": ("navigating", "A document drawn from several memories, cited."),
-    "history": ("documents", "The versions of a file, or the file as it was."),
-    "diff": ("documents", "What changed between two versions."),
-    "links": ("documents", "Links from a file and to it."),
-    "link": ("documents", "Link a file to another."),
-    "tag": ("documents", "Tag a file, or count the tags below a directory."),
-    "changes": ("documents", "Which files changed lately, by whom."),
-    "delta": ("documents", "What is new since you last asked."),
-    "savings": ("documents", "Tokens that recalls saved, as measured."),
-    "index": ("documents", "The state of the search index."),
-    "warmup": ("setup", "Load the embedding model and say which."),
-    "agents": ("people", "Every agent, with what it may do."),
-    "keys": ("people", "Make, list and revoke API keys."),
-    "audit": ("audit", "Who did what by which door, and whether the log is as it was."),
-    "config": ("configuration", "Show what is configured, and where each value comes from."),
-    "mount": ("mounting", "Mount the memory of one agent, without a daemon."),
-    "playground": ("playground", "A guided tour on a memory of its own, which leaves nothing behind."),
-    "bench": ("measuring", "Measure this machine with a store of its own."),
-    "doctor": ("health", "Look for what is wrong with installation, configuration and store."),
-    "completion": ("health", "Print the completion script of a shell."),
-}
+from __future__ import annotations
+
+from typing import Final
+
+from avmfs.registration import declarations
+
+_LISTED_FIRST: Final = (
+    "init", "read", "write", "append", "ls", "mv", "rm", "search", "semantic", "recall", "remember", "who",
+    "ask", "topics", "tell", "inbox", "subscribe", "unsubscribe", "subscriptions", "pending", "stats", "tree",
+    "browse", "fetch", "timeline", "explore", "graph", "retrieve", "synthesize", "history", "diff", "links",
+    "link", "tag", "changes", "delta", "savings", "index", "warmup", "agents", "keys", "audit", "config",
+    "mount", "playground", "bench", "doctor", "repair", "completion", "help",
+)  # fmt: skip
+"""What one needs first comes first; a command that is not here follows, by name."""
+
+
+def _declared() -> dict[str, tuple[str, str]]:
+    found = {}
+    for module, strings in declarations("avmfs.cli", "subcommand"):
+        if len(strings) != 2:
+            raise ValueError(f"{module}: @subcommand takes name and one-line help, each a plain string")
+        found[strings[0]] = (module, strings[1])
+    place = {name: number for number, name in enumerate(_LISTED_FIRST)}
+    return {name: found[name] for name in sorted(found, key=lambda each: (place.get(each, len(place)), each))}
+
+
+COMMANDS: Final = _declared()
+"""By name: the module and the one-line help."""

@@ -12,9 +12,9 @@ from typing import Any
 import click
 from avmfs_config import Paths, check, load_mounts, load_settings
 
-from avmfs.cli.main import Command, CommandGroup, Globals
+from avmfs.api.connect import located
+from avmfs.cli.main import Command, CommandGroup, Globals, subcommand
 from avmfs.cli.session import show
-from avmfs.opening import located
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,19 @@ class Setting:
 
 
 _PATHS = {
-    "config_dir": ("AVM_CONFIG_DIR", "XDG_CONFIG_HOME"), "data_dir": ("AVM_DATA_DIR", "XDG_DATA_HOME"),
+    "config_dir": ("AVM_CONFIG_DIR", "XDG_CONFIG_HOME"),
+    "data_dir": ("AVM_DATA_DIR", "XDG_DATA_HOME"),
     "runtime_dir": ("AVM_RUNTIME_DIR", "XDG_RUNTIME_DIR"),
     "mounts_file": ("AVM_MOUNTS", "AVM_CONFIG_DIR", "XDG_CONFIG_HOME"),
     "config_file": ("AVM_CONFIG", "AVM_CONFIG_DIR", "XDG_CONFIG_HOME"),
     "database": ("AVM_DB", "AVM_DATA_DIR", "XDG_DATA_HOME"),
-}  # fmt: skip
+}
 _OPTIONS = {"config_file": "config", "database": "db"}
 
 
-@click.group("config", cls=CommandGroup, invoke_without_command=True)
+@subcommand(
+    "config", "Show what is configured, and where each value comes from.", cls=CommandGroup, invoke_without_command=True
+)
 @click.pass_context
 def config_(ctx: click.Context) -> None:
     """Show where everything is and every setting in force, each with where it comes from.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from avmfs.cli.main import Command
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import content_of, door, show
 
 
-@click.command("who", cls=Command)
+@subcommand("who", "Who knows about something; how much others may learn of you.")
 @click.argument("query", nargs=-1)
 @click.option("--limit", "-n", default=10, help="At most so many lines.", show_default=True)
 @click.option("--gossip", is_flag=True, help="Ask the digests alone: quick, but they may be mistaken.")
@@ -34,7 +34,7 @@ def who_(
         show(ctx, {"degraded": found["degraded"], "knows": found["knows"]}, found["text"])
 
 
-@click.command("ask", cls=Command)
+@subcommand("ask", "What memory holds on a question, and who knows about it.")
 @click.argument("question", nargs=-1)
 @click.option("--max-tokens", "-t", type=int, help="Budget of the whole answer.")
 @click.option("--to", metavar="AGENT", help="Send the question to this agent too.")
@@ -48,7 +48,7 @@ def ask_(ctx: click.Context, question: tuple[str, ...], max_tokens: int | None, 
         show(ctx, {key: value for key, value in found.items() if key != "text"}, found["text"])
 
 
-@click.command("topics", cls=Command)
+@subcommand("topics", "What files are about.")
 @click.argument("path", default="/memory")
 @click.option("--name", metavar="TOPIC", help="The files of one topic, newest first.")
 @click.option("--limit", "-n", default=30, help="At most so many.", show_default=True)

@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import Command, CommandGroup
+from avmfs.api.connect import read_all
+from avmfs.cli.main import Command, CommandGroup, subcommand
 from avmfs.cli.session import door, show
 from avmfs.errors import Invalid
 from avmfs.localtime import minute
-from avmfs.opening import read_all
 from avmfs.rpc.client import Door
+from avmfs.text.escapes import escaped
 
 
-@click.command("history", cls=Command)
+@subcommand("history", "The versions of a file, or the file as it was.")
 @click.argument("path")
 @click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
 @click.option("--read", "number", metavar="VERSION", help="Print the file as it was: a number, or an ISO 8601 time.")
@@ -28,7 +29,7 @@ def history_(ctx: click.Context, path: str, limit: int, number: str | None) -> N
             return
         found = memory.call("history", path=path, limit=limit)
         lines = [
-            f"v{each['version']}  {minute(each['at'])}  {each['author']}"
+            f"v{each['version']}  {minute(each['at'])}  {each['type']}  {each['author']}"
             f"  {each['size']} byte{'s' * (each['size'] != 1)}\n"
             for each in found["versions"]
         ]
@@ -49,7 +50,7 @@ def _old(ctx: click.Context, memory: Door, path: str, named: str) -> None:
     show(ctx, {**value, "content": data.decode("utf-8", "replace")}, text, prose=False)
 
 
-@click.command("diff", cls=Command)
+@subcommand("diff", "What changed between two versions.")
 @click.argument("path")
 @click.argument("older", required=False)
 @click.argument("newer", required=False)
@@ -73,7 +74,7 @@ def _version(text: str) -> int:
     return int(number)
 
 
-@click.command("links", cls=Command)
+@subcommand("links", "Links from a file and to it.")
 @click.argument("path")
 @click.pass_context
 def links_(ctx: click.Context, path: str) -> None:
@@ -81,13 +82,13 @@ def links_(ctx: click.Context, path: str) -> None:
     with door(ctx) as memory:
         found = memory.call("links", path=path)
         lines = (
-            f"{'->' if each['direction'] == 'out' else '<-'} {each['path']} ({each['type']})\n"
+            f"{'->' if each['direction'] == 'out' else '<-'} {escaped(each['path'])} ({escaped(each['type'])})\n"
             for each in found["links"]
         )
         show(ctx, found, "".join(lines) or "(no links)\n")
 
 
-@click.command("link", cls=Command)
+@subcommand("link", "Link a file to another.")
 @click.argument("source")
 @click.argument("target")
 @click.argument("type", required=False)
@@ -98,10 +99,14 @@ def link_(ctx: click.Context, source: str, target: str, type: str | None, remove
     with door(ctx) as memory:
         made = memory.call("link", path=source, target=target, type=type, remove=remove)
         sign = "no longer ->" if remove else "->"
-        show(ctx, made, f"{made['path']} {sign} {made['target']} ({made['type'] or 'any type'})\n")
+        show(
+            ctx,
+            made,
+            f"{escaped(made['path'])} {sign} {escaped(made['target'])} ({escaped(made['type'] or 'any type')})\n",
+        )
 
 
-@click.command("tag", cls=Command)
+@subcommand("tag", "Tag a file, or count the tags below a directory.")
 @click.argument("path", default="/")
 @click.argument("tags", nargs=-1)
 @click.option("--remove", "-r", "remove", multiple=True, metavar="TAG", help="Take this one away.")
@@ -113,9 +118,9 @@ def tag_(ctx: click.Context, path: str, tags: tuple[str, ...], remove: tuple[str
         if tags or remove or clear or (counts := _counts(memory, path)) is None:
             add = [each for given in tags for each in given.split(",")]
             found = memory.call("tag", path=path, add=add, remove=[*remove], clear=clear)
-            show(ctx, found, f"{','.join(found['tags'])}\n" if found["tags"] else "(no tags)\n")
+            show(ctx, found, f"{escaped(','.join(found['tags']))}\n" if found["tags"] else "(no tags)\n")
         else:
-            lines = (f"{count:>5}  {name}\n" for name, count in counts.items())
+            lines = (f"{count:>5}  {escaped(name)}\n" for name, count in counts.items())
             show(ctx, {"path": path, "tags": counts}, "".join(lines) or "(no tags)\n")
 
 
@@ -127,7 +132,7 @@ def _counts(memory: Door, path: str) -> dict[str, int] | None:
         return None
 
 
-@click.command("changes", cls=Command)
+@subcommand("changes", "Which files changed lately, by whom.")
 @click.argument("path", default="/memory")
 @click.option("--minutes", "-m", type=float, help="Only of the last minutes.")
 @click.option("--since", metavar="TIME", help="Only after this ISO 8601 time, or after a seq.")
@@ -138,8 +143,8 @@ def changes_(ctx: click.Context, path: str, minutes: float | None, since: str | 
     with door(ctx) as memory:
         found = memory.call("recent", path=path, minutes=minutes, since=since, limit=limit)
         lines = [
-            f"{minute(each['at'])}  {each['author']}  {each['status']}  {each['path']}"
-            f"{'' if each['was'] is None else ' (was ' + each['was'] + ')'}\n"
+            f"{minute(each['at'])}  {each['author']}  {each['status']}  {escaped(each['path'])}"
+            f"{'' if each['was'] is None else ' (was ' + escaped(each['was']) + ')'}\n"
             for each in found["changes"]
         ]
         if found["more"]:
@@ -147,7 +152,7 @@ def changes_(ctx: click.Context, path: str, minutes: float | None, since: str | 
         show(ctx, found, "".join(lines) or "(no changes)\n")
 
 
-@click.command("delta", cls=Command)
+@subcommand("delta", "What is new since you last asked.")
 @click.argument("path", default="/memory")
 @click.option("--peek", is_flag=True, help="Leave the mark where it is: the same again next time.")
 @click.pass_context
@@ -158,7 +163,7 @@ def delta_(ctx: click.Context, path: str, peek: bool) -> None:
         show(ctx, found, found["text"])
 
 
-@click.command("savings", cls=Command)
+@subcommand("savings", "Tokens that recalls saved, as measured.")
 @click.pass_context
 def savings_(ctx: click.Context) -> None:
     """Tokens that your recalls gave, against the files they were drawn from."""
@@ -167,7 +172,7 @@ def savings_(ctx: click.Context) -> None:
         show(ctx, json.loads(text), text)
 
 
-@click.group("index", cls=CommandGroup)
+@subcommand("index", "The state of the search index.", cls=CommandGroup)
 def index_() -> None:
     """The search index."""
 

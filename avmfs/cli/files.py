@@ -7,12 +7,13 @@ from datetime import datetime
 
 import click
 
-from avmfs.cli.main import Command
-from avmfs.cli.session import asking, confirm, content_of, door, names_of, show, working
-from avmfs.opening import read_all
+from avmfs.api.connect import read_all
+from avmfs.cli.main import subcommand
+from avmfs.cli.session import asking, confirm, content_of, door, names_of, null_option, show, show_names, working
+from avmfs.text.escapes import escaped
 
 
-@click.command("read", cls=Command)
+@subcommand("read", "Print a file or view.")
 @click.argument("path")
 @click.pass_context
 def read_(ctx: click.Context, path: str) -> None:
@@ -29,10 +30,10 @@ def _write(ctx: click.Context, path: str, data: bytes, mode: str) -> None:
     with door(ctx) as memory:
         written = memory.call("write", path=path, data=data, mode=mode)
         version = "" if written["version"] is None else f" v{written['version']}"
-        show(ctx, written, f"{written['path']}{version}\n")
+        show(ctx, written, f"{escaped(written['path'])}{version}\n")
 
 
-@click.command("write", cls=Command)
+@subcommand("write", "Replace a file, or write to a view.")
 @click.argument("path")
 @click.argument("text", required=False)
 @click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
@@ -45,7 +46,7 @@ def write_(ctx: click.Context, path: str, text: str | None, content: str | None,
     _write(ctx, path, content_of(text, content), "create" if new else "replace")
 
 
-@click.command("append", cls=Command)
+@subcommand("append", "Add to the end of a file.")
 @click.argument("path")
 @click.argument("text", required=False)
 @click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
@@ -59,17 +60,21 @@ def append_(ctx: click.Context, path: str, text: str | None, content: str | None
     _write(ctx, path, data, "append")
 
 
-@click.command("ls", cls=Command)
+@subcommand("ls", "List a directory.")
 @click.argument("path", default="/memory")
 @click.option("--long", "-l", is_flag=True, help="Mode, size and time too.")
+@null_option
 @click.pass_context
-def ls_(ctx: click.Context, path: str, long: bool) -> None:
-    """List a directory; directories end in /."""
+def ls_(ctx: click.Context, path: str, long: bool, null: bool) -> None:
+    """List a directory; directories end in /. What would break a line or hide is escaped: \\n, \\x1b."""
     with door(ctx) as memory:
         entries = memory.call("entries", path=path)
+    if null:
+        show_names(ctx, entries, (entry["name"] for entry in entries))
+        return
     lines = []
     for entry in entries:
-        name = entry["name"] + {"directory": "/", "symlink": "@", "file": ""}[entry["kind"]]
+        name = escaped(entry["name"]) + {"directory": "/", "symlink": "@", "file": ""}[entry["kind"]]
         when = datetime.fromtimestamp(entry["mtime"] / 1e9).strftime("%Y-%m-%d %H:%M")
         lines.append(f"{entry['mode']} {entry['size']:>10} {when} {name}\n" if long else f"{name}\n")
     show(ctx, entries, "".join(lines))
@@ -79,7 +84,7 @@ _dry_run = click.option("--dry-run", "-n", is_flag=True, help="Say what would be
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask (on a terminal).")
 
 
-@click.command("mv", cls=Command)
+@subcommand("mv", "Move a node, a directory, or every path with a prefix.")
 @click.argument("source")
 @click.argument("target")
 @_dry_run
@@ -91,25 +96,29 @@ def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) 
         if not dry_run and not yes and asking(ctx):
             planned = memory.call("move", source=source, target=target, dry_run=True)["moved"]
             if len(planned) > 1:
-                confirm(f"move {len(planned)} paths that begin with {source}?")
+                confirm(f"move {len(planned)} paths that begin with {escaped(source)}?")
         moved = memory.call("move", source=source, target=target, dry_run=dry_run)
-        show(ctx, moved, "".join(f"{old} -> {new}\n" for old, new in moved["moved"]), prose=False)
+        show(ctx, moved, "".join(f"{escaped(old)} -> {escaped(new)}\n" for old, new in moved["moved"]), prose=False)
 
 
-@click.command("rm", cls=Command)
+@subcommand("rm", "Remove a file or directory.")
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--recursive", "-r", is_flag=True, help="Directories with all below them.")
 @_dry_run
 @_yes
+@null_option
 @click.pass_context
-def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bool, yes: bool) -> None:
-    """Remove files and, with -r, directories; - reads the paths from stdin, one a line."""
-    wanted = names_of(paths)
+def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bool, yes: bool, null: bool) -> None:
+    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL."""
+    wanted = names_of(paths, null=null)
     with door(ctx) as memory:
         if dry_run:
             found = [memory.call("remove", path=path, recursive=recursive, dry_run=True) for path in wanted]
             value = {"removed": sum(each["removed"] for each in found), "paths": [p for e in found for p in e["paths"]]}
-            show(ctx, value, "".join(f"{path}\n" for path in value["paths"]), prose=False)
+            if null:
+                show_names(ctx, value, value["paths"])
+            else:
+                show(ctx, value, "".join(f"{escaped(path)}\n" for path in value["paths"]), prose=False)
             return
         if recursive and not yes and asking(ctx):
             found = [memory.call("remove", path=path, recursive=True, dry_run=True) for path in wanted]

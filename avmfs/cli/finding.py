@@ -8,10 +8,11 @@ from datetime import datetime
 
 import click
 
-from avmfs.cli.main import Command
-from avmfs.cli.session import content_of, door, show, words_of
+from avmfs.api.connect import read_all
+from avmfs.cli.main import subcommand
+from avmfs.cli.session import content_of, door, null_option, show, show_names, words_of
 from avmfs.errors import Invalid
-from avmfs.opening import read_all
+from avmfs.text.escapes import escaped
 
 
 def _searching(function: Callable[..., None]) -> Callable[..., None]:
@@ -19,53 +20,79 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
     query = click.argument("query", nargs=-1, required=True)
     limit = click.option("--limit", "-n", default=10, show_default=True)
     under = click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
-    return query(limit(under(function)))
+    return query(limit(under(null_option(function))))
 
 
-def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str) -> None:
+def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str, null: bool) -> None:
     with door(ctx) as memory:
         found = memory.call("search", q=words_of(query), limit=limit, under=under, mode=mode)
-        show(ctx, found, found["text"])
+        if null:
+            show_names(ctx, found, (hit["path"] for hit in found["hits"]))
+        else:
+            show(ctx, found, found["text"])
 
 
-@click.command("search", cls=Command)
+@subcommand("search", "Search by words and meaning.")
+@_searching
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "lexical", "semantic"]),
+    default="hybrid",
+    show_default=True,
+    help="Words and meaning, words alone, meaning alone.",
+)
+@click.pass_context
+def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, mode: str) -> None:
+    """Paths that match QUERY by words or meaning, best first, each with a line of context.
+
+    A word or a quotation after NOT is in none of them.
+    """
+    _search(ctx, query, limit, under, mode, null)
+
+
+@subcommand("semantic", "Search by meaning alone.")
 @_searching
 @click.pass_context
-def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
-    """Paths that match QUERY by words or meaning, best first, each with a line of context."""
-    _search(ctx, query, limit, under, "hybrid")
-
-
-@click.command("semantic", cls=Command)
-@_searching
-@click.pass_context
-def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str) -> None:
+def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool) -> None:
     """Like search, by meaning alone (needs a running daemon for its model)."""
-    _search(ctx, query, limit, under, "semantic")
+    _search(ctx, query, limit, under, "semantic", null)
 
 
-@click.command("recall", cls=Command)
+@subcommand("recall", "What is relevant, within a token budget.")
 @click.argument("query", nargs=-1, required=True)
 @click.option("--max-tokens", "-t", type=int, help="The budget, in exact tokens.  [default: 4000]")
 @click.option("--min-relevance", type=float, help="Leave out what is less relevant, 0 to 1.  [default: 0.3]")
 @click.option("--strategy", default="balanced", help="balanced, relevance, importance or recency.", show_default=True)
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
 @click.option("--cite", is_flag=True, help="Name path and version of every item.")
+@click.option("--scores", is_flag=True, help="Handle and relevance, 0 to 1, of every item.")
 @click.pass_context
 def recall_(
-    ctx: click.Context, query: tuple[str, ...], max_tokens: int | None, min_relevance: float | None, strategy: str,
-    under: str, cite: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    query: tuple[str, ...],
+    max_tokens: int | None,
+    min_relevance: float | None,
+    strategy: str,
+    under: str,
+    cite: bool,
+    scores: bool,
+) -> None:
     """What memory has that is relevant to QUERY, within a token budget."""
     with door(ctx) as memory:
         found = memory.call(
-            "recall", q=words_of(query), max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy,
-            under=under, cite="path" if cite else None,
-        )  # fmt: skip
+            "recall",
+            q=words_of(query),
+            max_tokens=max_tokens,
+            min_relevance=min_relevance,
+            strategy=strategy,
+            under=under,
+            cite="path" if cite else None,
+            scores=scores,
+        )
         show(ctx, found, found["text"])
 
 
-@click.command("remember", cls=Command)
+@subcommand("remember", "Store a new memory.")
 @click.argument("text", required=False)
 @click.option("--title", help="Also names the file.")
 @click.option("--path", "where", metavar="PATH", help="The file's path, instead of a name from the text.")
@@ -75,20 +102,31 @@ def recall_(
 @click.option("--created", metavar="TIME", help="ISO 8601: when it happened.")
 @click.pass_context
 def remember_(
-    ctx: click.Context, text: str | None, title: str | None, where: str | None, tags: tuple[str, ...],
-    importance: float | None, namespace: str | None, created: str | None,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    text: str | None,
+    title: str | None,
+    where: str | None,
+    tags: tuple[str, ...],
+    importance: float | None,
+    namespace: str | None,
+    created: str | None,
+) -> None:
     """Store TEXT (or stdin) as a new memory and print its path."""
     with door(ctx) as memory:
         made = memory.call(
-            "remember", content=content_of(text, None).decode("utf-8", "surrogateescape"), title=title, path=where,
-            tags=[tag for given in tags for tag in given.split(",")], importance=importance, namespace=namespace,
+            "remember",
+            content=content_of(text, None).decode("utf-8", "surrogateescape"),
+            title=title,
+            path=where,
+            tags=[tag for given in tags for tag in given.split(",")],
+            importance=importance,
+            namespace=namespace,
             created=None if created is None else _time(created),
-        )  # fmt: skip
-        show(ctx, made, f"{made['path']}\n")
+        )
+        show(ctx, made, f"{escaped(made['path'])}\n")
 
 
-@click.command("stats", cls=Command)
+@subcommand("stats", "Counts of what you may see, as JSON.")
 @click.argument("path", default="/")
 @click.pass_context
 def stats_(ctx: click.Context, path: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,27 +12,21 @@ from pathlib import Path
 import click
 from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 
-from avmfs.cli.main import Command
+from avmfs.api.connect import located
+from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
 from avmfs.cli.session import show
-from avmfs.embed.languages import english_only, unspaced
-from avmfs.errors import AvmError
-from avmfs.opening import located, open_door, read_all
-from avmfs.rpc.client import Door
-from avmfs.store.lock import StoreLock
-
-_SAMPLE = 30  # files, written last
-_MOSTLY = 0.5
+from avmfs.cli.storing import storing
 
 
-@click.command("doctor", cls=Command)
+@subcommand("doctor", "Look for what is wrong with installation, configuration and store.")
+@click.option("--quick", is_flag=True, help="Of the store, look at the files alone: not at every page and every byte.")
 @click.pass_context
-def doctor_(ctx: click.Context) -> None:
-    """Look at the installation, both configuration files, FUSE, the daemon, the model and the store; exit 1 when
-    something is wrong. Changes nothing."""
+def doctor_(ctx: click.Context, quick: bool) -> None:
+    """Look at the installation, both configuration files, FUSE, the daemon, the model and the whole store; exit 1 when
+    something is wrong, and say what mends it. Changes nothing, of a damaged store not a byte."""
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
-    agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "doctor")
-    found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *_store(where, agent)]
+    found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
         f"{marks[each.state]}  {each.about:<14}  {each.says}\n" + (f"{'':27}{each.todo}\n" if each.todo else "")
@@ -95,57 +87,7 @@ def _model(where: Paths) -> Iterator[Finding]:
         yield Finding("model", "note" if wanted.allow_download else "problem", f"no weights here: {e}", todo)
 
 
-def _store(where: Paths, agent: str | None) -> Iterator[Finding]:
-    holder = StoreLock(where.database).holder()
-    if holder is None:
-        yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
-        if not where.database.exists():
-            yield Finding("store", "note", f"{where.database}: not there yet; the first write makes it")
-            return
-    else:
-        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
-    try:
-        door = open_door(where, agent, environ=os.environ, route="cli")
-        try:
-            waiting = json.loads(read_all(door, "/:stats"))["waiting"]
-            miscounted = door.call("check_usage")
-            languages = list(_languages(where, door))
-        finally:
-            door.close()
-    except (AvmError, ConfigError) as e:
-        yield Finding("store", "problem", str(e))
-        return
-    says = f"{where.database}: answers; {waiting['words']} files wait for words, {waiting['vectors']} for vectors"
-    yield Finding("store", "ok", says)
-    yield from (
-        Finding("quotas", "problem", line, "take all quotas out of config.yaml, reload, put them back, reload")
-        for line in miscounted
-    )
-    yield from languages
-
-
-def _languages(where: Paths, door: Door) -> Iterator[Finding]:
-    """Whether the model knows the language of what was written last."""
-    try:
-        wanted = load_settings(where.config_file, os.environ).embedding
-    except ConfigError:
-        return  # said above
-    model = {"static": "wordllama", "universal": "multilingual"}.get(wanted.engine, wanted.model)
-    if not wanted.enabled or not english_only(model if wanted.path is None else wanted.path.name):
-        return
-    recent = door.call("recent", path="/memory", limit=_SAMPLE)["changes"]
-    texts = []
-    for one in recent:
-        with contextlib.suppress(AvmError):  # removed, or a link to nowhere
-            texts.append(door.call("read", path=one["path"])["data"])
-    share = unspaced(text.decode("utf-8", "replace") for text in texts)
-    if share > _MOSTLY:
-        says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
-        todo = "config.yaml: embedding: {engine: universal}; docs/EMBEDDING.md, Other languages"
-        yield Finding("languages", "note", says, todo)
-
-
-@click.command("completion", cls=Command)
+@subcommand("completion", "Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_(ctx: click.Context, shell: str) -> None:

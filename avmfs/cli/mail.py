@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import Command
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import content_of, door, show
 from avmfs.rpc.client import await_mail
 
 
-@click.command("tell", cls=Command)
+@subcommand("tell", "Send a message to an agent or @all.")
 @click.argument("recipient")
 @click.argument("text", required=False)
 @click.option("--priority", "-p", default="normal", help="urgent, normal or low.", show_default=True)
@@ -29,11 +29,17 @@ def tell_(
         show(ctx, sent, f"sent #{sent['id']} to {recipient}\n")
 
 
-@click.command("inbox", cls=Command)
+@subcommand("inbox", "Show messages, unread first.")
 @click.option("--unread", is_flag=True, help="Only what is unread.")
 @click.option("--mark-read", "-m", is_flag=True, help="Mark what is shown as read.")
-@click.option("--wait", "-w", type=click.FloatRange(0, 86400), default=0, metavar="SECONDS",
-              help="Wait for unread mail, at most so long.")  # fmt: skip
+@click.option(
+    "--wait",
+    "-w",
+    type=click.FloatRange(0, 86400),
+    default=0,
+    metavar="SECONDS",
+    help="Wait for unread mail, at most so long.",
+)
 @click.option("--thread", type=click.IntRange(min=1), metavar="ID", help="Only the thread that begins with it.")
 @click.option("--jsonl", is_flag=True, help="One JSON object a line.")
 @click.option(
@@ -42,9 +48,15 @@ def tell_(
 @click.option("--delete-read", is_flag=True, help="Remove all that are read.")
 @click.pass_context
 def inbox_(
-    ctx: click.Context, unread: bool, mark_read: bool, wait: float, thread: int | None, jsonl: bool,
-    delete: tuple[int, ...], delete_read: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    unread: bool,
+    mark_read: bool,
+    wait: float,
+    thread: int | None,
+    jsonl: bool,
+    delete: tuple[int, ...],
+    delete_read: bool,
+) -> None:
     """Your messages: unread first, urgent first. With --wait, exit code 1 when none has come."""
     with door(ctx) as memory:
         if delete or delete_read:
@@ -62,7 +74,7 @@ def inbox_(
         ctx.exit(1)
 
 
-@click.command("pending", cls=Command)
+@subcommand("pending", "What waits for you: messages, and changes since you last looked.")
 @click.pass_context
 def pending_(ctx: click.Context) -> None:
     """What waits for you: unread messages, and files that have changed since you marked them as read."""

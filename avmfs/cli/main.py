@@ -1,7 +1,7 @@
 """The entry point of ``avm``: global options, lazy sub-commands, exit codes.
 
 Owns how errors and urgent mail reach the terminal: data goes to stdout, everything else to stderr. A sub-command's
-module (``commands`` names it) is imported when it is called. Exit codes: 0 ok, 1 not found or
+module is imported when it is called. Exit codes: 0 ok, 1 not found or
 refused, 2 usage, 75 temporary.
 """
 
@@ -12,14 +12,16 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import click
 
 from avmfs.cli.commands import COMMANDS
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Interrupted, Invalid
+from avmfs.text.escapes import visible, visible_lines
 
 OK, REFUSED, USAGE, TEMPORARY = 0, 1, 2, 75
 
@@ -74,6 +76,28 @@ class CommandGroup(_Shared, click.Group):
     command_class = Command
 
 
+_IMPORTED: dict[str, Command | CommandGroup] = {}
+
+
+@overload
+def subcommand(name: str, summary: str) -> Callable[[Callable[..., Any]], Command]: ...
+@overload
+def subcommand(
+    name: str, summary: str, *, cls: type[CommandGroup], **attributes: Any
+) -> Callable[[Callable[..., Any]], CommandGroup]: ...
+def subcommand(name: str, summary: str, *, cls: type[Any] = Command, **attributes: Any) -> Callable[..., Any]:
+    """Make a function a sub-command of ``avm``, with ``summary`` as its line on the help page. Both are plain strings:
+    ``commands`` reads them from the source text."""
+    if name not in COMMANDS:
+        raise ValueError(f"@subcommand must begin a line and name {name} with a plain string")
+
+    def register(function: Callable[..., Any]) -> Any:
+        _IMPORTED[name] = click.command(name, cls=cls, **attributes)(function)
+        return _IMPORTED[name]
+
+    return register
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -81,8 +105,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"avmfs.cli.{COMMANDS[name][0]}")
-        return getattr(module, f"{name}_")  # type: ignore[no-any-return]
+        importlib.import_module(COMMANDS[name][0])
+        return _IMPORTED[name]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -125,6 +149,9 @@ def main() -> None:
         if "--json" in sys.argv and not isinstance(e, click.exceptions.NoArgsIsHelpError):
             _tell_json(e.format_message(), errno.EINVAL, f"{_path_of(e)} --help says what it takes")
         else:
+            if not isinstance(e, click.exceptions.NoArgsIsHelpError):  # whose message is the help page
+                # It repeats what was typed, which may be a name that was found.
+                e.message = visible(e.message)  # type: ignore[misc]
             e.show()
         code = USAGE
     except BrokenPipeError:
@@ -152,7 +179,7 @@ def _complain(error: Exception) -> None:
     if "--json" in sys.argv:
         _tell_json(str(error), (error.errno if isinstance(error, OSError) else None) or errno.EINVAL, advice)
     else:
-        print(f"avm: {error}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
+        print(f"avm: {visible_lines(str(error))}" + (f"\n     {advice}" if advice else ""), file=sys.stderr)
 
 
 def _tell_json(error: str, code: int, advice: str | None) -> None:

@@ -68,10 +68,17 @@ def manual(name: str) -> str:
     entries = list(commands(name))
     _, top, context = entries[0]
     lines = [
-        f'.TH {name.upper()} 1 "" "avmfs" "User Commands"', ".SH NAME", f"{name} \\- {_roff(_first_sentence(top))}",
-        ".SH SYNOPSIS", f".B {_roff(name)}", _roff(" ".join(top.collect_usage_pieces(context))),
-        ".SH DESCRIPTION", *_paragraphs(top), ".SH OPTIONS", *_options(top, context),
-    ]  # fmt: skip
+        f'.TH {name.upper()} 1 "" "avmfs" "User Commands"',
+        ".SH NAME",
+        f"{name} \\- {_roff(_first_sentence(top))}",
+        ".SH SYNOPSIS",
+        f".B {_roff(name)}",
+        _roff(" ".join(top.collect_usage_pieces(context))),
+        ".SH DESCRIPTION",
+        *_paragraphs(top),
+        ".SH OPTIONS",
+        *_options(top, context),
+    ]
     if len(entries) > 1:
         lines.append(".SH COMMANDS")
         for full, command, its_context in entries[1:]:
@@ -81,8 +88,12 @@ def manual(name: str) -> str:
                 *_paragraphs(command),
                 *_options(command, its_context, name),
             ]
-    lines += [".SH EXIT STATUS", "0 done, 1 not found or refused, 2 wrong usage, 75 temporary: try again.",
-              ".SH SEE ALSO", _roff(_SEE)]  # fmt: skip
+    lines += [
+        ".SH EXIT STATUS",
+        "0 done, 1 not found or refused, 2 wrong usage, 75 temporary: try again.",
+        ".SH SEE ALSO",
+        _roff(_SEE),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from avmfs.cli.main import Command, CommandGroup
+from avmfs.cli.main import Command, CommandGroup, subcommand
 from avmfs.cli.session import door, show, working
 
 
@@ -31,7 +31,7 @@ class Figure:
     per_second: float
 
 
-@click.group("bench", cls=CommandGroup, invoke_without_command=True)
+@subcommand("bench", "Measure this machine with a store of its own.", cls=CommandGroup, invoke_without_command=True)
 @click.option("--notes", "-n", default=100, show_default=True, type=click.IntRange(10, 5000), help="How many of each.")
 @click.option("--disk", metavar="DIR", default=None, help="Where the temporary store lies.  [default: beside yours]")
 @click.pass_context
@@ -41,7 +41,7 @@ def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
         return
     import os
 
-    from avmfs.opening import located
+    from avmfs.api.connect import located
 
     beside = located(os.environ, ctx.obj.db, ctx.obj.config).data_dir
     place = disk if disk is not None else str(beside) if beside.is_dir() else None
@@ -77,8 +77,8 @@ def mine_(
 
     from avmfs_config import changed_settings, load_settings
 
+    from avmfs.api.connect import located
     from avmfs.cli import replaying
-    from avmfs.opening import located
 
     if forget:
         with door(ctx) as memory:

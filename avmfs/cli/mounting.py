@@ -21,28 +21,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from avmfs_config import check_agent_id
+from avmfs_config import ConfigError, check_agent_id, load_mounts, load_settings
 
-from avmfs.cli.main import Command
+from avmfs.api.connect import located
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
 from avmfs.errors import Busy, Invalid, StoreFailed
-from avmfs.opening import located
-from avmfs.store.lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock
 
 START_S = 90.0
 _DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
 
 
-@click.command("mount", cls=Command)
+@subcommand("mount", "Mount the memory of one agent, without a daemon.")
 @click.argument("who", metavar="AGENT")
 @click.argument("mountpoint", type=click.Path(path_type=Path))
 @click.option("--background", "-b", is_flag=True, help="Return once it is mounted; avm-daemon stop unmounts.")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--strict", is_flag=True, help="The kernel keeps nothing (coherence: strict).")
 @click.pass_context
-def mount_(
-    ctx: click.Context, who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool
-) -> None:  # fmt: skip
+def mount_(ctx: click.Context, who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool) -> None:
     """Mount the memory of AGENT at MOUNTPOINT until Ctrl-C, without a daemon and without mounts.yaml.
 
     Other avm commands go on working meanwhile. Where a daemon runs already, avm-daemon add AGENT MOUNTPOINT adds a
@@ -58,16 +56,20 @@ def mount_(
         raise Busy(f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint}", str(where.database))
     target = Path(os.path.abspath(mountpoint))
     entry = {
-        "mountpoint": str(target), "agent_id": name, "read_only": read_only,
+        "mountpoint": str(target),
+        "agent_id": name,
+        "read_only": read_only,
         "coherence": "strict" if strict else "close-to-open",
-    }  # fmt: skip
+    }
     where.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     listing = where.runtime_dir / "mount.yaml"
     environ = {
-        **os.environ, "AVM_MOUNTS": str(listing), "AVM_DB": str(where.database),
-        "AVM_CONFIG": str(where.config_file), "AVM_RUNTIME_DIR": str(where.runtime_dir),
-    }  # fmt: skip
-    _write_private(listing, json.dumps({"mounts": [entry]}))
+        **os.environ,
+        "AVM_MOUNTS": str(listing),
+        "AVM_DB": str(where.database),
+        "AVM_CONFIG": str(where.config_file),
+        "AVM_RUNTIME_DIR": str(where.runtime_dir),
+    }
 
     def told() -> None:
         how = "avm-daemon stop unmounts" if background else "Ctrl-C unmounts"
@@ -75,14 +77,27 @@ def mount_(
         show(ctx, value, f"{name} is mounted at {target}; {how}\n")
         sys.stdout.flush()
 
-    if background:
-        _start(environ)
-        told()
-        return
     try:
+        _write_private(listing, json.dumps({"mounts": [entry]}))
+        _check(where.config_file, listing, environ)
+        if background:
+            _start(environ)
+            told()
+            return
         _serve(where.runtime_dir, environ, told)
-    finally:
+    except BaseException:
         listing.unlink(missing_ok=True)
+        raise
+    listing.unlink(missing_ok=True)
+
+
+def _check(config: Path, listing: Path, environ: dict[str, str]) -> None:
+    """Raises ConfigError as other commands do, Invalid for what was typed."""
+    load_settings(config, environ)
+    try:
+        load_mounts(listing, environ)
+    except ConfigError as e:  # of a file that nobody has written
+        raise Invalid(e.reason) from None
 
 
 def _start(environ: dict[str, str]) -> None:
@@ -110,9 +125,13 @@ def _serve(runtime_dir: Path, environ: dict[str, str], ready: Callable[[], None]
     with tempfile.TemporaryFile() as said, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
         notices.bind(os.fspath(address))
         child = subprocess.Popen(
-            _DAEMON, env={**environ, "NOTIFY_SOCKET": os.fspath(address)}, stdin=subprocess.DEVNULL, stderr=said,
-            start_new_session=True, preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
-        )  # fmt: skip
+            _DAEMON,
+            env={**environ, "NOTIFY_SOCKET": os.fspath(address)},
+            stdin=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+            preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+        )
         try:
             with selectors.DefaultSelector() as selector:
                 for source in (wake, notices):
@@ -142,9 +161,12 @@ def _end_with_parent() -> None:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], selector: selectors.BaseSelector, wake: socket.socket, notices: socket.socket,
+    child: subprocess.Popen[bytes],
+    selector: selectors.BaseSelector,
+    wake: socket.socket,
+    notices: socket.socket,
     ready: Callable[[], None],
-) -> None:  # fmt: skip
+) -> None:
     mounted, deadline = False, time.monotonic() + START_S
     while child.poll() is None:
         for key, _ in selector.select(0.2):
@@ -156,17 +178,17 @@ def _watch(
                 if not mounted:
                     child.terminate()
                     child.wait(30)
-                    raise StoreFailed(_reason(message.decode(errors="replace").partition("STATUS=")[2]))
+                    raise StoreFailed(message.decode(errors="replace").partition("mounts are ready; ")[2])
                 ready()
         if not mounted and time.monotonic() > deadline:
             raise Busy(f"not mounted after {START_S:g} s")
 
 
 def _reason(log: str) -> str:
-    """The last thing that a daemon complained of."""
+    """What a daemon complained of, else the last that it said."""
     lines = [line for line in log.strip().splitlines() if line.strip()]
     told = [line.removeprefix("avm-daemon: ") for line in lines if line.startswith("avm-daemon: ")]
-    return (told or lines or ["the mount did not come up"])[-1]
+    return "; ".join(told or lines[-1:] or ["the mount did not come up"])
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from avmfs.cli.main import Command
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, names_of, show, words_of
 from avmfs.errors import NotFound
+from avmfs.text.escapes import escaped
 
 
-@click.command("tree", cls=Command)
+@subcommand("tree", "Show directories and files, level by level.")
 @click.argument("path", default="/memory")
 @click.option("--depth", "-d", default=3, show_default=True, help="Levels, 1 to 16.")
 @click.option("--limit", "-n", default=1000, show_default=True, help="Entries in the JSON.")
@@ -25,7 +27,7 @@ def tree_(ctx: click.Context, path: str, depth: int, limit: int) -> None:
         show(ctx, {name: found[name] for name in ("path", "entries", "more")}, found["text"])
 
 
-@click.command("browse", cls=Command)
+@subcommand("browse", "Look before reading: a directory, or hits of a question.")
 @click.argument("target", nargs=-1, required=True)
 @click.option("--depth", "-d", default=1, show_default=True, help="Levels below a directory, 1 to 16.")
 @click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
@@ -53,20 +55,24 @@ def browse_(ctx: click.Context, target: tuple[str, ...], depth: int, limit: int)
 
 def _hits(found: Mapping[str, Any]) -> str:
     notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
-    lines = (f"{hit['handle']}  [{hit['relevance']:.2f}]  {hit['path']}  {hit['summary']}\n" for hit in found["hits"])
+    lines = (
+        f"{hit['handle']}  [{hit['relevance']:.2f}]  {escaped(hit['path'])}  {hit['summary']}\n"
+        for hit in found["hits"]
+    )
     return notice + ("".join(lines) or "(nothing found)\n")
 
 
-@click.command("fetch", cls=Command)
+@subcommand("fetch", "Print several files at once, by path or handle.")
 @click.argument("targets", nargs=-1, required=True)
 @click.option("--max-bytes", "-b", default=50_000, show_default=True, help="Of each; longer ones are cut.")
+@click.option("--null", "-0", is_flag=True, help="On stdin each name ends in a NUL, as of avm search -0.")
 @click.pass_context
-def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int) -> None:
+def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
     """Print several files at once, by path or handle (@k7f2); - reads the names from stdin, one a line.
 
     Exits 1 when one of them cannot be read; the others are printed all the same.
     """
-    wanted = names_of(targets)
+    wanted = names_of(targets, null=null)
     with door(ctx) as memory:
         items, missing = [], []
         for at in range(0, len(wanted), 50):
@@ -74,7 +80,7 @@ def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int) -> None
             items += found["items"]
             missing += found["missing"]
         text = "".join(
-            f"=== {each['path']}{' (cut)' if each['more'] else ''}\n"
+            f"=== {escaped(each['path'])}{' (cut)' if each['more'] else ''}\n"
             f"{each['data'].decode('utf-8', 'surrogateescape').rstrip()}\n\n"
             for each in items
         )
@@ -84,10 +90,10 @@ def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int) -> None
         ]
         show(ctx, {"items": shown, "missing": missing}, text, prose=False)
         if missing:
-            raise NotFound("; ".join(f"{each['target']}: {each['reason']}" for each in missing))
+            raise NotFound("; ".join(f"{escaped(each['target'])}: {each['reason']}" for each in missing))
 
 
-@click.command("timeline", cls=Command)
+@subcommand("timeline", "What was noted in the last days.")
 @click.argument("path", default="/memory")
 @click.option("--days", default=7.0, show_default=True, help="How far back.")
 @click.option("--limit", "-n", default=100, show_default=True, help="At most so many.")
@@ -99,7 +105,7 @@ def timeline_(ctx: click.Context, path: str, days: float, limit: int) -> None:
         show(ctx, {"notes": found["notes"], "more": found["more"]}, found["text"])
 
 
-@click.command("explore", cls=Command)
+@subcommand("explore", "What a file is linked with, hop by hop.")
 @click.argument("path")
 @click.option("--depth", "-d", default=2, show_default=True, help="Links away, 1 to 5.")
 @click.pass_context
@@ -110,7 +116,7 @@ def explore_(ctx: click.Context, path: str, depth: int) -> None:
         show(ctx, {"path": found["path"], "hops": found["hops"]}, found["text"])
 
 
-@click.command("graph", cls=Command)
+@subcommand("graph", "The links below a directory, also for Graphviz and Mermaid.")
 @click.argument("path", default="/memory")
 @click.option(
     "--format", "-f", "shape", type=click.Choice(["text", "dot", "mermaid"]), default="text", show_default=True
@@ -125,13 +131,20 @@ def graph_(ctx: click.Context, path: str, shape: str, limit: int) -> None:
 
 
 def _as_text(found: Mapping[str, Any]) -> str:
-    lines = [f"{edge['source']} -[{edge['type']}]-> {edge['target']}\n" for edge in found["edges"]] or ["(no links)\n"]
-    return "".join([*lines, *([f"({found['more']} files not looked at: --limit)\n"] if found["more"] else [])])
+    lines = [
+        f"{escaped(edge['source'])} -[{escaped(edge['type'])}]-> {escaped(edge['target'])}\n" for edge in found["edges"]
+    ]
+    return "".join(
+        [
+            *(lines or ["(no links)\n"]),
+            *([f"({found['more']} files not looked at: --limit)\n"] if found["more"] else []),
+        ]
+    )
 
 
 def _as_dot(found: Mapping[str, Any]) -> str:
     lines = [
-        f"  {json.dumps(edge['source'])} -> {json.dumps(edge['target'])} [label={json.dumps(edge['type'])}];\n"
+        f"  {_quoted(edge['source'])} -> {_quoted(edge['target'])} [label={_quoted(edge['type'])}];\n"
         for edge in found["edges"]
     ]
     return "digraph memory {\n  rankdir=LR;\n" + "".join(lines) + "}\n"
@@ -139,17 +152,31 @@ def _as_dot(found: Mapping[str, Any]) -> str:
 
 def _as_mermaid(found: Mapping[str, Any]) -> str:
     names = {path: f"n{number}" for number, path in enumerate(found["nodes"])}
-    nodes = [f"  {name}[{json.dumps(path).replace('&', '&amp;')}]\n" for path, name in names.items()]
-    edges = [f"  {names[edge['source']]} -->|{edge['type']}| {names[edge['target']]}\n" for edge in found["edges"]]
+    nodes = [f'  {name}["{_as_html(path)}"]\n' for path, name in names.items()]
+    edges = [
+        f"  {names[edge['source']]} -->|{_as_html(edge['type'])}| {names[edge['target']]}\n" for edge in found["edges"]
+    ]
     return "graph LR\n" + "".join(nodes + edges)
 
 
+def _quoted(name: str) -> str:
+    """A string of DOT, which is UTF-8 and in which a backslash is written as in JSON."""
+    return json.dumps(escaped(name), ensure_ascii=False)
+
+
+def _as_html(name: str) -> str:
+    """A label of Mermaid, whose quotation mark is an entity."""
+    return html.escape(escaped(name)).replace("&quot;", "#quot;")
+
+
 _SHAPES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "text": _as_text, "dot": _as_dot, "mermaid": _as_mermaid,
-}  # fmt: skip
+    "text": _as_text,
+    "dot": _as_dot,
+    "mermaid": _as_mermaid,
+}
 
 
-@click.command("retrieve", cls=Command)
+@subcommand("retrieve", "Search, and what the hits are linked with.")
 @click.argument("query", nargs=-1, required=True)
 @click.option("--limit", "-n", default=10, show_default=True, help="Hits.")
 @click.option("--depth", "-d", default=1, show_default=True, help="Links away from them, 0 to 5.")
@@ -162,7 +189,7 @@ def retrieve_(ctx: click.Context, query: tuple[str, ...], limit: int, depth: int
         show(ctx, {name: found[name] for name in ("hits", "linked", "degraded")}, found["text"])
 
 
-@click.command("synthesize", cls=Command)
+@subcommand("synthesize", "A document drawn from several memories, cited.")
 @click.argument("query", nargs=-1, required=True)
 @click.option("--path", default="/", help="From this file and what it is linked with, or from below this directory.")
 @click.option("--sentences", "-n", default=12, show_default=True, help="At most so many.")

@@ -18,7 +18,7 @@ from typing import Literal
 from avmfs_config import ConfigError, Mount, Paths, load_mounts, load_settings
 from avmfs_config.isolation import entitled, isolation
 
-from avmfs.store.lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock
 
 State = Literal["ok", "note", "problem"]
 DEVICE, FUSE_CONF = Path("/dev/fuse"), Path("/etc/fuse.conf")
@@ -58,7 +58,7 @@ def mounting(where: Paths) -> Iterator[Finding]:
         if kept == "by uid":
             yield Finding("isolation", "ok", "by uid: the kernel keeps the agents' users apart")
         else:
-            yield Finding("isolation", "note", f"advisory: {reason}", "docs/SECURITY.md says what that means")
+            yield Finding("isolation", "note", f"advisory: {reason}", "avm help security says what that means")
 
 
 def device(path: Path = DEVICE) -> Finding:

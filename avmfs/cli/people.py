@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import Command, CommandGroup
+from avmfs.cli.main import CommandGroup, subcommand
 from avmfs.cli.session import door, show
+from avmfs.text.escapes import escaped
 
 
-@click.command("agents", cls=Command)
+@subcommand("agents", "Every agent, with what it may do.")
 @click.pass_context
 def agents_(ctx: click.Context) -> None:
     """Every agent that is known here: groups, capabilities, and of your own quota how much is used.
@@ -23,7 +24,7 @@ def agents_(ctx: click.Context) -> None:
         show(ctx, found, "".join(map(_agent, found)) or "(no agents yet)\n")
 
 
-@click.group("keys", cls=CommandGroup)
+@subcommand("keys", "Make, list and revoke API keys.", cls=CommandGroup)
 def keys_() -> None:
     """API keys: an agent's rights, or less of them, for a program.
 
@@ -53,9 +54,13 @@ def keys_() -> None:
 @click.option("--label", default="", help="What it is for.")
 @click.pass_context
 def create_(
-    ctx: click.Context, paths: tuple[str, ...], actions: tuple[str, ...], whose: str | None, expires: str | None,
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    actions: tuple[str, ...],
+    whose: str | None,
+    expires: str | None,
     label: str,
-) -> None:  # fmt: skip
+) -> None:
     """Make a key and print it. It is shown this once: only its hash is kept."""
     with door(ctx) as memory:
         made = memory.call(
@@ -65,8 +70,8 @@ def create_(
         if not ctx.obj.as_json:
             until = f" until {made['expires']}" if made["expires"] else ""
             print(
-                f"key {made['id']}: {made['agent']}, {', '.join(made['actions'])}, {' '.join(made['paths'])}{until}."
-                " It will not be shown again.",
+                f"key {made['id']}: {made['agent']}, {', '.join(made['actions'])}, {escaped(' '.join(made['paths']))}"
+                f"{until}. It will not be shown again.",
                 file=sys.stderr,
             )
 
@@ -103,5 +108,7 @@ def _agent(agent: dict[str, Any]) -> str:
 
 def _key(key: dict[str, Any]) -> str:
     state = key["state"] if key["state"] != "valid" or not key["expires"] else f"valid until {key['expires']}"
-    label = f"  # {key['label']}" if key["label"] else ""
-    return f"{key['id']}  {key['agent']}  {','.join(key['actions'])}  {' '.join(key['paths'])}  {state}{label}\n"
+    label = f"  # {escaped(key['label'])}" if key["label"] else ""
+    return (
+        f"{key['id']}  {key['agent']}  {','.join(key['actions'])}  {escaped(' '.join(key['paths']))}  {state}{label}\n"
+    )

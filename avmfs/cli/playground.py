@@ -19,11 +19,11 @@ from pathlib import Path
 
 import click
 
+from avmfs.api.connect import located
 from avmfs.avm import AVM
-from avmfs.cli.main import Command
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import asking, show, working
 from avmfs.errors import NotFound, StoreFailed
-from avmfs.opening import located
 
 WIDTH = 100
 
@@ -38,7 +38,7 @@ class Step:
     answer: str
 
 
-@click.command("playground", cls=Command)
+@subcommand("playground", "A guided tour on a memory of its own, which leaves nothing behind.")
 @click.option("--yes", "-y", is_flag=True, help="Do not wait for Enter between the steps.")
 @click.option("--words-only", is_flag=True, help="Do not load the model: recall by words.")
 @click.pass_context
@@ -97,20 +97,24 @@ def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
     note = "/shared/market.md"
     alice.write(note, "Silicon vendors look frothy; trim NVDA before earnings.\n")
     yield Step(
-        "Two agents, one memory", "alice writes a file in the shared space; bob reads it. Through a mount this is"
-        " echo and cat on plain files.", f"avm -a alice write {note} ...; avm -a bob read {note}", bob.read(note),
-    )  # fmt: skip
+        "Two agents, one memory",
+        "alice writes a file in the shared space; bob reads it. Through a mount this is echo and cat on plain files.",
+        f"avm -a alice write {note} ...; avm -a bob read {note}",
+        bob.read(note),
+    )
     bob.write(f"{note}:mark", "")
     alice.append(note, "RSI at 72, momentum fading.\n")
     yield Step(
-        "Only what is new", "alice adds a line. bob has read the file before, so its :delta tells him just the"
-        " change; asked again, it says that there is none.", f"avm -a bob delta {note}",
+        "Only what is new",
+        "alice adds a line. bob has read the file before, so its :delta tells him just the"
+        " change; asked again, it says that there is none.",
+        f"avm -a bob delta {note}",
         bob._door.call("delta", path=note)["text"] + bob._door.call("delta", path=note)["text"],
-    )  # fmt: skip
+    )
     for text in (
         "Deploys are frozen on Fridays after the October outage.",
         "The team lunch moved to the Thai place on 4th street.",
-    ):  # fmt: skip
+    ):
         alice.agent_memory().remember(text, namespace="shared", tags=["team"])
     question = "are semiconductor stocks overvalued"
     with working("loading the model"):
@@ -121,30 +125,37 @@ def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
     if "frothy" not in found:
         raise StoreFailed("the tour's own note was not recalled")
     yield Step(
-        "Recall by meaning, within a budget", "bob asks in words of his own. What is relevant comes back, packed"
-        " into at most 300 tokens, each with its handle and its relevance.", f"avm -a bob recall '{question}' -t 300",
+        "Recall by meaning, within a budget",
+        "bob asks in words of his own. What is relevant comes back, packed"
+        " into at most 300 tokens, each with its handle and its relevance.",
+        f"avm -a bob recall '{question}' -t 300",
         found,
-    )  # fmt: skip
+    )
     private = alice.agent_memory().remember("My own plan: buy after the dip.", title="plan")
     try:
-        refused = bob.read(private)
+        refused = str(bob.read(private))
     except NotFound as e:
         refused = f"avm: {e}\n"
     yield Step(
-        "Private is private", "alice's own notes do not exist for bob: not in lists, not in recalls, not in counts or"
-        " scores.", f"avm -a bob read {private}", refused,
-    )  # fmt: skip
+        "Private is private",
+        "alice's own notes do not exist for bob: not in lists, not in recalls, not in counts or scores.",
+        f"avm -a bob read {private}",
+        refused,
+    )
     alice.link(private, note, "derived")
     alice.write(f"{private}:tags", "market,plan")
     yield Step(
-        "Tags, links, history", "What is known of a file stays with it, also when an editor saves it anew.",
+        "Tags, links, history",
+        "What is known of a file stays with it, also when an editor saves it anew.",
         f"avm -a alice explore {private}; avm -a alice read {note}:history",
         alice.agent_memory().explore(private) + alice.read(f"{note}:history"),
-    )  # fmt: skip
+    )
     bob.agent_memory().remember("My own notes are here.")  # whoever has a space of his own can be told
     alice.tell("bob", "Numbers are in, please look.", priority="urgent")
     yield Step(
-        "Messages", "alice tells bob something urgent. It stands in his inbox, and on stderr of whatever he runs next,"
-        " until he has read it.", "avm -a alice tell bob 'Numbers are in ...' -p urgent; avm -a bob inbox --mark-read",
+        "Messages",
+        "alice tells bob something urgent. It stands in his inbox, and on stderr of whatever he runs next,"
+        " until he has read it.",
+        "avm -a alice tell bob 'Numbers are in ...' -p urgent; avm -a bob inbox --mark-read",
         bob._door.call("inbox", mark_read=True)["text"],
-    )  # fmt: skip
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from avmfs.errors import Invalid
 from avmfs.rpc.client import Door
+from avmfs.text.escapes import escaped
 
 if TYPE_CHECKING:
     from avmfs_config import Settings
@@ -73,10 +74,17 @@ def replayed(door: Door, asked: Sequence[Mapping[str, Any]], before: Settings, a
         moved = [{"path": path, "before": ranks[0].get(path), "after": ranks[1].get(path)} for path in either]
         moved = [each for each in moved if each["before"] != each["after"]]
         moved.sort(key=lambda each: (each["after"] or 10**9, each["before"] or 10**9))
-        found.append(Replayed(
-            question["q"], question["under"], len(both) / len(either) if either else 1.0, tuple(moved),
-            Pair(old["tokens"], new["tokens"]), Pair(old_ms, new_ms), old["degraded"] or new["degraded"],
-        ))  # fmt: skip
+        found.append(
+            Replayed(
+                question["q"],
+                question["under"],
+                len(both) / len(either) if either else 1.0,
+                tuple(moved),
+                Pair(old["tokens"], new["tokens"]),
+                Pair(old_ms, new_ms),
+                old["degraded"] or new["degraded"],
+            )
+        )
     return found
 
 
@@ -86,9 +94,13 @@ def _answer(door: Door, question: Mapping[str, Any], settings: Settings) -> tupl
     usual = {"max_tokens": search.max_tokens, "min_relevance": search.min_relevance}
     began = time.perf_counter()
     found: Mapping[str, Any] = door.call(
-        "replay", q=question["q"], under=question["under"], strategy=question["strategy"],
-        weights=asdict(search.weights), **{**usual, **named},
-    )  # fmt: skip
+        "replay",
+        q=question["q"],
+        under=question["under"],
+        strategy=question["strategy"],
+        weights=asdict(search.weights),
+        **{**usual, **named},
+    )
     return found, round((time.perf_counter() - began) * 1000, 3)
 
 
@@ -101,10 +113,12 @@ def summary(found: Sequence[Replayed]) -> dict[str, Any]:
         return {name: round(middle([getattr(pair, name) for pair in pairs]), 2) for name in ("before", "after")}
 
     return {
-        "queries": len(found), "same": sum(not each.moved for each in found),
+        "queries": len(found),
+        "same": sum(not each.moved for each in found),
         "overlap": round(statistics.fmean(each.overlap for each in found), 3),
-        "tokens": both("tokens", statistics.fmean), "ms": both("ms", statistics.median),
-    }  # fmt: skip
+        "tokens": both("tokens", statistics.fmean),
+        "ms": both("ms", statistics.median),
+    }
 
 
 def text(found: Sequence[Replayed]) -> str:
@@ -114,8 +128,10 @@ def text(found: Sequence[Replayed]) -> str:
         if not each.moved:
             continue
         tokens, ms = f"{each.tokens.before:g} -> {each.tokens.after:g}", f"{each.ms.before:.1f} -> {each.ms.after:.1f}"
-        lines.append(f"overlap {each.overlap:.2f}  tokens {tokens}  ms {ms}  {' '.join(each.q.split())}")
-        lines += [f"  {_rank(one['before']):>4} -> {_rank(one['after']):<4}  {one['path']}" for one in each.moved]
+        lines.append(f"overlap {each.overlap:.2f}  tokens {tokens}  ms {ms}  {escaped(' '.join(each.q.split()))}")
+        lines += [
+            f"  {_rank(one['before']):>4} -> {_rank(one['after']):<4}  {escaped(one['path'])}" for one in each.moved
+        ]
     total = summary(found)
     lines.append(
         f"{total['queries']} questions, {total['same']} answered alike; overlap {total['overlap']:.2f};"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
+from avmfs.api.connect import located, open_door, who_asks
 from avmfs.cli.main import Globals
-from avmfs.opening import located, open_door, who_asks
 from avmfs.rpc.client import Door
+from avmfs.text.escapes import json_safe
 
 SILENT_S = 0.7  # work that takes longer is told of, on a terminal
 
@@ -43,7 +43,7 @@ def show(ctx: click.Context, value: Any, text: str, *, prose: bool = True) -> No
     """``value`` as JSON when asked for, else ``text`` (which ends its own lines), in colours where a terminal shows it
     and it is ``prose``."""
     if ctx.obj.as_json:
-        text = json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n"
+        text = json_safe(value) + "\n"
     elif prose and sys.stdout.isatty():
         from avmfs.cli import colour
 
@@ -69,11 +69,26 @@ def words_of(given: tuple[str, ...]) -> str:
     return " ".join(given)
 
 
-def names_of(given: tuple[str, ...]) -> list[str]:
-    """Paths from arguments; from stdin, one a line, for a single "-"."""
+def names_of(given: tuple[str, ...], *, null: bool = False) -> list[str]:
+    """Paths from arguments; from stdin, one a line, or each ended by a NUL, for a single "-"."""
     if given == ("-",):
-        return [line for line in sys.stdin.buffer.read().decode("utf-8", "surrogateescape").split("\n") if line]
+        said = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+        return [name for name in said.split("\0" if null else "\n") if name]
     return [*given]
+
+
+def show_names(ctx: click.Context, value: Any, names: Iterable[str]) -> None:
+    """``value`` as JSON when asked for, else names as they are, each ended by a NUL: for xargs -0 and the like."""
+    if ctx.obj.as_json:
+        show(ctx, value, "")
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(os.fsencode(name) + b"\0" for name in names))
+
+
+null_option = click.option(
+    "--null", "-0", is_flag=True, help="Names as they are, each ended by a NUL and not by a line end."
+)
 
 
 def asking(ctx: click.Context) -> bool:

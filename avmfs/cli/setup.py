@@ -10,10 +10,10 @@ import avmfs_config
 import click
 from avmfs_config import check_agent_id
 
-from avmfs.cli.main import Command
+from avmfs.api.connect import located
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, show, working
 from avmfs.errors import Exists, Invalid
-from avmfs.opening import located
 
 _MOUNTS = """\
 # yaml-language-server: $schema={schema}
@@ -40,7 +40,7 @@ _CONFIG = """\
 # default_access: ro           # where no rule matches
 
 # embedding:
-#   model: all-MiniLM-L6-v2    # English; for others see docs/EMBEDDING.md
+#   model: all-MiniLM-L6-v2    # English; for others see: avm help embedding
 #   enabled: true              # false: searches use words alone
 #   allow_download: true       # weights that are not here yet
 
@@ -53,7 +53,7 @@ _CONFIG = """\
 """
 
 
-@click.command("init", cls=Command)
+@subcommand("init", "Write example configuration files.")
 @click.argument("agents", nargs=-1)
 @click.option("--root", default="~/agents", show_default=True, help="Each agent is mounted at ROOT/AGENT/avm.")
 @click.option("--force", is_flag=True, help="Replace an existing mounts.yaml (config.yaml is never replaced).")
@@ -67,8 +67,10 @@ def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, d
     if len({*names}) < len(names):
         raise Invalid("the same agent twice")
     if where.mounts_file.exists() and not force:
-        raise Exists("already there: edit it (avm-daemon add AGENT MOUNTPOINT), or replace it with --force",
-                     str(where.mounts_file))  # fmt: skip
+        raise Exists(
+            "already there: edit it (avm-daemon add AGENT MOUNTPOINT), or replace it with --force",
+            str(where.mounts_file),
+        )
     schema = Path(avmfs_config.__file__).with_name("schema.json").as_uri()
     text = _MOUNTS.format(schema=schema)
     for number, name in enumerate(names):
@@ -86,9 +88,11 @@ def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, d
     kept = "" if where.config_file in wanted else f"kept {where.config_file}\n"
     first = Path(root, names[0], "avm")
     value = {
-        "mounts_file": str(where.mounts_file), "config_file": str(where.config_file), "agents": names,
+        "mounts_file": str(where.mounts_file),
+        "config_file": str(where.config_file),
+        "agents": names,
         "written": [str(path) for path in wanted] if not dry_run else [],
-    }  # fmt: skip
+    }
     following = (
         "avm-daemon start --daemon",
         f"echo hello > {first}/memory/hello.md",
@@ -98,7 +102,7 @@ def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, d
     show(ctx, value, text, prose=False)
 
 
-@click.command("warmup", cls=Command)
+@subcommand("warmup", "Load the embedding model and say which.")
 @click.pass_context
 def warmup_(ctx: click.Context) -> None:
     """Load the embedding model if need be; print its name, dimension and the milliseconds it took."""

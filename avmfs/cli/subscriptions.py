@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from avmfs.cli.main import Command
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import door, show
+from avmfs.text.escapes import escaped
 
 _MODES = ["realtime", "throttled", "batched", "digest"]
 
 
-@click.command("subscribe", cls=Command)
+@subcommand("subscribe", "Be told of changes, by webhook or in what you read.")
 @click.argument("pattern")
 @click.option("--mode", "-m", type=click.Choice(_MODES), default="realtime", show_default=True)
 @click.option("--time", "-t", "seconds", type=float, metavar="SECONDS", help="Of throttled and batched: 60 by default.")
@@ -26,13 +27,13 @@ def subscribe_(ctx: click.Context, pattern: str, mode: str, seconds: float | Non
     """
     with door(ctx) as memory:
         made = memory.call("subscribe", pattern=pattern, mode=mode, every_s=seconds, url=webhook)
-        said = f"#{made['number']}  {pattern}  {mode}{'' if made['new'] else '  (changed)'}\n"
+        said = f"#{made['number']}  {escaped(pattern)}  {mode}{'' if made['new'] else '  (changed)'}\n"
         if made["secret"] is not None:
             said += f"secret: {made['secret']}\nkeep it: it is not shown again\n"
         show(ctx, made, said)
 
 
-@click.command("unsubscribe", cls=Command)
+@subcommand("unsubscribe", "End a subscription.")
 @click.argument("pattern")
 @click.option("--webhook", "-w", metavar="URL", help="Only the one that is delivered there.")
 @click.pass_context
@@ -43,7 +44,7 @@ def unsubscribe_(ctx: click.Context, pattern: str, webhook: str | None) -> None:
         show(ctx, found, f"ended {found['ended']}\n")
 
 
-@click.command("subscriptions", cls=Command)
+@subcommand("subscriptions", "Subscriptions, their notices and dead letters.")
 @click.argument("action", type=click.Choice(["list", "notices", "redeliver"]), default="list")
 @click.argument("ids", nargs=-1)
 @click.option("--dead", is_flag=True, help="What could not be delivered.")

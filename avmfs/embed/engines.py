@@ -30,9 +30,12 @@ def make(settings: EmbeddingSettings, cache: Path) -> Engine:
     match settings.engine:
         case "onnx" | "onnx-int8":
             return OnnxEmbedding(
-                settings.model, settings.path, cache=cache, allow_download=settings.allow_download,
+                settings.model,
+                settings.path,
+                cache=cache,
+                allow_download=settings.allow_download,
                 precision="int8" if settings.engine == "onnx-int8" else "fp32",
-            )  # fmt: skip
+            )
         case "static":
             return StaticEmbedding(settings.path)
         case "universal":

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from avmfs.embed import weights
 from avmfs.embed.bert import Encoder
-from avmfs.embed.protocol import Batch, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, EmbeddingBackend, EmbeddingUnavailable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -51,7 +51,7 @@ _WAITING: Final = "OMP_WAIT_POLICY"
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub", "httpx", "httpx2")
 
 
-class LocalEmbedding:
+class LocalEmbedding(EmbeddingBackend):
     """An Embedder that runs ``model`` here, loaded at the first use or by load().
 
     ``path`` is a folder with its weights; else see avmfs.embed.weights. ``device`` is cpu, mps, cuda, or auto
@@ -99,6 +99,10 @@ class LocalEmbedding:
     def load(self) -> None:
         """Load the model now (3 to 8 s, most of it imports). Does nothing when it is loaded."""
         self._loaded()
+
+    def embed(self, text: str) -> list[float]:
+        """The vector of one text."""
+        return [float(each) for each in self.embed_batch([text], urgent=True).vectors[0]]
 
     def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
         transformer = self._loaded()

@@ -191,9 +191,15 @@ def _export(folder: Path, file: Path) -> None:
         axes = {name: {0: "texts", 1: "tokens"} for name in [*names, "last_hidden_state"]}
         with torch.inference_mode(), contextlib.redirect_stdout(None):
             torch.onnx.export(
-                Named(model), (example, example, torch.zeros_like(example)), str(file), input_names=names,
-                output_names=["last_hidden_state"], dynamic_axes=axes, opset_version=17, dynamo=False,
-            )  # fmt: skip
+                Named(model),
+                (example, example, torch.zeros_like(example)),
+                str(file),
+                input_names=names,
+                output_names=["last_hidden_state"],
+                dynamic_axes=axes,
+                opset_version=17,
+                dynamo=False,
+            )
     except Exception as error:  # torch's exporter raises whatever it meets
         raise EmbeddingUnavailable(f"cannot export {folder} to ONNX: {type(error).__name__}: {error}") from error
 

@@ -6,6 +6,7 @@ and by the indexer. Knows no model.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +30,32 @@ class Batch:
 
     model: str
     vectors: NDArray[np.float32]
+
+
+class EmbeddingBackend(ABC):
+    """An engine of a program's own, for EmbeddingStore and FAISSEmbeddingStore: a subclass says how one text becomes a
+    vector, and ``model_id`` what computes it.
+
+    >>> class Lengths(EmbeddingBackend):
+    ...     def embed(self, text: str) -> list[float]:
+    ...         return [float(len(text)), 1.0]
+    >>> Lengths().embed_batch(["", "x"]).vectors.round(2).tolist()
+    [[0.0, 1.0], [0.7099999785423279, 0.7099999785423279]]
+    """
+
+    @property
+    def model_id(self) -> str:
+        """What computes the vectors: those of two models are never compared. By default the name of the class."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    @abstractmethod
+    def embed(self, text: str) -> Sequence[float]:
+        """The vector of one text, of any length but 0; the same number of components each time."""
+
+    def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        """See Embedder."""
+        vectors = np.array([self.embed(text) for text in texts], np.float32)
+        return Batch(self.model_id, vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 class Embedder(Protocol):

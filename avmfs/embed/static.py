@@ -77,9 +77,10 @@ class StaticEmbedding:
             raise EmbeddingUnavailable("wordllama is not installed (pip install 'avmfs[static]'), and no path is set")
         package = Path(spec.origin).parent
         return (
-            WORDLLAMA, package / "weights" / "l2_supercat_256.safetensors",
+            WORDLLAMA,
+            package / "weights" / "l2_supercat_256.safetensors",
             package / "tokenizers" / "l2_supercat_tokenizer_config.json",
-        )  # fmt: skip
+        )
 
 
 class _Table:

@@ -24,9 +24,14 @@ def mount(mountpoint: Path, options: list[str]) -> int:
         try:
             done = subprocess.run(
                 ["fusermount3", "-o", ",".join(options), "--", os.fspath(mountpoint)],
-                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())}, pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=MOUNT_S, check=False,
-            )  # fmt: skip
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=MOUNT_S,
+                check=False,
+            )
         except FileNotFoundError:
             raise NotPermitted("fusermount3 is missing: install the package fuse3") from None
         except subprocess.TimeoutExpired:

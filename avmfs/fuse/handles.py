@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from avmfs.errors import BadHandle, Invalid
 from avmfs.fuse import protocol as p
-from avmfs.fuse.resume import Continuity
-from avmfs.vfs.files import FileHandle
-from avmfs.vfs.nodes import QuestionHandle, VirtualHandle
+from avmfs.fuse.handover import Handover
+from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle
+from avmfs.vfs.virtual_handles import QuestionHandle, VirtualHandle
 
 
 class Handles:
     """One mount's open handles. Threads may share it: each step is one operation on a dict."""
 
-    def __init__(self, continuity: Continuity) -> None:
+    def __init__(self, continuity: Handover) -> None:
         self._continuity = continuity
         self._open: dict[int, Handle] = continuity.handles
         self.find: Callable[[int], Handle | None] = self._open.get
@@ -45,7 +45,7 @@ class Handles:
         self._continuity.asked()
 
     def written(self, number: int, unique: int) -> bool:
-        """Did a predecessor take the bytes of this WRITE to a virtual handle?"""
+        """Return whether a predecessor took the bytes of this WRITE to a virtual handle."""
         return unique >= p.RESENT and self._continuity.written(number, unique)
 
     def __getitem__(self, number: int) -> Handle:

@@ -1,8 +1,8 @@
 """The Linux front end: the kernel's FUSE protocol, spoken on /dev/fuse.
 
 Owns one mount as a whole: it puts the loop (``session``), node numbers, replies, handles and the operations together,
-and keeps the kernel's cache fed. What requests mean stands in ``names``, ``openfiles``, ``directories``, ``locking``
-and ``xattrs``.
+and keeps the kernel's cache fed. What requests mean stands in ``namespace_ops``, ``file_ops``, ``directory_ops``,
+``lock_ops`` and ``xattr_ops``.
 
 Caches: names (absent ones too) and attributes of real nodes may stay in the kernel for as long as the writer tells it
 of every commit (``Store.feed_cache``); without that, on a ``strict`` mount and on kernels before protocol 7.44, all
@@ -20,24 +20,24 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from avmfs import kept as memory_kept
-from avmfs.fuse import device, resume
+from avmfs import handover as memory_kept
+from avmfs.fuse import device, handover
 from avmfs.fuse import protocol as p
-from avmfs.fuse.directories import Directories
+from avmfs.fuse.directory_ops import DirectoryOps
+from avmfs.fuse.entry_cache import EntryCache
+from avmfs.fuse.file_ops import FileOps
 from avmfs.fuse.handles import Handles
-from avmfs.fuse.locking import Locking
-from avmfs.fuse.names import Names
-from avmfs.fuse.numbers import Numbers
-from avmfs.fuse.openfiles import OpenFiles
-from avmfs.fuse.pages import Pages
+from avmfs.fuse.handover import FdEntry, Handover, left_by_predecessor
+from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.lock_ops import LockOps
+from avmfs.fuse.namespace_ops import NamespaceOps
+from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.replies import Replies
-from avmfs.fuse.resume import Box, Continuity, left_by_predecessor
 from avmfs.fuse.session import Session
-from avmfs.fuse.xattrs import Xattrs
-from avmfs.store import seen
-from avmfs.store.lanes import REQUEST
-from avmfs.store.seen import SeenNames
+from avmfs.fuse.xattr_ops import XattrOps
+from avmfs.store.client.inflight import REQUEST
+from avmfs.store.notify import kernel_filter
+from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs import locks
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.tree import Tree
@@ -47,20 +47,29 @@ class LinuxMount:
     """One mount on an open device. ``serve`` returns when it is unmounted."""
 
     def __init__(
-        self, tree: Tree, descriptor: int, runtime_dir: Path, *, continuity: Continuity, box: Box | None = None,
-        found: Mapping[str, int] | None = None, xattr: bool = False,
-        report: Callable[[str], None] = lambda caches: None, admitted: frozenset[int] | None = None,
-    ) -> None:  # fmt: skip
-        """``found`` is what a predecessor left in the box; ``admitted`` are the users who may use it (``fence``)."""
+        self,
+        tree: Tree,
+        descriptor: int,
+        runtime_dir: Path,
+        *,
+        continuity: Handover,
+        fd_entry: FdEntry | None = None,
+        found: Mapping[str, int] | None = None,
+        xattr: bool = False,
+        report: Callable[[str], None] = lambda caches: None,
+        admitted: frozenset[int] | None = None,
+    ) -> None:
+        """``found`` is what a predecessor left in the fd store; ``admitted`` are the users who may use it
+        (``uid_gate``)."""
         found = found or {}
         self.tree = tree
         self._continuity = continuity
-        self._box = box
+        self._box = fd_entry
         self.caches = "none: not mounted yet"
         self._report = report
-        self._numbers = Numbers(tree, continuity)
+        self._numbers = Inodes(tree, continuity)
         self._names, self._sink = _told_to_writer(found)
-        self._replies = Replies(tree, self._numbers, SeenNames(self._names))
+        self._replies = EntryCache(tree, self._numbers, KernelFilter(self._names))
         once = partial(tree.memory.store.once, REQUEST)
         self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted)
         self._session.answers({Op.FORGET: self._numbers.forget_real})
@@ -68,15 +77,15 @@ class LinuxMount:
         tree.opened.aside = self._session.aside
         tree.opened.gave_up = self._session.drop_attributes
         held = {name: held for name, held in found.items() if name.startswith(locks.NAME)}
-        self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, box, held)
+        self._locks = LockTable(runtime_dir / "locks", self._session.interrupted, fd_entry, held)
         self.handles = Handles(continuity)
-        pages = Pages()
-        Names(self._session, tree, self._numbers, self._replies, self.handles, pages)
-        OpenFiles(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
-        Directories(self._session, tree, self._numbers, self._replies, continuity)
-        Locking(self._session, self.handles, self._locks)
+        pages = PageCache()
+        NamespaceOps(self._session, tree, self._numbers, self._replies, self.handles, pages)
+        FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
+        DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
+        LockOps(self._session, self.handles, self._locks)
         if xattr:
-            Xattrs(self._session, tree, self._numbers)
+            XattrOps(self._session, tree, self._numbers)
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
         """Answer requests until the mount is gone. ``ready`` is called once the kernel has been greeted, and before it
@@ -122,7 +131,7 @@ class LinuxMount:
 
     def _keep_sink(self, connection: int) -> None:
         if self._box is not None:
-            self._box.put(resume.SINK, connection)
+            self._box.put(handover.SINK, connection)
 
     def _switch_caching(self, on: bool) -> None:
         """From now on replies may be cached, or must not be; what was cached before is then dropped."""
@@ -139,37 +148,55 @@ class LinuxMount:
 
 def _told_to_writer(found: Mapping[str, int]) -> tuple[int, int | None]:
     """The tables of what the kernel may have, and the connection over which the writer was given them."""
-    left, sink = found.get(resume.SEEN), found.get(resume.SINK)
+    left, sink = found.get(handover.SEEN), found.get(handover.SINK)
     if left is None:
-        return seen.create(), None
-    if seen.is_table(left):
+        return kernel_filter.create(), None
+    if kernel_filter.is_table(left):
         return left, sink
     # An earlier version has not noted which nodes the kernel has: it may be any.
     if sink is not None:
         os.close(sink)
-    return seen.create(all_nodes=True), None
+    return kernel_filter.create(all_nodes=True), None
 
 
 def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
-    runtime_dir: Path, before_mount: Callable[[], None], box: Box | None, survives: Callable[[], None],
-    xattr: bool = False, report: Callable[[str], None] = lambda caches: None, admitted: frozenset[int] | None = None,
-) -> None:  # fmt: skip
+    tree: Tree,
+    mountpoint: Path,
+    *,
+    read_only: bool,
+    allow_other: bool,
+    cached: bool,
+    ready: Callable[[], None],
+    runtime_dir: Path,
+    before_mount: Callable[[], None],
+    fd_entry: FdEntry | None,
+    survives: Callable[[], None],
+    xattr: bool = False,
+    report: Callable[[str], None] = lambda caches: None,
+    admitted: frozenset[int] | None = None,
+) -> None:
     """Mount, or go on with what a predecessor had mounted, and serve until unmounted. ``report`` hears what the kernel
     may cache, whenever that changes."""
-    found = box.take() if box is not None else {}
+    found = fd_entry.take() if fd_entry is not None else {}
     kept = left_by_predecessor(found)
     if kept is not None:
-        descriptor = found[resume.DEVICE]
+        descriptor = found[handover.DEVICE]
     else:
-        if box is not None:
-            box.empty()
+        if fd_entry is not None:
+            fd_entry.empty()
         found, kept = {}, memory_kept.make()
         before_mount()
         options = ["fsname=avmfs", "subtype=avmfs", "nosuid", "nodev", "default_permissions"]
         options += ["ro" if read_only else "rw", *(["allow_other"] if allow_other else [])]
         descriptor = device.mount(mountpoint, options)
     LinuxMount(
-        tree, descriptor, runtime_dir, continuity=Continuity(tree, kept), box=box, found=found, xattr=xattr,
-        report=report, admitted=admitted,
-    ).serve(ready, survives, cached=cached)  # fmt: skip
+        tree,
+        descriptor,
+        runtime_dir,
+        continuity=Handover(tree, kept),
+        fd_entry=fd_entry,
+        found=found,
+        xattr=xattr,
+        report=report,
+        admitted=admitted,
+    ).serve(ready, survives, cached=cached)

@@ -24,16 +24,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from avmfs.agents import waiting
+from avmfs import calls
 from avmfs.errors import AvmError, NotPermitted, Stale
 from avmfs.fuse.callbacks import as_id, as_time, fill, put
-from avmfs.fuse.fence import is_fenced
+from avmfs.fuse.uid_gate import is_fenced
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
 from avmfs.vfs.attributes import Caller
-from avmfs.vfs.files import FileHandle
 from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
+from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle, Tree
 
 if sys.platform.startswith("linux"):
@@ -44,10 +44,34 @@ import mfusepy
 log = logging.getLogger(__name__)
 
 _IMPLEMENTED = [
-    "getattr", "readlink", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "chmod", "chown",
-    "truncate", "open", "read", "write", "statfs", "flush", "release", "fsync", "opendir", "readdir", "releasedir",
-    "destroy", "create", "utimens", "fallocate",
-]  # fmt: skip
+    "getattr",
+    "readlink",
+    "mknod",
+    "mkdir",
+    "unlink",
+    "rmdir",
+    "symlink",
+    "rename",
+    "link",
+    "chmod",
+    "chown",
+    "truncate",
+    "open",
+    "read",
+    "write",
+    "statfs",
+    "flush",
+    "release",
+    "fsync",
+    "opendir",
+    "readdir",
+    "releasedir",
+    "destroy",
+    "create",
+    "utimens",
+    "fallocate",
+    "fsyncdir",
+]
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
 
 
@@ -67,9 +91,17 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     """One mount; constructing it serves until it is unmounted."""
 
     def __init__(
-        self, tree: Tree, mountpoint: Path, locks: LockTable | None, *, read_only: bool, allow_other: bool,
-        ready: Callable[[], None], xattr: bool = False, admitted: frozenset[int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        tree: Tree,
+        mountpoint: Path,
+        locks: LockTable | None,
+        *,
+        read_only: bool,
+        allow_other: bool,
+        ready: Callable[[], None],
+        xattr: bool = False,
+        admitted: frozenset[int] | None = None,
+    ) -> None:
         self.tree = tree
         self.locks = locks
         self._admitted = admitted
@@ -78,14 +110,25 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         self._numbers = itertools.count(1)
         names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else []) + (_XATTRS if xattr else [])
         options: dict[str, Any] = {
-            "foreground": True, "fsname": "avmfs", "subtype": "avmfs", "default_permissions": True,
-            "attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "hard_remove": True, "use_ino": True,
-            "intr": True, "ro": read_only, "allow_other": allow_other,
-        }  # fmt: skip
+            "foreground": True,
+            "fsname": "avmfs",
+            "subtype": "avmfs",
+            "default_permissions": True,
+            "attr_timeout": 0,
+            "entry_timeout": 0,
+            "negative_timeout": 0,
+            "hard_remove": True,
+            "use_ino": True,
+            "intr": True,
+            "ro": read_only,
+            "allow_other": allow_other,
+        }
         super().__init__(
-            _Operations(names, ready, tree.commit_all), os.fspath(mountpoint), raw_fi=True,
+            _Operations(names, ready, tree.commit_all),
+            os.fspath(mountpoint),
+            raw_fi=True,
             **{key: value for key, value in options.items() if value is not False},
-        )  # fmt: skip
+        )
 
     def _wrapper(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
         """The boundary: every callback's result or error becomes what libfuse wants."""
@@ -231,11 +274,11 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def open(self, path: bytes, info: Any) -> int:
         found = self.tree.locate(path)
-        waiting.working.call = _Open()
+        calls.working.call = _Open()
         try:
             self._keep(info.contents, found, self.tree.open(found, info.contents.flags))
         finally:
-            waiting.working.call = None
+            calls.working.call = None
         return 0
 
     def create(self, path: bytes, mode: int, info: Any) -> int:
@@ -263,6 +306,10 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
     def fsync(self, path: bytes | None, only_data: int, info: Any) -> int:
         self._opened(info).fsync()
+        return 0
+
+    def fsyncdir(self, path: bytes | None, only_data: int, info: Any) -> int:
+        self.tree.memory.submit("sync")
         return 0
 
     def release(self, path: bytes | None, info: Any) -> int:
@@ -351,10 +398,18 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def mount(
-    tree: Tree, mountpoint: Path, *, read_only: bool, allow_other: bool, cached: bool, ready: Callable[[], None],
-    runtime_dir: Path, xattr: bool = False, report: Callable[[str], None] = lambda caches: None,
+    tree: Tree,
+    mountpoint: Path,
+    *,
+    read_only: bool,
+    allow_other: bool,
+    cached: bool,
+    ready: Callable[[], None],
+    runtime_dir: Path,
+    xattr: bool = False,
+    report: Callable[[str], None] = lambda caches: None,
     admitted: frozenset[int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Mount and serve until unmounted; nothing is ever ``cached``. Raises RuntimeError when libfuse cannot mount."""
     # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
     # the signal would end the process. Waits look at fuse_interrupted() instead.
@@ -363,9 +418,15 @@ def mount(
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
     try:
         PortableMount(
-            tree, mountpoint, locks, read_only=read_only, allow_other=allow_other, ready=ready, xattr=xattr,
+            tree,
+            mountpoint,
+            locks,
+            read_only=read_only,
+            allow_other=allow_other,
+            ready=ready,
+            xattr=xattr,
             admitted=admitted,
-        )  # fmt: skip
+        )
     except RuntimeError as e:
         # libfuse returns 8 after it was ended by a signal: its own clean end.
         if e.args != (8,):
@@ -375,7 +436,7 @@ def mount(
             locks.close()
 
 
-class _Open(waiting.Call):
+class _Open(calls.Call):
     """An open that waits, as one of ``:inbox?wait=`` does. libfuse tells only the thread that serves a call of its
     interruption, and only when asked."""
 

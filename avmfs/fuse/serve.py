@@ -18,8 +18,8 @@ from pathlib import Path
 from avmfs_config import Mount
 
 from avmfs.errors import AvmError, Invalid
-from avmfs.fuse.fence import admitted, needs_allow_other
-from avmfs.fuse.resume import Box
+from avmfs.fuse.handover import FdEntry
+from avmfs.fuse.uid_gate import admitted, needs_allow_other
 from avmfs.memory import Memory
 from avmfs.vfs.tree import Tree
 
@@ -48,19 +48,30 @@ def tree_of(memory: Memory, mount: Mount) -> Tree:
     """What a mount shows. Before it is taken from programs that have files open, ``Tree.commit_all`` makes durable what
     they have written."""
     return Tree(
-        memory, uid=os.getuid() if mount.uid is None else mount.uid, gid=group_of(mount.uid), read_only=mount.read_only,
-        inject=mount.urgent == "inject", closed=admitted(mount) is not None,
-    )  # fmt: skip
+        memory,
+        uid=os.getuid() if mount.uid is None else mount.uid,
+        gid=group_of(mount.uid),
+        read_only=mount.read_only,
+        inject=mount.urgent == "inject",
+        closed=admitted(mount) is not None,
+    )
 
 
 def serve(
-    tree: Tree, mount: Mount, *, ready: Callable[[], None], before_mount: Callable[[], None], runtime_dir: Path,
-    report: Callable[[dict[str, str]], None] = lambda about: None, box: Box | None = None,
-) -> None:  # fmt: skip
+    tree: Tree,
+    mount: Mount,
+    *,
+    ready: Callable[[], None],
+    before_mount: Callable[[], None],
+    runtime_dir: Path,
+    report: Callable[[dict[str, str]], None] = lambda about: None,
+    fd_entry: FdEntry | None = None,
+) -> None:
     """Mount and serve until unmounted. ``before_mount`` runs last before the mount call, ``ready`` once the kernel
     has accepted it; ``report`` hears what the mount can do, whenever that changes: "survives" is "resume" or
-    "remount", "caching" is "epoch" or "none" with a "caching_reason". ``box`` holds what outlives this process: with a
-    predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it cannot be mounted."""
+    "remount", "caching" is "epoch" or "none" with a "caching_reason". ``fd_entry`` holds what outlives this process:
+    with a predecessor's mount in it, that one is gone on with. Raises AvmError or RuntimeError when it cannot be
+    mounted."""
 
     def caches(mode: str) -> None:
         what, _, why = mode.partition(": ")
@@ -91,20 +102,36 @@ def serve(
             from avmfs.fuse import linux
 
             linux.mount(
-                tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
-                report=caches, before_mount=before_mount, box=box, survives=lambda: report({"survives": "resume"}),
+                tree,
+                mount.mountpoint,
+                read_only=mount.read_only,
+                allow_other=allow_other,
+                cached=cached,
+                ready=ready,
+                runtime_dir=runtime_dir,
+                xattr=mount.xattr,
+                report=caches,
+                before_mount=before_mount,
+                fd_entry=fd_entry,
+                survives=lambda: report({"survives": "resume"}),
                 admitted=alone,
-            )  # fmt: skip
+            )
         else:
             from avmfs.fuse import portable
 
             before_mount()
             portable.mount(
-                tree, mount.mountpoint, read_only=mount.read_only, allow_other=allow_other,
-                cached=cached, ready=ready, runtime_dir=runtime_dir, xattr=mount.xattr,
-                report=caches, admitted=alone,
-            )  # fmt: skip
+                tree,
+                mount.mountpoint,
+                read_only=mount.read_only,
+                allow_other=allow_other,
+                cached=cached,
+                ready=ready,
+                runtime_dir=runtime_dir,
+                xattr=mount.xattr,
+                report=caches,
+                admitted=alone,
+            )
     finally:
         over.set()
 

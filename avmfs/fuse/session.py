@@ -25,11 +25,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from avmfs.agents import waiting
+from avmfs import calls
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
-from avmfs.fuse.fence import FENCED
 from avmfs.fuse.protocol import Op
+from avmfs.fuse.uid_gate import FENCED
 from avmfs.vfs.attributes import Caller
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ VIRTUAL = 1 << 63  # set in the number of every node that is not the store's
 _WITHOUT_REPLY = (Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT)
 
 
-class Request(waiting.Call):
+class Request(calls.Call):
     """One request of the kernel. ``answered`` guards an ``abandonable`` one against a second reply after an interrupt,
     which gives it up."""
 
@@ -71,7 +71,7 @@ class Request(waiting.Call):
 
     @property
     def resent(self) -> bool:
-        """Was it sent before, to a process that was killed before it had answered?"""
+        """Whether it was sent before, to a process that was killed before it had answered."""
         return self.unique >= p.RESENT
 
     @property
@@ -95,13 +95,16 @@ _GONE = (errno.ENOENT, errno.ENODEV)  # interrupted for good; unmounted
 class Session:
     """One mounted device. ``forget`` takes FORGET and BATCH_FORGET, which have no reply. ``once``, of a plain unique,
     spans what may change something, until it is answered; ``settled(resent)`` follows once every request that is sent
-    again has been read. ``admitted``: the only Unix users who may use the mount (see ``fence``)."""
+    again has been read. ``admitted``: the only Unix users who may use the mount (see ``uid_gate``)."""
 
     def __init__(
-        self, descriptor: int, forget: Callable[[Request], None],
-        once: Callable[[int], contextlib.AbstractContextManager[None]], settled: Callable[[set[int]], None],
+        self,
+        descriptor: int,
+        forget: Callable[[Request], None],
+        once: Callable[[int], contextlib.AbstractContextManager[None]],
+        settled: Callable[[set[int]], None],
         admitted: frozenset[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._once = once
         self._settled = settled
         self._admitted = admitted
@@ -320,7 +323,7 @@ class Session:
         return True
 
     def _run(self, request: Request) -> None:
-        waiting.working.call = request
+        calls.working.call = request
         try:
             with self._once(request.unique & ~p.RESENT):
                 done = self._handle(request)
@@ -328,11 +331,11 @@ class Session:
                 log.error("a handler of request %d says Later where it may block", request.op)
                 self._reply(request, errno.EIO)
         finally:
-            waiting.working.call = None
+            calls.working.call = None
             self._pending.pop(request.unique, None)
 
     def may_block(self) -> bool:
-        """May this thread wait, because another one leads, or for the writer alone?"""
+        """Return whether this thread may wait, because another one leads, or for the writer alone."""
         return self._attends or self._leader != threading.get_ident()
 
     def _reply(self, request: Request, error: int, body: bytes = b"") -> None:
@@ -360,16 +363,28 @@ class Session:
         self.minor = minor
         self.agreed = wanted = int(_WANTED) & offered
         self._reply(
-            request, 0,
+            request,
+            0,
             p.INIT_OUT.pack(
-                p.MAJOR, min(minor, p.MINOR), readahead, wanted & 0xFFFFFFFF, 64, 48, MAX_WRITE, 1,
-                MAX_WRITE // 4096, 0, wanted >> 32, 0, 0,
+                p.MAJOR,
+                min(minor, p.MINOR),
+                readahead,
+                wanted & 0xFFFFFFFF,
+                64,
+                48,
+                MAX_WRITE,
+                1,
+                MAX_WRITE // 4096,
+                0,
+                wanted >> 32,
+                0,
+                0,
             ),
-        )  # fmt: skip
+        )
 
     @property
     def resends(self) -> bool:
-        """Can the kernel send again what a killed process has not answered?"""
+        """Whether the kernel can send again what a killed process has not answered."""
         return bool(self.agreed & p.Init.HAS_RESEND)
 
     def notify(self, notice: bytes) -> None:
@@ -395,5 +410,5 @@ class Session:
             request.give_up()
 
     def interrupted(self) -> bool:
-        request: waiting.Call | None = getattr(waiting.working, "call", None)
+        request: calls.Call | None = getattr(calls.working, "call", None)
         return request is not None and request.given_up

@@ -76,8 +76,10 @@ def avm_ask(
     """What memory holds on a question, and which agents know about it; sends them nothing unless told to."""
     found = call.door("ask", question=question, max_tokens=max_tokens, to=to, forward=forward)
     value = Answered(
-        recalled=found["recalled"], tokens=found["tokens"], degraded=found["degraded"],
+        recalled=found["recalled"],
+        tokens=found["tokens"],
+        degraded=found["degraded"],
         knows=[Knows(**each) for each in found["knows"]],
         asked=None if found["asked"] is None else Asked(**found["asked"]),
-    )  # fmt: skip
+    )
     return Answer(found["text"], value)

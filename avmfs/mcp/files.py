@@ -13,6 +13,7 @@ from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.node import signed
+from avmfs.text.escapes import escaped
 
 Path = Annotated[
     str, Field(description="Such as /memory/shared/note.md, /private/note.md, or a handle (@k7f2).", min_length=1)
@@ -39,10 +40,16 @@ def avm_remember(
 ) -> Answer[Stored]:
     """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
     made = call.door(
-        "remember", content=content, title=title, path=path, tags=tags, importance=importance, namespace=namespace,
+        "remember",
+        content=content,
+        title=title,
+        path=path,
+        tags=tags,
+        importance=importance,
+        namespace=namespace,
         created=None if created is None else _nanoseconds(created),
-    )  # fmt: skip
-    return Answer(f"remembered as {made['path']}\n", Stored(path=made["path"]))
+    )
+    return Answer(f"remembered as {escaped(made['path'])}\n", Stored(path=made["path"]))
 
 
 class Entry(Result):
@@ -72,7 +79,8 @@ def avm_list(
     found = call.door("listing", path=path, limit=limit, offset=offset, q=query, tag=tag)
     entries = [Entry(**entry) for entry in found["entries"]]
     lines = [
-        f"{each.handle or '-':<6} {each.path}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip() + "\n"
+        f"{each.handle or '-':<6} {escaped(each.path)}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
+        + "\n"
         for each in entries
     ]
     left = found["total"] - offset - len(entries)
@@ -118,7 +126,7 @@ def avm_write(
     """
     done = call.door("write", path=path, data=content.encode(), mode=mode)
     version = "" if done["version"] is None else f" v{done['version']}"
-    return Answer(f"wrote {done['path']}{version}\n", Written(path=done["path"], version=done["version"]))
+    return Answer(f"wrote {escaped(done['path'])}{version}\n", Written(path=done["path"], version=done["version"]))
 
 
 class Tags(Result):
@@ -140,18 +148,19 @@ def avm_tags(
         if add or remove or replace is not None:
             raise Invalid("tags of which file? give a path")
         counts = _json(call, "/:stats")["tags"]
-        lines = "".join(f"{count:>5}  {name}\n" for name, count in counts.items())
+        lines = "".join(f"{count:>5}  {escaped(name)}\n" for name, count in counts.items())
         return Answer(lines or "(no tags)\n", Tags(path=None, tags=list(counts), counts=counts))
     if replace is not None and (add or remove):
         raise Invalid("either replace, or add and remove")
     known = call.door("tag", path=path, add=replace or add, remove=remove, clear=replace is not None)
-    said = ",".join(known["tags"]) or "(no tags)"
+    said = escaped(",".join(known["tags"])) or "(no tags)"
     return Answer(f"{said}\n", Tags(path=known["path"], tags=known["tags"], counts=None))
 
 
 class Version(Result):
     version: int
     at: str = Field(description="ISO 8601, UTC.")
+    type: Literal["create", "write"]
     author: str
     route: str | None = Field(description="By which door it came.")
     size: int = Field(description="Bytes.")
@@ -176,7 +185,7 @@ def avm_history(
     found = call.door("history", path=path, older=older, newer=newer, limit=limit)
     value = History(**{**found, "versions": [Version(**each) for each in found["versions"]]})
     lines = [
-        f"v{each.version}  {minute(each.at)}  {signed(each.author, each.route or '')}"
+        f"v{each.version}  {minute(each.at)}  {each.type}  {signed(each.author, each.route or '')}"
         f"  {each.size} byte{'s' * (each.size != 1)}\n"
         for each in value.versions
     ]
@@ -217,7 +226,9 @@ def avm_link(
         raise Invalid("take away which link? give a target")
     found = call.door("links", path=path)
     links = [Edge(**each) for each in found["links"]]
-    lines = [f"{'->' if each.direction == 'out' else '<-'} {each.path} ({each.type})\n" for each in links]
+    lines = [
+        f"{'->' if each.direction == 'out' else '<-'} {escaped(each.path)} ({escaped(each.type)})\n" for each in links
+    ]
     return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
 
 

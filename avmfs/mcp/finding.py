@@ -10,6 +10,7 @@ from pydantic import Field
 from avmfs.errors import AvmError
 from avmfs.mcp.content import Content, minute, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.text.escapes import escaped
 
 Under = Annotated[str, Field(description="Only below this directory, such as /memory/shared.", min_length=1)]
 Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
@@ -36,6 +37,7 @@ def avm_recall(
     ] = "balanced",
     under: Under = "/",
     cite: Annotated[bool, Field(description="Name path and version of every item.")] = False,
+    scores: Annotated[bool, Field(description="Handle and relevance, 0 to 1, of every item.")] = False,
 ) -> Answer[Recalled]:
     """What memory holds that answers a question, best first, packed into a token budget.
 
@@ -45,9 +47,15 @@ def avm_recall(
     """
     call.progress(0, 1, "searching by words and meaning")
     found = call.door(
-        "recall", q=query, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=under,
+        "recall",
+        q=query,
+        max_tokens=max_tokens,
+        min_relevance=min_relevance,
+        strategy=strategy,
+        under=under,
         cite="path" if cite else None,
-    )  # fmt: skip
+        scores=scores,
+    )
     call.progress(1, 1, f"{found['items']} memories, {found['tokens']} tokens")
     value = Recalled(**{name: found[name] for name in Recalled.model_fields})
     return Answer(found["text"] or "(nothing relevant)\n", value)
@@ -76,7 +84,8 @@ def avm_search(
         Literal["hybrid", "lexical", "semantic"], Field(description="Words and meaning, words alone, meaning alone.")
     ] = "hybrid",
 ) -> Answer[Hits]:
-    """Paths that match by words or meaning, best first, each with its relevance and one line."""
+    """Paths that match by words or meaning, best first, each with its relevance and one line. A word or quotation after
+    NOT is in none of them."""
     found = call.door("search", q=query, limit=limit, under=under, mode=mode)
     return Answer(found["text"], Hits(hits=[Hit(**hit) for hit in found["hits"]], degraded=found["degraded"]))
 
@@ -132,7 +141,7 @@ def avm_browse(
 def _shown(places: list[Place], more: int) -> str:
     lines = [
         f"{each.handle or '-':<6} {'' if each.relevance is None else f'[{each.relevance:.2f}] '}"
-        f"{each.path}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
+        f"{escaped(each.path)}{'/' if each.kind == 'directory' else ''}  {each.line}".rstrip()
         + "\n"
         for each in places
     ]
@@ -162,17 +171,18 @@ def avm_fetch(
     items: list[Content] = []
     missing: list[str] = []
     for number, target in enumerate(targets):
-        call.progress(number, len(targets), target)
+        call.progress(number, len(targets), escaped(target))
         try:
             items.append(read(call, target, 0, max_bytes))
         except AvmError as e:
-            missing.append(f"{target}: {e.reason}")
+            missing.append(f"{escaped(target)}: {e.reason}")
     call.progress(len(targets), len(targets), "done")
-    fence = call.door("fence", about="\n".join(targets))["nonce"]
+    nonce = call.door("nonce", about="\n".join(targets))["nonce"]
     text = "".join(
-        f"=== {fence} {each.path}{' (cut)' if each.more else ''}\n{each.content.rstrip()}\n\n" for each in items
+        f"=== {nonce} {escaped(each.path)}{' (cut)' if each.more else ''}\n{each.content.rstrip()}\n\n"
+        for each in items
     )
-    text += "".join(f"! {fence} {each}\n" for each in missing)
+    text += "".join(f"! {nonce} {each}\n" for each in missing)
     return Answer(text, Fetched(items=items, missing=missing), failed=not items)
 
 
@@ -202,7 +212,7 @@ def avm_recent(
     """Which files were added, changed, moved or removed, by whom and when; newest first."""
     found = call.door("recent", path=under, minutes=minutes, since=since, limit=limit)
     value = Recent(**{**found, "changes": [Change(**each) for each in found["changes"]]})
-    lines = [f"{minute(each.at)}  {each.author}  {each.status}  {each.path}\n" for each in value.changes]
+    lines = [f"{minute(each.at)}  {each.author}  {each.status}  {escaped(each.path)}\n" for each in value.changes]
     return Answer("".join(lines) or "(no changes)\n", value)
 
 

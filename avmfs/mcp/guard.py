@@ -12,9 +12,11 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from avmfs_config import find_paths
 
 from avmfs.errors import Denied, Invalid
 
@@ -38,12 +40,20 @@ def listen(host: str, port: int, *, remote: bool) -> socket.socket:
     return listener
 
 
+def _folder(data_dir: Path, environ: Mapping[str, str]) -> Path:
+    """Where tokens are kept: in the data directory; in the user's own one where that is the daemon's user's alone, as
+    it is with agents of several Unix users. Raises ConfigError where a home directory is needed and there is none."""
+    if data_dir.exists() and not os.access(data_dir, os.W_OK | os.X_OK):
+        data_dir = find_paths({name: value for name, value in environ.items() if name != "AVM_DATA_DIR"}).data_dir
+    return data_dir / "mcp"
+
+
 def token(given: str | None, data_dir: Path, agent: str) -> str:
     """The token: AVM_MCP_TOKEN, else what the file holds, made when there is none. Raises Denied for a file that others
     can read, Invalid for an empty token."""
     if (found := os.environ.get("AVM_MCP_TOKEN")) is not None and given is None:
         return _checked(found, "AVM_MCP_TOKEN")
-    path = Path(given).expanduser() if given is not None else data_dir / "mcp" / f"{agent}.token"
+    path = Path(given).expanduser() if given is not None else _folder(data_dir, os.environ) / f"{agent}.token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -82,8 +92,11 @@ class Guarded:
             return
         if scope["type"] == "http" and not self._knows(scope["headers"]):
             body = b'{"error": "a bearer token is needed"}'
-            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer"),
-                       (b"content-length", str(len(body)).encode())]  # fmt: skip
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"www-authenticate", b"Bearer"),
+                (b"content-length", str(len(body)).encode()),
+            ]
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": body})
             return

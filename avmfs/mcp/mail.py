@@ -12,7 +12,7 @@ Priority = Literal["urgent", "normal", "low"]
 
 
 class Sent(Result):
-    id: int = Field(description="The message's number in your own mail.")
+    id: int = Field(description="The message's number, which its receivers see too.")
     recipient: str
 
 
@@ -29,11 +29,11 @@ def avm_tell(
 ) -> Answer[Sent]:
     """Send a message to another agent, or to all."""
     sent = call.door("tell", recipient=recipient, body=body, priority=priority, expires=expires, re=re)
-    return Answer(f"sent to {recipient}\n", Sent(id=sent["id"], recipient=recipient))
+    return Answer(f"sent #{sent['id']} to {recipient}\n", Sent(id=sent["id"], recipient=recipient))
 
 
 class Message(Result):
-    id: int = Field(description="Its number in your own mail.")
+    id: int = Field(description="Its number, the same for all who have it.")
     sender: str
     recipient: str
     priority: Priority

@@ -18,6 +18,7 @@ import click
 
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
+from avmfs.logs import log_to_stderr
 
 REFUSED, USAGE, TEMPORARY = 1, 2, 75
 
@@ -36,20 +37,26 @@ REFUSED, USAGE, TEMPORARY = 1, 2, 75
 @click.option("--verbose", "-v", is_flag=True, help="Log every request to stderr.")
 @click.version_option(package_name="avmfs", prog_name="avm-mcp")
 def avm_mcp(
-    user: str | None, http: bool, host: str, port: int, token_file: str | None, allow_host: tuple[str, ...],
-    allow_origin: tuple[str, ...], allow_remote: bool, db: str | None, config: str | None, verbose: bool,
-) -> None:  # fmt: skip
+    user: str | None,
+    http: bool,
+    host: str,
+    port: int,
+    token_file: str | None,
+    allow_host: tuple[str, ...],
+    allow_origin: tuple[str, ...],
+    allow_remote: bool,
+    db: str | None,
+    config: str | None,
+    verbose: bool,
+) -> None:
     """Offer one agent's memory to an MCP client.
 
     NAME must be an agent that your Unix user may speak for; the daemon decides. Without a daemon the store is opened
     directly, which its owner alone can do.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING,
-        format="avm-mcp: %(levelname)s %(message)s",
-    )  # fmt: skip
+    log_to_stderr("avm-mcp: %(levelname)s %(message)s", logging.INFO if verbose else logging.WARNING)
+    from avmfs.api.connect import located, who_am_i
     from avmfs.mcp.session import Session
-    from avmfs.opening import located, who_am_i
 
     where = located(os.environ, db, config)
     if not (user or (user is None and os.environ.get("AVM_AGENT"))):

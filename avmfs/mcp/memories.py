@@ -1,8 +1,8 @@
 """The tool ``memory``: the commands of the memory tool that models are trained on (memory_20250818), over /memories.
 
 Owns the mapping of /memories to the agent's own /memory/private/NAME/memories, the line arithmetic of the edits, and
-the texts that models trained on that tool expect. A path that leaves /memories, or that would name a view, is refused
-before anything is asked of the door.
+the texts that models trained on that tool expect. A path that leaves /memories, by a link too, or that would name a
+view, is refused before anything is read or changed.
 
 An edit reads, changes, and writes only over just what it has read; where somebody else was faster, it begins anew with
 the file as it is then, so that of two edits in the same instant none is lost.
@@ -21,6 +21,7 @@ from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.mcp.content import read
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.text.escapes import escaped
 
 ROOT = "/memories"
 WHOLE = 4_000_000  # bytes of a file that can be viewed or edited
@@ -61,36 +62,47 @@ def memory(
     Look at /memories before you begin a task, and note progress as you go.
     """
     given = {
-        "path": path, "file_text": file_text, "old_str": old_str, "insert_line": insert_line,
-        "insert_text": insert_text, "old_path": old_path, "new_path": new_path,
-    }  # fmt: skip
+        "path": path,
+        "file_text": file_text,
+        "old_str": old_str,
+        "insert_line": insert_line,
+        "insert_text": insert_text,
+        "old_path": old_path,
+        "new_path": new_path,
+    }
     needed = {
-        "view": ("path",), "create": ("path", "file_text"), "str_replace": ("path", "old_str"),
-        "insert": ("path", "insert_line", "insert_text"), "delete": ("path",), "rename": ("old_path", "new_path"),
-    }[command]  # fmt: skip
+        "view": ("path",),
+        "create": ("path", "file_text"),
+        "str_replace": ("path", "old_str"),
+        "insert": ("path", "insert_line", "insert_text"),
+        "delete": ("path",),
+        "rename": ("old_path", "new_path"),
+    }[command]
     if missing := [name for name in needed if given[name] is None]:
         raise Invalid(f"{command} needs {' and '.join(missing)}")
     where = old_path if command == "rename" else path
     assert where is not None
-    place = _place(call.agent, where)
+    # What removes or moves a name means a link itself, not what it leads to.
+    place, named = _place(call, where, follow=command not in ("delete", "rename")), escaped(where)
     match command:
         case "view":
-            text = _view(call, where, place, view_range)
+            text = _view(call, named, place, view_range)
         case "create":
-            text = _create(call, where, place, file_text or "")
+            text = _create(call, named, place, file_text or "")
         case "str_replace":
-            text = _replace(call, where, place, old_str or "", new_str or "")
+            text = _replace(call, named, place, old_str or "", new_str or "")
         case "insert":
-            text = _insert(call, where, place, insert_line or 0, insert_text or "")
+            text = _insert(call, named, place, insert_line or 0, insert_text or "")
         case "delete":
-            text = _delete(call, where, place)
+            text = _delete(call, named, place)
         case "rename":
-            text = _rename(call, where, place, new_path or "")
+            text = _rename(call, named, place, new_path or "")
     return Answer(text, Done(command=command, path=where))
 
 
-def _place(agent: str, path: str) -> str:
-    """Where a path below /memories really is. Raises Invalid for one that leads out of it or names no file."""
+def _place(call: Call, path: str, *, follow: bool) -> str:
+    """Where a path below /memories really is, by links among them and, where ``follow``, by that of its last name.
+    Raises Invalid for one that leads out of it or names no file."""
     parts = path.split("/")
     if parts[:2] != ["", "memories"]:
         raise Invalid(f"{path!r} is not below {ROOT}")
@@ -101,7 +113,11 @@ def _place(agent: str, path: str) -> str:
         if plain in ("", ".", "..") or "/" in plain or "\\" in plain or "\0" in name:
             raise Invalid(f"{path!r} is not below {ROOT}")
         paths.check_name(paths.raw(name))
-    return "/".join([f"/memory/private/{agent}/memories", *below])
+    root = f"/memory/private/{call.agent}/memories"
+    place = str(call.door("locate", path="/".join([root, *below]), follow=follow or not below)["path"])
+    if place != root and not place.startswith(f"{root}/"):
+        raise Invalid(f"{path!r} leads out of {ROOT}")
+    return place
 
 
 def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> str:
@@ -137,9 +153,9 @@ def _tree(call: Call, path: str, place: str) -> str:
             if name.startswith(".") or name == "node_modules":
                 continue
             if entry["kind"] == "directory":
-                waiting.append((entry["path"], f"{shown}/{name}", levels - 1))
+                waiting.append((entry["path"], f"{shown}/{escaped(name)}", levels - 1))
             else:
-                lines.append(f"{_size(entry['size'])}\t{shown}/{name}\n")
+                lines.append(f"{_size(entry['size'])}\t{shown}/{escaped(name)}\n")
     return _heading(path) + "".join(sorted(lines, key=_by_path))
 
 
@@ -242,21 +258,18 @@ def _delete(call: Call, path: str, place: str) -> str:
 
 
 def _rename(call: Call, path: str, place: str, new_path: str) -> str:
-    target = _place(call.agent, new_path)
+    target, named = _place(call, new_path, follow=False), escaped(new_path)
     if _exists(call, target):
-        raise Exists(f"Error: The destination {new_path} already exists")
+        raise Exists(f"Error: The destination {named} already exists")
     if not _exists(call, place):  # else the move would take the name for a prefix
         raise NotFound(f"Error: The path {path} does not exist")
     call.door("move", source=place, target=target)
-    return f"Successfully renamed {path} to {new_path}"
+    return f"Successfully renamed {path} to {named}"
 
 
 def _exists(call: Call, place: str) -> bool:
-    try:
-        call.door("entries", path=place)
-    except (NotFound, NotDirectory):
-        return False
-    return True
+    """Also of a link that leads nowhere."""
+    return bool(call.door("locate", path=place, follow=False)["exists"])
 
 
 def _text(call: Call, path: str, place: str) -> str:

@@ -15,6 +15,7 @@ from mcp_types import Prompt, PromptArgument
 from avmfs.errors import Invalid
 from avmfs.mcp.content import read
 from avmfs.mcp.registry import Call
+from avmfs.text.escapes import escaped, visible, visible_lines
 
 _PROMPTS: dict[str, _Prompt] = {}
 
@@ -43,14 +44,16 @@ def _prompt(title: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
 def prompts() -> list[Prompt]:
     return [
         Prompt(
-            name=name, title=each.title, description=inspect.cleandoc(each.fill.__doc__ or ""),
+            name=name,
+            title=each.title,
+            description=inspect.cleandoc(each.fill.__doc__ or ""),
             arguments=[
                 PromptArgument(name=argument, description=description, required=required)
                 for argument, (description, required) in each.arguments.items()
             ],
         )
         for name, each in sorted(_PROMPTS.items())
-    ]  # fmt: skip
+    ]
 
 
 def filled(call: Call, name: str, given: dict[str, str]) -> str:
@@ -81,7 +84,8 @@ def session_start(
     ]
     if task:
         found = call.door("recall", q=task, max_tokens=3000)
-        parts.append(f"The task: {task}\n\nWhat memory holds on it:\n{found['text'].rstrip() or '(nothing relevant)'}")
+        known = found["text"].rstrip() or "(nothing relevant)"
+        parts.append(f"The task: {visible_lines(task)}\n\nWhat memory holds on it:\n{known}")
     parts.append(
         "Before you begin, recall what you need with avm_recall. While you work, keep what others or you will need "
         "later with avm_remember; no secrets, no bulk. Answer messages with avm_tell, then mark them with avm_inbox."
@@ -99,8 +103,8 @@ def handoff(
     changes = [
         each for each in call.door("recent", path="/memory", limit=200)["changes"] if each["author"] == call.agent
     ]
-    lines = "".join(f"- {each['path']} ({each['status']})\n" for each in changes[:20]) or "(none)\n"
-    subject = task or "your current work"
+    lines = "".join(f"- {escaped(each['path'])} ({each['status']})\n" for each in changes[:20]) or "(none)\n"
+    subject, to = visible(task) or "your current work", visible(to)
     return (
         f"Hand {subject} over to {to}.\n\n"
         f"Files in the memory that you ({call.agent}) changed last:\n{lines}\n"

@@ -14,13 +14,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-_MODULES = ("finding", "files", "mail", "memories", "discovery")
+from avmfs.registration import load
 
 
 class Result(BaseModel):
@@ -91,9 +90,12 @@ def tool(
 
     def register(function: Callable[..., Answer[Any]]) -> Callable[..., Answer[Any]]:
         hints = ToolAnnotations(
-            title=title, read_only_hint=reads, destructive_hint=destroys, idempotent_hint=reads or repeatable,
+            title=title,
+            read_only_hint=reads,
+            destructive_hint=destroys,
+            idempotent_hint=reads or repeatable,
             open_world_hint=False,
-        )  # fmt: skip
+        )
         _TOOLS[function.__name__] = Tool(function.__name__, title, function, hints)
         return function
 
@@ -103,8 +105,7 @@ def tool(
 @cache
 def tools() -> dict[str, Tool]:
     """All tools by name, in order of name."""
-    for module in _MODULES:
-        import_module(f"avmfs.mcp.{module}")
+    load("avmfs.mcp", "tool")
     return dict(sorted(_TOOLS.items()))
 
 

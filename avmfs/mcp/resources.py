@@ -18,6 +18,7 @@ from avmfs import paths
 from avmfs.errors import Invalid, IsDirectory
 from avmfs.mcp.content import Content, minute, read
 from avmfs.mcp.registry import Call
+from avmfs.text.escapes import escaped
 
 LIMIT = 4_000_000  # bytes of one resource
 LISTED = 50  # files that a list of resources names
@@ -46,19 +47,27 @@ _BY_URI = {each.uri: each for each in FIXED}
 
 TEMPLATES = (
     ResourceTemplate(
-        uri_template="avm://memory/{+path}", name="memory", title="A file of the memory",
+        uri_template="avm://memory/{+path}",
+        name="memory",
+        title="A file of the memory",
         description="shared/NAME, private/AGENT/NAME; a view of it behind a colon: shared/note.md:history. "
         "A directory gives its listing.",
     ),
     ResourceTemplate(
-        uri_template="avm://recall/{query}", name="recall", title="What is relevant to a question",
-        description="At most 4000 tokens, best first.", mime_type="text/markdown",
+        uri_template="avm://recall/{query}",
+        name="recall",
+        title="What is relevant to a question",
+        description="At most 4000 tokens, best first.",
+        mime_type="text/markdown",
     ),
     ResourceTemplate(
-        uri_template="avm://search/{query}", name="search", title="Paths that answer a question",
-        description="With relevance and one line each.", mime_type="text/plain",
+        uri_template="avm://search/{query}",
+        name="search",
+        title="Paths that answer a question",
+        description="With relevance and one line each.",
+        mime_type="text/plain",
     ),
-)  # fmt: skip
+)
 
 
 def uri_of(path: str) -> str:
@@ -118,7 +127,9 @@ def listed(call: Call) -> list[Resource]:
     recent = call.door("recent", path="/memory", limit=LISTED)["changes"]
     files = [
         Resource(
-            uri=uri_of(each["path"]), name=each["path"], description=f"changed {minute(each['at'])} by {each['author']}"
+            uri=uri_of(each["path"]),
+            name=escaped(each["path"]),
+            description=f"changed {minute(each['at'])} by {each['author']}",
         )
         for each in recent
         if each["status"] != "removed" and "\ufffd" not in each["path"]

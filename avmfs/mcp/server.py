@@ -26,6 +26,7 @@ from avmfs.errors import AvmError, Busy, StoreFailed
 from avmfs.mcp import prompts, registry, resources
 from avmfs.mcp.session import Session
 from avmfs.mcp.watching import Watching
+from avmfs.text.escapes import escaped, visible
 
 log = logging.getLogger(__name__)
 
@@ -79,25 +80,34 @@ class MemoryServer(Server[Any]):
         self._watching = Watching(session)
         self._listen = ListenHandler(self._watching.bus)
         super().__init__(
-            "avm", version=version, title="Agent memory",
+            "avm",
+            version=version,
+            title="Agent memory",
             instructions=INSTRUCTIONS.format(agent=session.agent) + _waiting(session),
             description="One shared, searchable memory for the agents on this machine",
-            on_list_tools=self._list_tools, on_call_tool=self._call_tool,
-            on_list_resources=self._list_resources, on_list_resource_templates=self._list_templates,
-            on_read_resource=self._read_resource, on_subscribe_resource=self._subscribe,
-            on_unsubscribe_resource=self._unsubscribe, on_subscriptions_listen=self._listened,
-            on_list_prompts=self._list_prompts, on_get_prompt=self._get_prompt, on_completion=self._complete,
-        )  # fmt: skip
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_subscribe_resource=self._subscribe,
+            on_unsubscribe_resource=self._unsubscribe,
+            on_subscriptions_listen=self._listened,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
+        )
 
     def close(self) -> None:
         self._watching.close()
         self._session.close()
 
     def create_initialization_options(
-        self, notification_options: NotificationOptions | None = None,
+        self,
+        notification_options: NotificationOptions | None = None,
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
-    ) -> InitializationOptions:  # fmt: skip
+    ) -> InitializationOptions:
         told = notification_options or NotificationOptions(resources_changed=True)
         return super().create_initialization_options(told, experimental_capabilities, extensions)
 
@@ -107,17 +117,21 @@ class MemoryServer(Server[Any]):
         return types.ListToolsResult(
             tools=[
                 types.Tool(
-                    name=each.name, title=each.title, description=each.description, annotations=each.annotations,
-                    input_schema=registry.input_schema(each), output_schema=registry.output_schema(each),
+                    name=each.name,
+                    title=each.title,
+                    description=each.description,
+                    annotations=each.annotations,
+                    input_schema=registry.input_schema(each),
+                    output_schema=registry.output_schema(each),
                 )
                 for each in registry.tools().values()
             ]
-        )  # fmt: skip
+        )
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         found = registry.tools().get(params.name)
         if found is None:
-            raise MCPError(types.INVALID_PARAMS, f"no tool is called {params.name!r}")
+            raise MCPError(types.INVALID_PARAMS, visible(f"no tool is called {params.name!r}"))
         call = _Call(self._session, ctx)
         try:
             arguments = registry.bind(found, params.arguments or {})
@@ -222,7 +236,7 @@ class MemoryServer(Server[Any]):
 def _reason(error: Exception, path: object) -> str:
     """With the path as the client named it: the tree knows a missing file by its last name alone."""
     if isinstance(error, AvmError) and error.filename and isinstance(path, str) and path.endswith(error.filename):
-        return f"{path}: {error.reason}"
+        return f"{escaped(path)}: {error.reason}"
     return str(error)
 
 

@@ -17,16 +17,29 @@ from typing import Any
 
 from avmfs_config import Paths
 
+from avmfs.api.connect import open_door
 from avmfs.errors import Busy
 from avmfs.mcp.content import clean
-from avmfs.opening import open_door
 from avmfs.rpc.client import Door, RemoteDoor
-from avmfs.store.lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock
 
-READING = frozenset({
-    "entries", "fence", "history", "links", "listing", "read", "recall", "recent", "search", "unread", "urgent",
-    "watch",
-})  # fmt: skip
+READING = frozenset(
+    {
+        "entries",
+        "nonce",
+        "history",
+        "links",
+        "listing",
+        "locate",
+        "read",
+        "recall",
+        "recent",
+        "search",
+        "unread",
+        "urgent",
+        "watch",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.documents import _check_page
 from avmfs.rpc.methods import method
-from avmfs.store.protocol_audit import Act
+from avmfs.store.protocol.audit import Act
 from avmfs.views.listing import parse_since
 
 
@@ -43,19 +43,29 @@ def audit(
 @method
 def audit_verify(memory: Memory, anchor: str | None = None) -> dict[str, Any]:
     """Walk the chain: {"ok", "bad", "reason", "rows", "last", "head", "unchained", "purged", "trimmed", "anchors",
-    "anchor_file", "unguarded"}. ``anchor`` is one that was kept elsewhere, ``SEQ:HASH``. The operator's."""
+    "anchor_file", "unguarded", "forged"}. ``anchor`` is one that was kept elsewhere, ``SEQ:HASH``. The operator's."""
     _require_operator(memory)
     where = memory.around.anchors
     kept = [] if where is None else anchors.read(where)
     if anchor is not None:
         kept.append(anchors.parse(anchor, "anchor"))
-    verdict, missing = auditing.verify(memory.store, memory.who, kept)
+    found = auditing.verify(memory.store, memory.who, kept)
+    verdict = found.verdict
     return {
-        "ok": verdict.bad is None and not missing, "bad": verdict.bad, "reason": verdict.reason, "rows": verdict.rows,
-        "last": verdict.last, "head": verdict.head.hex(), "unchained": verdict.unchained, "purged": verdict.purged,
-        "trimmed": verdict.trimmed, "anchors": verdict.anchors, "anchor_file": None if where is None else str(where),
-        "unguarded": list(missing),
-    }  # fmt: skip
+        "ok": found.ok,
+        "bad": verdict.bad,
+        "reason": verdict.reason,
+        "rows": verdict.rows,
+        "last": verdict.last,
+        "head": verdict.head.hex(),
+        "unchained": verdict.unchained,
+        "purged": verdict.purged,
+        "trimmed": verdict.trimmed,
+        "anchors": verdict.anchors,
+        "anchor_file": None if where is None else str(where),
+        "unguarded": list(found.altered),
+        "forged": list(found.forged),
+    }
 
 
 @method
@@ -67,7 +77,7 @@ def audit_anchor(memory: Memory) -> str:
 
 
 @method
-def fence(memory: Memory, about: str) -> dict[str, Any]:
+def nonce(memory: Memory, about: str) -> dict[str, Any]:
     """What a door shows beside its own lines where it quotes several memories: {"nonce", "seq"}, the same for the same
     words in the same state of the memory."""
     with memory.reading() as reader:
@@ -82,8 +92,14 @@ def _require_operator(memory: Memory) -> None:
 
 def _act(act: Act, operator: bool) -> dict[str, Any]:
     plain = {
-        "at": mail.iso(act.at), "agent": act.agent, "operator": act.elevated, "route": act.route or None, "op": act.op,
-        "path": paths.text(act.path) or None, "was": None if act.other is None else paths.text(act.other),
-        "version": act.version, "about": None if act.about is None else json.loads(act.about),
-    }  # fmt: skip
+        "at": mail.iso(act.at),
+        "agent": act.agent,
+        "operator": act.elevated,
+        "route": act.route or None,
+        "op": act.op,
+        "path": paths.text(act.path) or None,
+        "was": None if act.other is None else paths.text(act.other),
+        "version": act.version,
+        "about": None if act.about is None else json.loads(act.about),
+    }
     return {**plain, "seq": act.seq} if operator else plain

@@ -38,9 +38,15 @@ class RemoteDoor:
     """A daemon's door, as one agent, or whose ``key`` this is. Threads may share it; calls are one after the other."""
 
     def __init__(
-        self, address: Path, agent: str | None, *, operator: bool = False, timeout_s: float = 120.0, key: str = "",
+        self,
+        address: Path,
+        agent: str | None,
+        *,
+        operator: bool = False,
+        timeout_s: float = 120.0,
+        key: str = "",
         route: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.urgent = ""
         self._mutex = threading.Lock()
         self._number = 0

@@ -13,6 +13,7 @@ from avmfs.memory import Memory, check_tag
 from avmfs.node import Kind, Version
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
+from avmfs.store.commands.documents import check_tags
 from avmfs.views.documents import DEFAULT_LINK, LINK_TYPE
 
 REMEMBERED = 200  # new memories in one transaction: others wait meanwhile
@@ -24,6 +25,7 @@ def tag(
     memory: Memory, path: str, add: list[str] | None = None, remove: list[str] | None = None, clear: bool = False
 ) -> dict[str, Any]:
     """Change the tags of a file, or ask for them: ``clear`` takes all away before ``add``. {"path", "tags"}."""
+    check_tags(max(len(add or ()), len(remove or ())))
     wanted, unwanted = (sorted({check_tag(each) for each in given or ()}) for given in (add, remove))
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
@@ -79,10 +81,14 @@ def version(
             raise NotFound("no such version is kept", path)
         data = reader.version_bytes(found.document, found.number)
         return {
-            "path": paths.text(reader.path(node.id)), "version": found.number, "at": mail.iso(found.at),
-            "author": found.author, "size": found.size, "data": data[offset : offset + PIECE],
+            "path": paths.text(reader.path(node.id)),
+            "version": found.number,
+            "at": mail.iso(found.at),
+            "author": found.author,
+            "size": found.size,
+            "data": data[offset : offset + PIECE],
             "more": len(data) > offset + PIECE,
-        }  # fmt: skip
+        }
 
 
 @method
@@ -114,14 +120,20 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
         "waiting": {"words": counts.waiting_lexical, "vectors": counts.waiting_semantic},
         "model": known.get("model") or (stored.model if stored is not None else None),
         "dimension": known.get("dimension") or (stored.dimension if stored is not None else None),
-        "state": known.get("state"), "reason": known.get("reason"),
-    }  # fmt: skip
+        "state": known.get("state"),
+        "reason": known.get("reason"),
+    }
 
 
 _FIELDS: dict[str, tuple[type, ...]] = {
-    "content": (str,), "title": (str,), "path": (str,), "tags": (list, tuple), "importance": (int, float),
-    "namespace": (str,), "created": (int,),
-}  # fmt: skip
+    "content": (str,),
+    "title": (str,),
+    "path": (str,),
+    "tags": (list, tuple),
+    "importance": (int, float),
+    "namespace": (str,),
+    "created": (int,),
+}
 
 
 def _new_memory(memory: Memory, index: int, item: Any) -> dict[str, Any]:

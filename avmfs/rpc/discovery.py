@@ -11,7 +11,7 @@ from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.views import Context
-from avmfs.views.topics import file_lines, files_about, first_line, found_topics, listing
+from avmfs.views.topics import file_lines, files_about, first_line, found_topics, overview
 from avmfs.views.who import Known, Via, set_privacy, who_knows
 from avmfs.views.who import ask as put
 
@@ -33,10 +33,13 @@ def ask(
     """{"text", "recalled", "tokens", "knows", "degraded", "asked": None or {"recipient", "id"}}."""
     found = put(memory, question, max_tokens=max_tokens, to=to, forward=forward)
     return {
-        "text": found.text, "recalled": found.recalled, "tokens": found.tokens, "knows": _knows(found.known),
+        "text": found.text,
+        "recalled": found.recalled,
+        "tokens": found.tokens,
+        "knows": _knows(found.known),
         "degraded": found.degraded,
         "asked": None if found.sent is None else {"recipient": found.recipient, "id": found.sent},
-    }  # fmt: skip
+    }
 
 
 @method
@@ -69,7 +72,7 @@ def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int 
         return {"text": file_lines(hits), "topics": [], "files": files}
     found = found_topics(context, limit)
     counts = [{"topic": topic, "files": count} for topic, count in found]
-    return {"text": listing(found), "topics": counts, "files": []}
+    return {"text": overview(context, found, limit), "topics": counts, "files": []}
 
 
 def _knows(found: Known) -> list[dict[str, Any]]:

@@ -6,19 +6,20 @@ which loads this module. Nothing here decides who may see what: the store's read
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import hashlib
 import time
 from typing import Any
 
 from avmfs import paths
-from avmfs.agents import mail
+from avmfs.agents import mail, waiting
 from avmfs.agents.changes import Touched
 from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind
 from avmfs.rpc.methods import method
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.listing import changed, parse_since
 
@@ -31,9 +32,13 @@ _STATUS = {"A": "added", "M": "modified", "D": "removed", "R": "renamed"}
 
 @method
 def listing(
-    memory: Memory, path: str = "/memory", limit: int = 100, offset: int = 0, q: str | None = None,
+    memory: Memory,
+    path: str = "/memory",
+    limit: int = 100,
+    offset: int = 0,
+    q: str | None = None,
     tag: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What a directory holds, or with ``q`` or ``tag`` the files below it that have them. {"entries", "total"}; an
     entry is {"path", "kind", "handle", "size", "modified", "line"} with the first line of a text."""
     _check_page(limit, offset)
@@ -66,14 +71,15 @@ def links(memory: Memory, path: str) -> dict[str, Any]:
 def history(
     memory: Memory, path: str, older: int | None = None, newer: int | None = None, limit: int = 50
 ) -> dict[str, Any]:
-    """The versions of a file, newest first. {"path", "versions": [{"version", "at", "author", "route", "size"}],
-    "total", "diff"}: the unified diff from version ``older`` to ``newer`` where either is given."""
+    """The versions of a file, newest first. {"path", "versions": [{"version", "at", "type", "author", "route",
+    "size"}], "total", "diff"}: the type is "create" or "write"; the unified diff from version ``older`` to ``newer``
+    where either is given."""
     _check_page(limit, 0)
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         document = reader.document(node)
         versions = reader.versions(document.id)
-        diff = None
+        texts = None
         if older is not None or newer is not None:
             after = document.head if newer is None else newer
             before = max(after - 1, 0) if older is None else older
@@ -83,22 +89,24 @@ def history(
                 old, new = (reader.version_bytes(document.id, each) if each else b"" for each in (before, after))
             except Invalid as e:  # as ``version`` has it
                 raise NotFound(e.reason, path) from None
-            diff = unified(old, new, f"v{before}", f"v{after}")
-        return {
-            "path": paths.text(reader.path(node.id)),
-            "versions": [
-                {
-                    "version": each.number,
-                    "at": mail.iso(each.at),
-                    "author": each.author,
-                    "route": each.route or None,
-                    "size": each.size,
-                }
-                for each in versions[:limit]
-            ],
-            "total": len(versions),
-            "diff": diff,
-        }
+            texts = old, new, f"v{before}", f"v{after}"
+        where = paths.text(reader.path(node.id))
+    return {
+        "path": where,
+        "versions": [
+            {
+                "version": each.number,
+                "at": mail.iso(each.at),
+                "type": each.type,
+                "author": each.author,
+                "route": each.route or None,
+                "size": each.size,
+            }
+            for each in versions[:limit]
+        ],
+        "total": len(versions),
+        "diff": None if texts is None else unified(*texts),  # which may take long, with no snapshot open
+    }
 
 
 @method
@@ -133,10 +141,9 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
     if since is not None and not 0 <= since <= LARGEST:
         raise Invalid(f"since {since}: expected the seq of an answer before")
     deadline = time.monotonic() + wait
-    woken = threading.Event()
+    found: dict[str, Any] | None = None
 
     def look() -> dict[str, Any] | None:
-        woken.clear()
         now = _unread(memory)
         with memory.reading() as reader:
             seq = reader.newest_seq()
@@ -144,19 +151,23 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
                 rows = [] if since is None else reader.changes(ROOT, after_seq=since, limit=TOLD)
                 names = {name for row in rows for name in (row.path, row.other) if name is not None}
                 return {
-                    "seq": seq, "unread": now, "paths": sorted(map(paths.text, names)), "all": len(rows) == TOLD,
-                }  # fmt: skip
+                    "seq": seq,
+                    "unread": now,
+                    "paths": sorted(map(paths.text, names)),
+                    "all": len(rows) == TOLD,
+                }
         return None
 
-    if (found := look()) is not None:
-        return found
-    try:
-        with memory.store.watch(lambda seq: woken.set()):
-            while (found := look()) is None:
-                woken.wait(max(0.0, deadline - time.monotonic()))
-    except NotSupported:  # no daemon: nobody wakes us
-        while (found := look()) is None:
-            time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+    def ready() -> bool:
+        nonlocal found
+        found = look()
+        return found is not None
+
+    with contextlib.suppress(NotSupported):  # no daemon: nobody wakes us
+        waiting.until(memory.store, ready, wait, mail=False)
+    while found is None:
+        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+        found = look()
     return found
 
 
@@ -164,16 +175,19 @@ def _unread(memory: Memory) -> int:
     """A number that is another one whenever something else is unread."""
     if not memory.who.may("inbox"):
         return 0
-    numbers = [message.id for message in memory.inbox(unread_only=True)]
-    return (max(numbers, default=0) << 20) + len(numbers)
+    numbers = sorted(message.id for message in memory.inbox(unread_only=True))
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=6).digest()) if numbers else 0
 
 
 def _entry(entry: Entry, line: str) -> dict[str, Any]:
     return {
-        "path": paths.text(entry.path), "kind": entry.node.kind.name.lower(),
-        "handle": None if entry.handle is None else f"@{entry.handle}", "size": entry.node.size,
-        "modified": mail.iso(entry.node.mtime), "line": line,
-    }  # fmt: skip
+        "path": paths.text(entry.path),
+        "kind": entry.node.kind.name.lower(),
+        "handle": None if entry.handle is None else f"@{entry.handle}",
+        "size": entry.node.size,
+        "modified": mail.iso(entry.node.mtime),
+        "line": line,
+    }
 
 
 def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
@@ -185,10 +199,13 @@ def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
         except NotFound:  # its ttl has passed
             status = "removed"
     return {
-        "path": paths.text(touched.path), "status": status, "handle": handle,
+        "path": paths.text(touched.path),
+        "status": status,
+        "handle": handle,
         "was": None if touched.was is None else paths.text(touched.was),
-        "at": mail.iso(touched.last.at), "author": touched.last.agent,
-    }  # fmt: skip
+        "at": mail.iso(touched.last.at),
+        "author": touched.last.agent,
+    }
 
 
 def _check_page(limit: int, offset: int) -> None:

@@ -5,6 +5,7 @@ They go through the same tree as a mount, so that a view is read and written her
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import replace
@@ -16,12 +17,13 @@ from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
-from avmfs.store.fixed import refuse_fixed
-from avmfs.store.schema import ROOT
+from avmfs.store.rows.system_dirs import refuse_fixed
+from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import Alias, Real
 from avmfs.vfs.attributes import mode_of
 from avmfs.vfs.tree import Tree
+from avmfs.views.shape import parts as split
 
 PIECE = 8 * 1024 * 1024
 VIEW_MOST = 32 * 1024 * 1024  # of a view, which comes in one answer
@@ -89,7 +91,7 @@ def write(
 
 @method
 def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
-    """The entries of a directory, or the file itself: [{"name", "kind", "size", "mtime", "mode"}] by name."""
+    """The entries of a directory, or the file itself: [{"name", "path", "kind", "size", "mtime", "mode"}] by name."""
     tree = _tree(memory)
     where = _canonical(memory, path)
     found = _located(tree, path, where)
@@ -98,15 +100,16 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
         with memory.reading() as reader:
             writable = reader.visible.writable
             return [
-                _entry(node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
+                _entry(where, node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
                 for node in reader.children(found.node.id)
             ]
     attributes = tree.attributes(found)
     if stat.S_ISDIR(attributes.mode):  # of the tree itself, not of the store
         named = [(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
     else:
-        named = [(paths.split(where)[-1], attributes)]
-    return [_entry(name, each.mode, each.size, each.mtime) for name, each in named]
+        where, _, name = where.rpartition(b"/")
+        named = [(name, attributes)]
+    return [_entry(where, name, each.mode, each.size, each.mtime) for name, each in named]
 
 
 @method
@@ -133,6 +136,20 @@ def move(memory: Memory, source: str, target: str, dry_run: bool = False) -> dic
     """{"moved": [[old, new]]}; with ``dry_run`` nothing is, and these would be."""
     moved = memory.moves(source, target) if dry_run else memory.move(source, target)
     return {"moved": [[paths.text(old), paths.text(new)] for old, new in moved]}
+
+
+@method
+def locate(memory: Memory, path: str, follow: bool = True) -> dict[str, Any]:
+    """Where a path leads by symlinks, by that of its last name where ``follow``. {"path", "exists"}; what does not
+    exist of it stays as it is at its end, a symlink to nowhere among that."""
+    parts = memory.real_parts(paths.raw(path))
+    with memory.reading() as reader:
+        for length in range(len(parts), 0, -1):
+            with contextlib.suppress(NotFound, NotDirectory):
+                node = memory.resolve(reader, paths.join(parts[:length]), follow=follow or length < len(parts))
+                where = paths.join((*split(reader.path(node.id)), *parts[length:]))
+                return {"path": paths.text(where), "exists": length == len(parts)}
+    return {"path": paths.text(paths.join(parts)), "exists": not parts}
 
 
 @method
@@ -178,9 +195,10 @@ def _directory(memory: Memory, reader: Any, parts: tuple[bytes, ...]) -> bytes:
         return paths.join(parts)
 
 
-def _entry(name: bytes, mode: int, size: int, mtime: int) -> dict[str, Any]:
+def _entry(where: bytes, name: bytes, mode: int, size: int, mtime: int) -> dict[str, Any]:
     kind, shown = _shown(mode)
-    return {"name": paths.text(name), "kind": kind, "size": size, "mtime": mtime, "mode": shown}
+    path = paths.text(where.rstrip(b"/") + b"/" + name)
+    return {"name": paths.text(name), "path": path, "kind": kind, "size": size, "mtime": mtime, "mode": shown}
 
 
 @lru_cache(maxsize=256)

@@ -30,9 +30,15 @@ def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str 
 
 @method
 def recall(
-    memory: Memory, q: str, max_tokens: int | None = None, min_relevance: float | None = None,
-    strategy: str = "balanced", under: str = "/", cite: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    memory: Memory,
+    q: str,
+    max_tokens: int | None = None,
+    min_relevance: float | None = None,
+    strategy: str = "balanced",
+    under: str = "/",
+    cite: str | None = None,
+    scores: bool = False,
+) -> dict[str, Any]:
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
     found = memory.recall(
         q,
@@ -41,18 +47,28 @@ def recall(
         strategy=strategy,
         under=under_of(memory, under),
         cite=cite,
+        scores=scores,
     )
     return {
-        "text": found.text, "tokens": found.tokens, "degraded": found.degraded, "seq": found.seq,
+        "text": found.text,
+        "tokens": found.tokens,
+        "degraded": found.degraded,
+        "seq": found.seq,
         "items": len(found.hits),
-    }  # fmt: skip
+    }
 
 
 @method
 def remember(
-    memory: Memory, content: str, title: str | None = None, path: str | None = None, tags: list[str] | None = None,
-    importance: float | None = None, namespace: str | None = None, created: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    memory: Memory,
+    content: str,
+    title: str | None = None,
+    path: str | None = None,
+    tags: list[str] | None = None,
+    importance: float | None = None,
+    namespace: str | None = None,
+    created: int | None = None,
+) -> dict[str, Any]:
     """{"path"} of the new memory."""
     where = memory.remember(
         content, title=title, path=path, tags=tags or (), importance=importance, namespace=namespace, created=created
@@ -93,8 +109,11 @@ def _hits(answer: Answer) -> Any:
     terms = segment.query_terms(answer.query)
     return [
         {
-            "path": paths.text(scored.hit.path), "handle": f"@{scored.hit.handle}", "relevance": scored.relevance,
-            "score": scored.score, "summary": summary(scored.hit.text, terms),
+            "path": paths.text(scored.hit.path),
+            "handle": f"@{scored.hit.handle}",
+            "relevance": scored.relevance,
+            "score": scored.score,
+            "summary": summary(scored.hit.text, terms),
         }
         for scored in answer.hits
-    ]  # fmt: skip
+    ]

@@ -34,7 +34,7 @@ def require_valid(memory: Memory) -> None:
 
 
 def require_sudo(memory: Memory, *, trusted: bool) -> None:
-    """May this agent be the operator, since it asks? One that the configuration names needs the capability for it. Of
+    """Check that this agent may be the operator. One that the configuration names needs the capability for it. Of
     others, somebody with the store's own uid (``trusted``) could read the file itself, and may. Raises Denied."""
     name = memory.who.name
     with memory.reading() as reader:

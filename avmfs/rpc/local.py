@@ -14,7 +14,7 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
-from avmfs.agents import anchors, digests
+from avmfs.agents import anchors, digest_cache
 from avmfs.agents.auditing import Chainer
 from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
@@ -25,9 +25,9 @@ from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
-from avmfs.store.sqlite import open_direct
-from avmfs.store.transaction import IndexRules
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 from avmfs.text.tokens import TokenCounter
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
@@ -38,29 +38,49 @@ class LocalDoor:
     """See rpc.client.Door. ``embeddings`` False never loads the model: searches use words alone and say so."""
 
     def __init__(
-        self, database: Path, settings: Settings, agent: str | None, *, operator: bool = False, embeddings: bool = True,
-        key: str = "", route: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        database: Path,
+        settings: Settings,
+        agent: str | None,
+        *,
+        operator: bool = False,
+        embeddings: bool = True,
+        key: str = "",
+        route: str = "",
+    ) -> None:
         self.urgent = ""
         policy = Policy.from_settings(settings)
         index = IndexRules(
-            settings.search.ignore, settings.search.max_index_bytes, settings.limits.versions,
+            settings.search.ignore,
+            settings.search.max_index_bytes,
+            settings.limits.versions,
             settings.limits.history_bytes,
-        )  # fmt: skip
-        self._store = open_direct(database, policy, index)
+        )
+        kept = settings.audit.anchors or anchors.beside(database)
+        self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding
         self._embedder = engines.make(wanted, database.parent / "models") if embeddings and wanted.enabled else None
         engine = Engine(
-            self._store.search_index, self._embedder, TokenCounter(settings.search.encoding),
-            weights=settings.search.weights, absent=NO_DAEMON,
-        )  # fmt: skip
-        kept = settings.audit.anchors or anchors.beside(database)
+            self._store.search_index,
+            self._embedder,
+            TokenCounter(settings.search.encoding),
+            weights=settings.search.weights,
+            absent=NO_DAEMON,
+        )
         self._refusals = Refusals(self._store)
-        around = Surroundings(
-            self._store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), self._host,
-            webhooks=settings.webhooks, anchors=kept, refusals=self._refusals,
+        around = Services(
+            self._store,
+            engine,
+            settings.search,
+            settings.limits,
+            time.time_ns,
+            LocalZone(),
+            self._host,
+            webhooks=settings.webhooks,
+            anchors=kept,
+            refusals=self._refusals,
             questions=QuestionLog(database, settings.search),
-        )  # fmt: skip
+        )
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
@@ -80,7 +100,7 @@ class LocalDoor:
             with contextlib.suppress(EmbeddingUnavailable):  # the search says so itself, first thing
                 embed_pending(self._store, self._embedder, self._embedder.model_id)
         if method == "who" and arguments.get("via") == "gossip":
-            digests.publish(self._store)  # no keeper does
+            digest_cache.publish(self._store)  # no keeper does
         result = methods.call(self._memory, method, arguments)
         self.urgent = self._memory.banner()
         return result
@@ -96,7 +116,7 @@ class LocalDoor:
         return {"embedding": known}
 
 
-def _identified(around: Surroundings, agent: str | None, operator: bool, key: str, route: str) -> Principal:
+def _identified(around: Services, agent: str | None, operator: bool, key: str, route: str) -> Principal:
     if key:
         return identity.by_key(Memory(around, identity.NOBODY), key, agent, operator, route)
     who = Principal(agent or "", operator, route=route)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.agents import mail
+from avmfs.agents import subscriptions as looks
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.rpc.methods import method
+from avmfs.store.queries import matching
 from avmfs.views.messages import await_mail
 from avmfs.views.pending import shown, waiting
 
@@ -20,10 +22,14 @@ LARGEST = 10**15  # of a message's number
 
 @method
 def tell(
-    memory: Memory, recipient: str, body: str, priority: str = "normal", expires: str | None = None,
+    memory: Memory,
+    recipient: str,
+    body: str,
+    priority: str = "normal",
+    expires: str | None = None,
     re: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Send a message. {"id"}: its number in the sender's own mail, as is ``re``, the message that it answers."""
+) -> dict[str, Any]:
+    """Send a message. {"id"}: its number, as ``re`` is that of the message that it answers."""
     if re is not None:
         _check_number(re)
     return {"id": memory.tell(recipient, body, priority=priority, expires=expires, re=re)}
@@ -71,15 +77,26 @@ def unread(memory: Memory) -> dict[str, int]:
 
 @method
 def pending(memory: Memory) -> dict[str, Any]:
-    """What waits for this agent. {"unread", "files": [{"path", "handle", "read", "version", "author", "at"}],
-    "directories": [{"path", "changed", "more"}], "text"}."""
+    """What waits for this agent. {"unread", "notices": as notices() has them, "files": [{"path", "handle", "read",
+    "version", "author", "at"}], "directories": [{"path", "changed", "more"}], "text"}."""
+    if memory.who.key is None:
+        with memory.reading() as reader:
+            subscribed = any(each.url is None for each in reader.outbox.subscriptions())
+        if subscribed:  # what they are to tell by now; the keeper does it too, where a daemon runs
+            matching.catch_up(memory.store, calls.go_on)
+            memory.submit("collect_notices")
     found = waiting(memory)
     return {
         "unread": found.unread,
+        "notices": [looks.notice_values(each, memory.who.name) for each in found.notices],
         "files": [
             {
-                "path": paths.text(path), "handle": f"@{each.handle}", "read": each.read, "version": each.version,
-                "author": each.author, "at": mail.iso(each.at),
+                "path": paths.text(path),
+                "handle": f"@{each.handle}",
+                "read": each.read,
+                "version": each.version,
+                "author": each.author,
+                "at": mail.iso(each.at),
             }
             for path, each in found.files
         ],
@@ -87,7 +104,7 @@ def pending(memory: Memory) -> dict[str, Any]:
             {"path": paths.text(path), "changed": changed, "more": more} for path, changed, more in found.directories
         ],
         "text": shown(found, memory),
-    }  # fmt: skip
+    }
 
 
 @method

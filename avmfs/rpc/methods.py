@@ -2,37 +2,23 @@
 
 A method takes one agent's memory and plain values, and returns plain values (what msgpack can carry). Its
 signature is checked against what a caller sent: names and types. Adding a method is adding a function
-with ``@method`` to one of the modules below. The policy is applied below, in the store; nothing here decides who may
+with ``@method`` to a module of this package. The policy is applied below, in the store; nothing here decides who may
 see what.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
+from avmfs.registration import load
+from avmfs.signatures import Arguments
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _METHODS: dict[str, Callable[..., Any]] = {}
-_MODULES = (
-    "files",
-    "finding",
-    "mail",
-    "documents",
-    "people",
-    "discovery",
-    "subscriptions",
-    "audit",
-    "navigating",
-    "describing",
-    "replaying",
-)  # which import this one: they are loaded with the first call
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +35,7 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     function = _loaded().get(name)
     if function is None:
         raise Invalid(f"unknown method {name!r}")
-    _check(name, function, arguments)
+    _arguments(name).check(arguments)
     try:
         return function(memory, **arguments)
     except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
@@ -72,43 +58,10 @@ def _named(arguments: dict[str, Any]) -> str | None:
 
 @cache
 def _loaded() -> dict[str, Callable[..., Any]]:
-    for module in _MODULES:
-        importlib.import_module(f"avmfs.rpc.{module}")
+    load("avmfs.rpc", "method")  # with the first call: they import this module
     return _METHODS
 
 
 @cache
-def _schema(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, inspect.Parameter]]:
-    """Types and parameters of a method, but for the memory."""
-    return get_type_hints(function), dict(tuple(inspect.signature(function).parameters.items())[1:])
-
-
-def _check(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    hints, parameters = _schema(function)
-    for given, value in arguments.items():
-        if given not in parameters:
-            raise Invalid(f"{name}: unknown argument {given!r}")
-        if not _fits(value, hints[given]):
-            raise Invalid(f"{name}: {given}: wrong type {type(value).__name__}")
-    for wanted, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and wanted not in arguments:
-            raise Invalid(f"{name}: {wanted} is required")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    if isinstance(hint, UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint in (None, NoneType):
-        return value is None
-    if get_origin(hint) is dict:  # of a caller's own making: the store looks closer
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value)
-    if get_origin(hint) is not None:
-        (inner,) = get_args(hint)
-        return isinstance(value, get_origin(hint)) and all(_fits(each, inner) for each in value)
-    return isinstance(value, hint)
+def _arguments(name: str) -> Arguments:
+    return Arguments(_METHODS[name], name)

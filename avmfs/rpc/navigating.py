@@ -18,7 +18,8 @@ from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.rpc import files, finding
 from avmfs.rpc.methods import method
-from avmfs.store.protocol import Reader
+from avmfs.store.protocol.store import Reader
+from avmfs.text.escapes import escaped
 from avmfs.views import registry
 from avmfs.views.timeline import noted
 
@@ -58,11 +59,14 @@ def timeline(memory: Memory, path: str = "/memory", days: float = 7.0, limit: in
     found, total = noted(memory, under, days, limit)
     notes = [
         {
-            "path": paths.text(each.path), "handle": f"@{each.handle}", "author": each.author,
-            "at": mail.iso(each.at), "line": each.line,
+            "path": paths.text(each.path),
+            "handle": f"@{each.handle}",
+            "author": each.author,
+            "at": mail.iso(each.at),
+            "line": each.line,
         }
         for each in found
-    ]  # fmt: skip
+    ]
     return {"text": text, "notes": notes, "more": max(0, total - len(notes))}
 
 
@@ -77,7 +81,9 @@ def explore(memory: Memory, path: str, depth: int = 2) -> dict[str, Any]:
     lines = [f"## Starting from: {paths.printable(here)}"]
     for number, steps in enumerate(found, 1):
         lines.append(f"### Hop {number}")
-        lines += [f"  {'->' if each.outgoing else '<-'} [{each.type}] {paths.printable(each.path)}" for each in steps]
+        lines += [
+            f"  {'->' if each.outgoing else '<-'} [{escaped(each.type)}] {paths.printable(each.path)}" for each in steps
+        ]
     text = "\n".join(lines if found else [*lines, "(no links)"]) + "\n"
     return {"path": paths.text(here), "text": text, "hops": [_steps(steps) for steps in found]}
 
@@ -93,7 +99,10 @@ def retrieve(memory: Memory, q: str, limit: int = 10, depth: int = 1, under: str
         steps = links.hops(reader, [paths.raw(hit["path"]) for hit in found["hits"]], depth, REACHED)
     linked = [step for hop in steps for step in hop]
     if linked:
-        lines = (f"  {'->' if each.outgoing else '<-'} [{each.type}] {paths.printable(each.path)}" for each in linked)
+        lines = (
+            f"  {'->' if each.outgoing else '<-'} [{escaped(each.type)}] {paths.printable(each.path)}"
+            for each in linked
+        )
         found["text"] += "linked:\n" + "".join(f"{line}\n" for line in lines)
     return {**found, "linked": _steps(linked)}
 
@@ -189,11 +198,13 @@ def _directory(memory: Memory, reader: Reader, path: str) -> Node:
 def _steps(steps: Iterable[links.Step]) -> list[dict[str, Any]]:
     return [
         {
-            "path": paths.text(each.path), "type": each.type, "direction": "out" if each.outgoing else "in",
+            "path": paths.text(each.path),
+            "type": each.type,
+            "direction": "out" if each.outgoing else "in",
             "via": paths.text(each.via),
         }
         for each in steps
-    ]  # fmt: skip
+    ]
 
 
 def _within(name: str, value: int, most: int) -> None:

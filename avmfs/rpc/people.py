@@ -17,9 +17,9 @@ from avmfs.agents import mail
 from avmfs.errors import Invalid, NameTooLong
 from avmfs.memory import PATH_MAX, Memory
 from avmfs.rpc.methods import method
-from avmfs.store import keys
-from avmfs.store.keys import KeyRow
-from avmfs.store.protocol import Reader
+from avmfs.store.protocol.store import Reader
+from avmfs.store.rows import api_keys
+from avmfs.store.rows.api_keys import KeyRow
 
 _NEEDS = {
     "read": Access.READ,
@@ -48,8 +48,8 @@ def user(memory: Memory, name: str) -> dict[str, Any]:
 
 @method
 def check_permission(memory: Memory, user: str, path: str, action: str) -> bool:
-    """May this agent do that there? ``action``: read, search, list, write or delete. Of what the asker cannot see the
-    answer follows from place and rules alone."""
+    """Return whether this agent may do that there. ``action``: read, search, list, write or delete. Of what the asker
+    cannot see the answer follows from place and rules alone."""
     if action not in _NEEDS:
         raise Invalid(f"action {action!r}: expected one of {', '.join(_NEEDS)}")
     name = _checked(user)
@@ -73,25 +73,39 @@ def init_permissions(memory: Memory, users: dict[str, Any]) -> dict[str, Any]:
 
 @method
 def create_key(
-    memory: Memory, paths: list[str] | None = None, actions: list[str] | None = None, agent: str | None = None,
-    label: str = "", expires: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    memory: Memory,
+    paths: list[str] | None = None,
+    actions: list[str] | None = None,
+    agent: str | None = None,
+    label: str = "",
+    expires: str | None = None,
+) -> dict[str, Any]:
     """A new API key: {"id", "key", "agent", "paths", "actions", "expires"}. ``key`` is shown this once. ``paths`` as
     ``/memory/a/*`` (default: everything), ``actions`` (default: read and search), ``expires`` such as 30d."""
     name = memory.who.name if agent is None else _checked(agent)
     within = [_spelled(name, path) for path in (["/"] if paths is None else paths)]
     wanted = ["read", "search"] if actions is None else actions
-    id_ = base64.b32encode(secrets.token_bytes(keys.ID_BYTES)).decode().lower()
-    secret = secrets.token_urlsafe(keys.SECRET_BYTES)
+    id_ = base64.b32encode(secrets.token_bytes(api_keys.ID_BYTES)).decode().lower()
+    secret = secrets.token_urlsafe(api_keys.SECRET_BYTES)
     until = None if expires is None else memory.now() + mail.parse_duration(expires)
     memory.submit(
-        "create_key", id=id_, agent=name, hash=keys.hashed(secret), label=label, within=within, actions=wanted,
+        "create_key",
+        id=id_,
+        agent=name,
+        hash=api_keys.hashed(secret),
+        label=label,
+        within=within,
+        actions=wanted,
         expires=until,
-    )  # fmt: skip
+    )
     return {
-        "id": id_, "key": keys.compose(id_, secret), "agent": name, "paths": [path.decode() for path in within],
-        "actions": wanted, "expires": mail.iso(until),
-    }  # fmt: skip
+        "id": id_,
+        "key": api_keys.compose(id_, secret),
+        "agent": name,
+        "paths": [path.decode() for path in within],
+        "actions": wanted,
+        "expires": mail.iso(until),
+    }
 
 
 @method
@@ -120,11 +134,12 @@ def _agent(reader: Reader, name: str) -> dict[str, Any]:
     person = reader.people.policy().person(name)
     used = reader.people.used(name)
     return {
-        "name": name, "groups": [*person.groups],
+        "name": name,
+        "groups": [*person.groups],
         "capabilities": [each for each in CAPABILITIES if each in person.capabilities],
         "quota": asdict(person.quota),
         "used": None if used is None else dict(zip(("nodes", "bytes", "history_bytes"), used, strict=True)),
-    }  # fmt: skip
+    }
 
 
 def _key(row: KeyRow, now: int) -> dict[str, Any]:
@@ -132,10 +147,17 @@ def _key(row: KeyRow, now: int) -> dict[str, Any]:
     if state == "valid" and row.expires is not None and row.expires <= now:
         state = "expired"
     return {
-        "id": row.id, "agent": row.agent, "label": row.label, "paths": [*row.paths], "actions": [*row.actions],
-        "made": mail.iso(row.made), "maker": row.maker, "expires": mail.iso(row.expires),
-        "revoked": mail.iso(row.revoked), "state": state,
-    }  # fmt: skip
+        "id": row.id,
+        "agent": row.agent,
+        "label": row.label,
+        "paths": [*row.paths],
+        "actions": [*row.actions],
+        "made": mail.iso(row.made),
+        "maker": row.maker,
+        "expires": mail.iso(row.expires),
+        "revoked": mail.iso(row.revoked),
+        "state": state,
+    }
 
 
 def _checked(name: str) -> str:

@@ -36,16 +36,26 @@ def questions(memory: Memory, limit: int = 50, forget: bool = False) -> dict[str
 
 @method
 def replay(
-    memory: Memory, q: str, weights: dict[str, Any], max_tokens: int | None = None, min_relevance: float | None = None,
-    strategy: str = "balanced", under: str = "/",
-) -> dict[str, Any]:  # fmt: skip
+    memory: Memory,
+    q: str,
+    weights: dict[str, Any],
+    max_tokens: int | None = None,
+    min_relevance: float | None = None,
+    strategy: str = "balanced",
+    under: str = "/",
+) -> dict[str, Any]:
     """What recall would find with these ``weights`` (of ``search.weights``; those not named as by default), the rest
     as recall has it. {"paths", "tokens", "degraded"}: each file once, best first. It counts neither as a question nor
     as a saving."""
     found = memory.recall(
-        q, max_tokens=max_tokens, min_relevance=min_relevance, strategy=strategy, under=under_of(memory, under),
-        handed_out=False, weights=_weights(weights),
-    )  # fmt: skip
+        q,
+        max_tokens=max_tokens,
+        min_relevance=min_relevance,
+        strategy=strategy,
+        under=under_of(memory, under),
+        handed_out=False,
+        weights=_weights(weights),
+    )
     names = dict.fromkeys(paths.text(scored.hit.path) for scored in found.hits)
     return {"paths": [*names], "tokens": found.tokens, "degraded": found.degraded}
 

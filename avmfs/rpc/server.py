@@ -3,11 +3,13 @@
 Owns accepting, identity, limits. A client's Unix uid comes from the kernel (SO_PEERCRED): the daemon's own uid
 and root may be any agent, or the operator when they ask; another uid only the agents that ``uids`` in
 config.yaml gives it; and whoever shows an API key is its agent, within its limits (``identity``). Frames are
-capped, clients are counted per uid, silent ones are dropped, so that nobody can exhaust the door for the others.
+capped, clients are counted per uid, silent ones are dropped, long work takes turns (``fairness``), so that nobody can
+exhaust the door for the others.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "operator", "route"}, and "key" where one is shown (then
-"agent" may be None) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id", "method", "arguments"} ->
-{"id", "error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown apart from every result.
+"agent" may be None; "" is nobody in particular) -> {"ok": {...}} or {"error": [errno, reason, path]}. Request: {"id",
+"method", "arguments"} -> {"id", "error", "result", "urgent"}; ``urgent`` is the banner of unread urgent mail, shown
+apart from every result.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from avmfs_config import Settings, check_agent_id
 
-from avmfs import wire
+from avmfs import calls, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.rpc.client import REQUEST_LIMIT
+from avmfs.rpc.fairness import ClientsCall, Fairness
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +43,18 @@ IDLE_S = 600.0
 CLIENTS, CLIENTS_PER_UID = 256, 128
 DOOR_ROUTES = ("", "cli", "http", "mcp", "python")
 STRANGERS, STRANGERS_PER_UID = 128, 16  # many users together leave room for the daemon's own
+LAST_ANSWERS_S = 2.0  # for what was accepted before the stop; less than a child is given to end
 
 
 def serve_door(
-    listener: socket.socket, open_for: Callable[[Principal], Memory], settings: Settings,
-    control: Callable[[str, dict[str, Any]], Any], stop: threading.Event,
-) -> None:  # fmt: skip
-    """Accept until ``stop`` is set. Requests under way end with the process."""
+    listener: socket.socket,
+    open_for: Callable[[Principal], Memory],
+    settings: Settings,
+    control: Callable[[str, dict[str, Any]], Any],
+    stop: threading.Event,
+) -> None:
+    """Accept until ``stop`` is set. Returns once every client accepted has its answer, except for those that wait for
+    something to happen, or after LAST_ANSWERS_S; connections end with the process."""
     door = _Door(open_for, settings, control)
     listener.setblocking(False)
     with selectors.DefaultSelector() as selector:
@@ -57,6 +66,7 @@ def serve_door(
                 except BlockingIOError:
                     continue
                 door.admit(client)
+    door.answer_the_last()
 
 
 class _Door:
@@ -66,7 +76,9 @@ class _Door:
         self._open_for = open_for
         self._settings = settings
         self._control = control
+        self._fairness = Fairness()
         self._clients: Counter[int] = Counter()
+        self._owed: dict[socket.socket, ClientsCall | None] = {}  # an answer; None before its request has come
         self._mutex = threading.Lock()
 
     def admit(self, client: socket.socket) -> None:
@@ -82,12 +94,22 @@ class _Door:
                 full = full or strangers >= STRANGERS
             if not full:
                 self._clients[uid] += 1
+                self._owed[client] = None
         if full:
             client.settimeout(1)
             _try_send(client, {"error": _error(Busy("too many clients"))})
             client.close()
             return
         threading.Thread(target=self._serve, args=(client, uid), name=f"client uid {uid}", daemon=True).start()
+
+    def answer_the_last(self) -> None:
+        """Wait until nobody is owed an answer who can be given it soon, LAST_ANSWERS_S at most."""
+        until = time.monotonic() + LAST_ANSWERS_S
+        while time.monotonic() < until:
+            with self._mutex:
+                if all(call is not None and call.resting for call in self._owed.values()):
+                    return
+            time.sleep(0.005)
 
     def _serve(self, client: socket.socket, uid: int) -> None:
         try:
@@ -100,6 +122,7 @@ class _Door:
         finally:
             with self._mutex:
                 self._clients[uid] -= 1
+                self._owed.pop(client, None)
 
     def _talk(self, client: socket.socket, uid: int) -> None:
         client.settimeout(GREETING_S)
@@ -118,7 +141,17 @@ class _Door:
             request = wire.receive(client, REQUEST_LIMIT, wire.ITEMS)
             if not isinstance(request, dict) or not isinstance(request.get("id"), int):
                 raise wire.FrameError("not a request")
-            wire.send(client, {"id": request["id"], **self._answer(memory, request)})
+            calls.working.call = call = self._fairness.call(client, who)
+            with self._mutex:
+                self._owed[client] = call
+            try:
+                answer = self._answer(memory, request)
+            finally:
+                calls.working.call = None
+                call.done()
+            wire.send(client, {"id": request["id"], **answer})
+            with self._mutex:
+                del self._owed[client]
 
     def _identify(self, greeting: Any, uid: int) -> Principal:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:
@@ -132,7 +165,8 @@ class _Door:
         if key is not None or not isinstance(agent, str) or not isinstance(operator, bool):
             raise Invalid("a client says who it is")
         try:
-            check_agent_id(agent)
+            if agent or operator:  # "": nobody in particular, who only reads
+                check_agent_id(agent)
         except ValueError as e:
             raise Invalid(str(e)) from None
         own = uid in (os.geteuid(), 0)
@@ -160,8 +194,11 @@ class _Door:
             return {"error": _error(e), "result": None, "urgent": ""}
         except Exception:  # a defect in one method must not end the door
             log.exception("door: method %r failed", name)
-            return {"error": _error(StoreFailed("internal error; the daemon's log has the details")), "result": None,
-                    "urgent": ""}  # fmt: skip
+            return {
+                "error": _error(StoreFailed("internal error; the daemon's log has the details")),
+                "result": None,
+                "urgent": "",
+            }
 
 
 def peer_uid(client: socket.socket) -> int:

@@ -18,16 +18,17 @@ import numpy as np
 from avmfs_config import SearchWeights
 from numpy.typing import NDArray
 
+from avmfs import calls
 from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
-from avmfs.search import fuse, lexical, semantic, signals
+from avmfs.search import fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
-from avmfs.store.table import NONE, Table
-from avmfs.store.vectors import Toward
+from avmfs.store.index.columns import NONE, Columns
+from avmfs.store.index.vectors import Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -47,6 +48,10 @@ PULL: Final = 1.0
 CLEAR: Final = (0.3, 0.4)
 """How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
 Chinese: 0.29), and what it finds alike is not."""
+FILLING: Final = 0.5
+SIBLINGS: Final = 8
+COMMON: Final = (0.15, 0.25)
+"""Mean cosine from which it does not (MiniLM in Arabic: 0.24, in English below 0.1)."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
 _BY_MEANING: Final = SearchWeights(1.0, *[0.0] * (len(fields(SearchWeights)) - 1))
 
@@ -79,8 +84,8 @@ class Ranking:
     """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
     ``relevance`` and ``evidence`` (m,) are the candidates'."""
 
-    table: Table
-    candidates: fuse.Ranked
+    table: Columns
+    candidates: fusion.Ranked
     relevance: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]]
     degraded: str | None
@@ -102,14 +107,15 @@ class Ranking:
         evidence = {name: column[chosen].tolist() for name, column in self.evidence.items()}
         return [
             (
-                score, absolute,
+                score,
+                absolute,
                 {name: value for name, column in parts.items() if (value := column[at])},
                 {name: value for name, column in evidence.items() if (value := column[at]) == value},  # no NaN
             )
             for at, (score, absolute) in enumerate(
                 zip(self.candidates.scores[chosen].tolist(), self.relevance[chosen].tolist(), strict=True)
             )
-        ]  # fmt: skip
+        ]
 
 
 class Engine:
@@ -151,7 +157,8 @@ class Engine:
         now: int | None = None,
         tz: tzinfo = UTC,
     ) -> Answer:
-        """The best ``limit`` documents for ``q`` below ``under``, each with its best passage.
+        """The best ``limit`` documents for ``q`` below ``under``, each with its best passage, by relevance; none that
+        has what ``q`` puts after NOT. There is no hit where no word is found and nothing reaches ``min_relevance``.
 
         Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits. Dates in
         it are counted from ``now`` (ns since the epoch) in ``tz``; without ``now`` they are words like others.
@@ -170,7 +177,8 @@ class Engine:
         now: int | None = None,
         tz: tzinfo = UTC,
     ) -> Answer:
-        """Like search(), of passages: several may be of one document."""
+        """Like search(), of passages: several may be of one document. Where one reaches ``min_relevance``, the others
+        of its document come with it, and what reaches FILLING of it."""
         return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=False)
 
     def ranking(
@@ -204,6 +212,7 @@ class Engine:
             "cosine": near,
             "words": words.words,
             "context": words.context,
+            "dialogue": signals.dialogue(table)[at],
             "speaker": signals.speaker(table, at, question),
             "date": signals.date_named(table, at, question, tz),
             "when": signals.when(table, at, question),
@@ -215,10 +224,11 @@ class Engine:
         weights = _BY_MEANING if by_meaning else self._weights
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
-        ranked = fuse.fuse(table, at, columns, weights, brevity, known)
-        if meaning is not None and nearest is not None and weights.feedback and brevity < NOTES:
-            columns["feedback"] = self._feedback(index, table, meaning, ranked, at, near)
-            ranked = fuse.fuse(table, at, columns, weights, brevity, known)
+        clear = _clear(near)
+        ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
+        if meaning is not None and nearest is not None and weights.feedback and brevity < NOTES and clear > 0:
+            columns["feedback"] = clear * self._feedback(index, table, meaning, ranked, at, near)
+            ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
@@ -228,26 +238,27 @@ class Engine:
         return Ranking(table, ranked, absolute, evidence, degraded)
 
     def _feedback(
-        self, index: SearchIndex, table: Table, meaning: Batch, ranked: fuse.Ranked, at: Places, near: Floats
+        self, index: SearchIndex, table: Columns, meaning: Batch, ranked: fusion.Ranked, at: Places, near: Floats
     ) -> Floats:
         """How much nearer each of ``at`` is to the question together with the best pages than to the question alone:
         what the best have in common is mostly the matter, in the words that the store has for it."""
-        known = near[~np.isnan(near)]
-        if not len(known):
-            return np.zeros(len(at))
         best = ranked.best(len(ranked.positions))
         _, first = np.unique(table.documents[ranked.positions[best]], return_index=True)
         top = ranked.positions[best[np.sort(first)[:TEACHERS]]]
         try:
             _, drawn = semantic.search(
-                index, table, meaning.model, meaning.vectors[0], at, more=False,
+                index,
+                table,
+                meaning.model,
+                meaning.vectors[0],
+                at,
+                more=False,
                 toward=Toward(table.passages[top], PULL),
-            )  # fmt: skip
+            )
         except Busy:  # what there is has been ranked without it
             return np.zeros(len(at))
         pages = 1 - lexical.shortness(table.lengths[at])
-        clear = (float(known.max()) - float(known.mean()) - CLEAR[0]) / (CLEAR[1] - CLEAR[0])
-        return np.nan_to_num(drawn - near) * pages * min(max(clear, 0.0), 1.0)
+        return np.nan_to_num(drawn - near) * pages
 
     def _ask(
         self,
@@ -264,13 +275,25 @@ class Engine:
     ) -> Answer:
         index = self._index_for(who)
         seq = index.seq()
+        unwanted: list[list[str]] = []
+        if one_per_document:
+            q, unwanted = segment.unwanted(q)
         if not _asks(q):
             return Answer(q, (), None, seq)
         ranking = self.ranking(index, q, mode, now, tz)
-        keep = (ranking.relevance >= min_relevance) & (ranking.relevance > 0)
+        here = ranking.relevance > 0
         inside = index.below(under)
         if inside is not None:
-            keep &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+            here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+        documents = ranking.table.documents[ranking.candidates.positions]
+        for terms in unwanted:
+            at = ranking.table.find(index.phrase(terms))
+            here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
+        keep = here & (ranking.relevance >= min_relevance)
+        if one_per_document:
+            keep = here & (keep.any() or bool(ranking.evidence["coverage"][here].any()))
+        elif keep.any():
+            keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
         hits = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         return Answer(q, hits, ranking.degraded, seq)
 
@@ -285,16 +308,30 @@ class Engine:
         except (EmbeddingUnavailable, Busy) as error:
             return None, error.reason
 
-    def _strongest(self, table: Table, words: lexical.Lexical) -> NDArray[np.int64]:
+    def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:
         """What words have found; of a large store the best of it, ties included."""
         most = semantic.depth(table)
         if most is None:
             return words.positions
-        score = fuse.share(words.words) * self._weights.words + fuse.share(words.context) * self._weights.context
-        return words.positions[fuse.reaching(score, most)]
+        score = fusion.share(words.words) * self._weights.words + fusion.share(words.context) * self._weights.context
+        return words.positions[fusion.reaching(score, most)]
 
 
-def _phrased(index: SearchIndex, table: Table, q: str) -> Places:
+def _clear(near: Floats) -> float:
+    """How well a model tells these texts apart, by CLEAR and COMMON: 1 for well, -1 where all are alike to it, 0 where
+    there are no cosines."""
+    known = near[~np.isnan(near)]
+    if not len(known):
+        return 0.0
+    mean = float(known.mean())
+    apart, alike = (
+        min(max((value - low) / (high - low), 0.0), 1.0)
+        for value, (low, high) in ((float(known.max()) - mean, CLEAR), (mean, COMMON))
+    )
+    return apart * (1 - alike) - alike
+
+
+def _phrased(index: SearchIndex, table: Columns, q: str) -> Places:
     """Positions, ascending, of what has all that ``q`` puts in quotation marks, word by word."""
     found: Places | None = None
     for terms in segment.quoted(q):
@@ -315,17 +352,36 @@ def _fetch(
     if one_per_document:
         _, first = np.unique(documents[best], return_index=True)
         best = best[np.sort(first)]
+        best = best[np.argsort(-ranking.relevance[best], kind="stable")]
+    else:
+        best = _together(documents, best)
     done, wanted = 0, _SPARE + limit
     while len(found) < limit and done < len(best):
+        calls.go_on()
         wave = best[done : done + wanted]
         figures = dict(zip(passages[wave].tolist(), ranking.figures(wave), strict=True))
         for hit in index.hits(list(figures), under):
             found[hit.passage] = Scored(hit, *figures[hit.passage])
         done += wanted
         wanted *= 4
-    return tuple(found.values())[:limit]
+    chosen = list(found.values())[:limit]
+    if one_per_document:
+        return tuple(chosen)
+    return tuple(sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage)))
+
+
+def _together(documents: Places, best: Places) -> Places:
+    """``best`` in another order: behind the first passage of each document the next ones of it, SIBLINGS at most."""
+    own = np.arange(len(best))
+    _, first, inverse = np.unique(documents[best], return_index=True, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.concatenate(([0], np.cumsum(np.bincount(inverse))[:-1])) if len(best) else own
+    number = np.empty(len(best), np.int64)
+    number[order] = own - starts[inverse[order]]
+    return np.asarray(best[np.lexsort((own, np.where(number < SIBLINGS, first[inverse], own)))])
 
 
 def _asks(q: str) -> bool:
-    """Is there a word in it, or an emoji? Signs alone ask nothing, but a model puts them beside every short note."""
+    """Return whether there is a word in it, or an emoji. Signs alone ask nothing, but a model puts them beside every
+    short note."""
     return any(each.isalnum() or (not each.isascii() and unicodedata.category(each)[0] == "S") for each in q)

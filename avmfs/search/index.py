@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.node import Hit
-from avmfs.store.postings import Postings
-from avmfs.store.table import Table
-from avmfs.store.vectors import Toward
+from avmfs.store.index.columns import Columns
+from avmfs.store.index.postings import Postings
+from avmfs.store.index.vectors import Toward
 
 
 class SearchIndex(Protocol):
     """One snapshot, one asker."""
 
-    def table(self) -> Table:
+    def table(self) -> Columns:
         """The columns that ranking needs, of every passage that the asker sees."""
         ...
 

@@ -7,14 +7,18 @@ lacks its vectors is queued a slice at a time, and searches go on meanwhile with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
-from avmfs.store.protocol import Store
+from avmfs.store.protocol.store import Store
 
 BATCH: Final = 128
 """Passages in one commit: a second of MiniLM, 200 KB."""
+
+PIECE: Final = 32
+"""Passages that are embedded at once. After each it can be left at that."""
 
 _OPERATOR: Final = Principal("avmfs", operator=True, route="daemon")
 
@@ -27,8 +31,11 @@ def follow_model(store: Store, model: str, dimension: int) -> bool:
     return bool(store.submit(_OPERATOR, "follow_model", model=model, dimension=dimension)["left"])
 
 
-def embed_some(store: Store, embedder: Embedder, model: str, limit: int = BATCH) -> int:
-    """One batch of up to ``limit`` passages; how many were dealt with. Raises EmbeddingUnavailable."""
+def embed_some(
+    store: Store, embedder: Embedder, model: str, limit: int = BATCH, enough: Callable[[], bool] = lambda: False
+) -> int:
+    """Embed up to ``limit`` passages, fewer once ``enough()``, and commit them. Return how many were dealt with. Raise
+    EmbeddingUnavailable."""
     passages = store.pending_passages(model, limit)
     if not passages:
         idle = store.idle_documents(model, 2 * BATCH)
@@ -37,11 +44,21 @@ def embed_some(store: Store, embedder: Embedder, model: str, limit: int = BATCH)
         return len(idle)
     # Texts of about one length together: a batch is computed as long as its longest.
     passages = sorted(passages, key=lambda passage: len(passage[2]))
-    batch = embedder.embed_batch([text for _, _, text in passages])
-    vectors = [
-        [number, vector.astype("<f4").tobytes()] for (number, _, _), vector in zip(passages, batch.vectors, strict=True)
-    ]
-    return int(store.submit(_OPERATOR, "put_vectors", model=batch.model, vectors=vectors)["stored"])
+    vectors: list[list[object]] = []
+    used = ""
+    for first in range(0, len(passages), PIECE):
+        piece = passages[first : first + PIECE]
+        batch = embedder.embed_batch([text for _, _, text in piece])
+        if used not in ("", batch.model):
+            break  # the model has changed: the rest is for the next call
+        used = batch.model
+        vectors += (
+            [number, vector.astype("<f4").tobytes()]
+            for (number, _, _), vector in zip(piece, batch.vectors, strict=True)
+        )
+        if enough():
+            break
+    return int(store.submit(_OPERATOR, "put_vectors", model=used, vectors=vectors)["stored"])
 
 
 def embed_pending(store: Store, embedder: Embedder, model: str) -> None:

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.bounded import Bounded
-from avmfs.store.postings import Postings
-from avmfs.store.table import NONE, Table
+from avmfs.lru import LRU
+from avmfs.store.index.columns import NONE, Columns
+from avmfs.store.index.postings import Postings
 
 K1: Final = 1.2  # how soon further occurrences stop counting
 B: Final = 0.75  # how much a long passage is held against it
@@ -99,9 +99,9 @@ class _Known:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._terms: Bounded[tuple[int, str], Term] = Bounded(KEPT, lambda term: term.size)
+        self._terms: LRU[tuple[int, str], Term] = LRU(KEPT, lambda term: term.size)
 
-    def of(self, table: Table, terms: Sequence[str]) -> dict[str, Term]:
+    def of(self, table: Columns, terms: Sequence[str]) -> dict[str, Term]:
         found = {}
         with self._lock:
             for term in terms:
@@ -109,7 +109,7 @@ class _Known:
                     found[term] = one
         return found
 
-    def add(self, table: Table, term: str, found: Term) -> None:
+    def add(self, table: Columns, term: str, found: Term) -> None:
         with self._lock:
             self._terms.put((table.number, term), found)
 
@@ -117,7 +117,7 @@ class _Known:
 _known: Final = _Known()
 
 
-def search(table: Table, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]) -> Lexical:
+def search(table: Columns, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]) -> Lexical:
     """Score what the occurrences of the query's ``terms``, which are distinct, reach in ``table``. ``postings`` is
     asked for those that are not remembered."""
     count = len(table.passages)
@@ -142,13 +142,16 @@ def search(table: Table, terms: Sequence[str], postings: Callable[[Sequence[str]
     positions = np.flatnonzero(reached)
     total = mass.sum()
     return Lexical(
-        positions, words[positions], context[positions],
-        np.minimum(coverage[positions] / total, 1.0), np.minimum(near[positions] / total, 1.0),
-    )  # fmt: skip
+        positions,
+        words[positions],
+        context[positions],
+        np.minimum(coverage[positions] / total, 1.0),
+        np.minimum(near[positions] / total, 1.0),
+    )
 
 
 def _terms(
-    table: Table, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]
+    table: Columns, terms: Sequence[str], postings: Callable[[Sequence[str]], list[Postings]]
 ) -> tuple[dict[str, Term], dict[str, tuple[Places, Counts]]]:
     """What is known of each, and where those are that were not."""
     known = _known.of(table, terms)
@@ -161,7 +164,7 @@ def _terms(
     return known, new
 
 
-def _reach(table: Table, at: Places, times: Counts) -> tuple[Positions, Floats, Positions, Floats, Floats]:
+def _reach(table: Columns, at: Places, times: Counts) -> tuple[Positions, Floats, Positions, Floats, Floats]:
     count = len(table.passages)
     lean, norm, wide_norm = _norms(table)
     wide = np.zeros(count)
@@ -175,19 +178,20 @@ def _reach(table: Table, at: Places, times: Counts) -> tuple[Positions, Floats, 
     return at.astype(np.int32), gain, there.astype(np.int32), wide_gain, np.minimum(frequency, 1.0)
 
 
-def brevity(table: Table) -> float:
-    """Is this a store of short notes (1) or of pages (0)?"""
+def brevity(table: Columns) -> float:
+    """Return how far this is a store of short notes (1) and not of pages (0)."""
     if "brevity" not in table.means:
         table.means["brevity"] = float(shortness(table.lengths).mean()) if len(table.passages) else 0.0
     return table.means["brevity"]
 
 
 def shortness(lengths: NDArray[np.float32]) -> Floats:
-    """Is it a remark, which leans on what surrounds it (1), or a page, which stands for itself (0)? (n,)"""
+    """Return how far each is a remark, which leans on what surrounds it (1), and not a page, which stands for itself
+    (0). (n,)"""
     return np.asarray(1 / (1 + (lengths.astype(np.float64) / LEANS) ** 4))
 
 
-def leans_on(table: Table, at: int) -> Places:
+def leans_on(table: Columns, at: int) -> Places:
     """Positions of what the words of the passage ``at`` are matched together with."""
     one = np.array([at])
     if not _leans(table.lengths[one].astype(np.float64)).any():
@@ -201,13 +205,13 @@ def _leans(lengths: Floats) -> Floats:
     return np.where(share > 0.02, share, 0.0)
 
 
-def _here(table: Table, posting: Postings) -> tuple[Places, NDArray[np.int64]]:
+def _here(table: Columns, posting: Postings) -> tuple[Places, NDArray[np.int64]]:
     at = table.find(posting.passages)
     here = at != NONE
     return at[here], posting.times[here]
 
 
-def _leaning(table: Table, at: Places) -> Iterator[tuple[Places, Places, float]]:
+def _leaning(table: Columns, at: Places) -> Iterator[tuple[Places, Places, float]]:
     """What may lean on the passages ``at``."""
     return _steps(at, (table.next, BEFORE), (table.previous, AFTER))
 
@@ -224,11 +228,11 @@ def _steps(at: Places, *ways: tuple[NDArray[np.int32], Sequence[float]]) -> Iter
             yield which, there, share
 
 
-def _around(table: Table) -> tuple[tuple[NDArray[np.int32], tuple[float, ...]], ...]:
+def _around(table: Columns) -> tuple[tuple[NDArray[np.int32], tuple[float, ...]], ...]:
     return (table.previous, BEFORE), (table.next, AFTER)
 
 
-def _together(table: Table, at: Places, lengths: Floats, lean: Floats) -> Floats:
+def _together(table: Columns, at: Places, lengths: Floats, lean: Floats) -> Floats:
     """Lengths of the passages ``at`` with what they lean on."""
     together = lengths.copy()
     for which, there, share in _steps(at, *_around(table)):
@@ -236,7 +240,7 @@ def _together(table: Table, at: Places, lengths: Floats, lean: Floats) -> Floats
     return together
 
 
-def _norms(table: Table) -> tuple[Floats, Floats, Floats]:
+def _norms(table: Columns) -> tuple[Floats, Floats, Floats]:
     """Of all passages: how much they lean, and what their lengths are held against, alone and with what they lean
     on."""
     if "norm" not in table.columns:

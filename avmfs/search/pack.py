@@ -4,9 +4,10 @@ Owns the formats of :recall and :search (docs/FORMATS.md) and the promise that a
 than it was given, its own header and footer included. Called by recall and by the views. Knows nothing of how
 hits were found.
 
-What a note says is quoted so that it cannot pass for the frame: its first line follows a handle, every further
-line is indented, line ends of all kinds are line ends here, and control characters and those that nobody would see are
-left out. That is enough for a program; for a model the first and the last line carry a nonce, which no note can know.
+What a note says is quoted so that it cannot pass for the frame: a first line that begins with a sign of the frame
+follows a handle, every further line is indented, line ends of all kinds are line ends here, and control characters and
+those that nobody would see are left out. That is enough for a program; for a model the first and the last line carry a
+nonce, which no note can know.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.node import signed
 from avmfs.search.engine import Answer, Scored
+from avmfs.search.excerpts import MORE, NEARLY, excerpt
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
+USUAL: Final = "balanced"  # the strategy that is not named
 NOTHING: Final = "(nothing relevant)\n"
 NO_MATCHES: Final = "(no matches)\n"
-MORE: Final = " …"
 
 SCRAP: Final = 24
 """Tokens below which what is left of the budget is not worth the beginning of a passage."""
@@ -39,10 +41,29 @@ FIRST: Final = 10
 
 ALSO: Final = 3  # handles of the others that are named
 
-USUAL: Final = 60
-"""Tokens of an item with its share of a header: so many groups are looked at for what their places have in common."""
+SEEN: Final = 30
+"""So many of the best items are looked at for what they have in common: whatever the budget, so that a larger one does
+not change the frame."""
+SCATTERED: Final = 0.6
+FEW: Final = 3
+"""Share of groups among items above which each item says its own day, unless there are but a few."""
 WORTH: Final = 20
 """Tokens below which it is not worth to name once what places have in common: a whole path is plainer."""
+
+SMALL: Final = 100
+"""Tokens of a budget below which the frame is but a line of place, day and author, and the nonce."""
+
+LONG: Final = 100
+"""Tokens from which a note is given with its handle, though it is whole: who wants to change it need not repeat it."""
+
+PRICE: Final = 0.4
+EARLY: Final = 3
+"""An item's turn to be packed is (its rank + EARLY) times (its tokens + OVERHEAD) to the power of PRICE: of two that
+rank about the same the shorter goes first. The best one goes before all."""
+OVERHEAD: Final = 12
+
+JOINED: Final = 800
+"""Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
 SUMMARY: Final = 160
 """Characters of the one line by which :search shows a hit."""
@@ -52,16 +73,19 @@ KNOWN: Final = 8192
 half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
 
 _TRIES: Final = 8
-_LOOK_AHEAD: Final = 10  # short ones to look for, once the next best no longer fits
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # What nobody sees but a model reads, or what shows text elsewhere than it stands: overrides of the direction of
 # writing, invisible operators, tags, selectors beyond those of emoji.
 _UNSEEN: Final = (
-    *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF, *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
-)  # fmt: skip
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x206A),
+    0xFEFF,
+    *range(0xE0000, 0xE0080),
+    *range(0xE0100, 0xE01F0),
+)
 _CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_UNSEEN) if code != 0x09}
-_SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
-_SPACE: Final = re.compile(r"\s+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
 _NUMBER: Final = re.compile(r"\d+")
@@ -79,6 +103,19 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What most items have in common, said once in the heading: by which door they came, the directory below which
+    they are (b"" for none), their day, or its year alone, and their author. ``scattered``: hardly two are of one place
+    and day, so each item begins with its day, and headers say none."""
+
+    route: str = ""
+    base: bytes = b""
+    day: str = ""
+    author: str = ""
+    scattered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What stands around the items. ``budget`` is what the text may cost, ``max_tokens`` what the reader asked
     for (more, when something else is shown above). ``cite``: name path and version in every item."""
@@ -91,48 +128,64 @@ class Frame:
     tz: tzinfo
     cite: bool = False
     nonce: str = ""
-    route: str = ""  # by which most of it came: said once, so that only the others' groups say it
-    base: bytes = b""  # the directory from which groups say their places; b"" for none
+    scores: bool = False  # handle and relevance in every item
+    terms: tuple[str, ...] = ()  # of the question: what an excerpt is chosen by
+    shared: Shared | None = None
 
     def notice(self) -> str:
         return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
 
 
-_Group = tuple[int, bytes, str, str]
+_Group = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """``group``: what its header says, and 0 for the first of a long answer, 1 for the rest. ``also``: handles of what
-    says the same."""
+    """``rank``: 0 for the best. ``group``: 0 for those of the first of a long answer, 1 for the rest, and what its
+    header says. ``day``: said before its text. ``also``: handles of what says the same. ``cut``: its text is an excerpt
+    of the passage's."""
 
     scored: Scored
+    rank: int
     text: str
-    group: _Group
+    tokens: int
+    group: _Group = (0, "")
+    day: str = ""
     also: tuple[str, ...] = ()
+    cut: bool = False
 
 
 def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packed:
-    """As many of ``ranked`` as fit, best first, grouped under one header per place, day and author; an answer of more
-    than SKIMMED tokens has its FIRST best ones in groups of their own, before all others. A directory that many places
-    have in common is named once, in the heading.
+    """As many of ``ranked`` as fit, by rank and price (see PRICE), shown best first, grouped under one header for each
+    place, day and author that differ from what the heading says; an answer of more than SKIMMED tokens has its FIRST
+    best ones in groups of their own, before all others.
 
-    What says the same in nearly the same words is given once, with the handles of the others. The first passage that
-    does not fit is cut to what is left; when little is left, shorter ones are looked for. A budget too small for any
-    item, or for any text at all, gives a line that says so, or nothing.
+    What says the same in nearly the same words is given once, with the handles of the others. The best one, where it
+    does not fit, and at last the best of the others that do not, are cut to the sentences that have most of the
+    question's words. The order of packing does not depend on the budget: the items up to the first that does not fit
+    whole are among those of any larger budget (on either side of SMALL). A budget too small for any item, or for any
+    text at all, gives a line that says so, or nothing.
     """
-    frame = replace(frame, route=_usual(ranked))
-    items = _distinct(ranked, FIRST if frame.budget > SKIMMED else len(ranked), frame)
+    items = _distinct(ranked, counter)
     if not items:
         return _plain(frame.notice() + NOTHING, frame, counter)
-    frame = replace(frame, base=_base(items, frame, counter))
-    chosen, tokens = _choose(items, frame, counter)
-    while chosen:
+    return _packed(items, replace(frame, shared=_shared(items, frame, counter)), counter)
+
+
+def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed:
+    first = FIRST if frame.budget > SKIMMED else len(items)
+    items = [
+        item if frame.shared == Shared() else _placed(item, int(item.rank >= first), frame) for item in _by_price(items)
+    ]
+    room = frame.budget
+    while (found := _choose(items, frame, counter, room))[0]:
         # Parts were counted alone; joined, they may cost a token more or less.
-        settled = _settle(chosen, frame, counter, tokens)
+        settled = _settle(found[0], frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
             return settled
-        chosen.pop()
+        room -= 1 if settled is None else settled.tokens - frame.budget
+    if frame.budget < SMALL and frame.shared != Shared():
+        return _packed(items, replace(frame, shared=Shared()), counter)
     return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 
@@ -166,56 +219,63 @@ def summary(text: str, terms: Sequence[str]) -> str:
     return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
 
 
-def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
-    """The beginning of ``text`` in at most ``tokens`` tokens, ending at a sentence if one ends in its second half,
-    else at a word, with `` …``; the whole text if it fits, "" if nothing does."""
-    encoded = counter.encode(text)
-    if len(encoded) <= tokens:
-        return text
-    room = tokens - counter.count(MORE)
-    while room > 0:
-        # A character cut in half decodes as U+FFFD.
-        short = counter.decode(encoded[:room]).rstrip("\ufffd")
-        ends = [hit.end() for hit in _SENTENCE_END.finditer(short, len(short) // 2)]
-        spaces = [hit.start() for hit in _SPACE.finditer(short, len(short) // 2)]
-        cut = short[: ends[-1] if ends else spaces[-1] if spaces else len(short)].rstrip() + MORE
-        if cut != MORE and counter.count(cut) <= tokens:
-            return cut
-        room -= 1
-    return ""
+def _by_price(items: Sequence[_Item]) -> list[_Item]:
+    """In the order in which they are packed; the passages of a document one after the other, where they are JOINED."""
+    documents: dict[bytes, list[_Item]] = {}
+    for item in items:
+        documents.setdefault(item.scored.hit.path, []).append(item)
+    turns = []
+    for inside in documents.values():
+        whole = sum(item.tokens for item in inside)
+        for item in inside:
+            rank, tokens = (inside[0].rank, whole) if whole <= JOINED else (item.rank, item.tokens)
+            turn = (rank + EARLY) * (tokens + OVERHEAD) ** PRICE if rank else 0.0
+            turns.append((turn, rank, item.rank, item))
+    return [item for *_, item in sorted(turns, key=lambda each: each[:3])]
 
 
-def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> tuple[list[_Item], int]:
-    """What fits, and about how many tokens it costs: parts are counted alone. A token ends where a line begins that
-    has no blank before it, so joined they cost the same; the blank line before a header is part of the last token."""
+def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter, room: int) -> tuple[list[_Item], int]:
+    """What fits into ``room`` tokens, and about how many it costs: parts are counted alone. A token ends where a line
+    begins that has no blank before it, so joined they cost the same."""
     chosen: list[_Item] = []
     groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
-    refused = 0
-    for item in items:
-        header = 0 if item.group in groups else counter.count(_header(item.group, frame).lstrip("\n"))
-        cost = header + counter.count(_block(item, frame))
-        if spent + cost > frame.budget:
-            left = frame.budget - spent - header
-            cut = "" if refused else _cut(item, left, frame, counter, SCRAP if chosen else 1)
-            refused += 1
-            if not cut:
-                if refused > _LOOK_AHEAD:
-                    break
-                continue
-            item = replace(item, text=cut)
-            cost = header + counter.count(_block(item, frame))
+    refused: _Item | None = None
+
+    def add(item: _Item, most: int) -> bool:
+        nonlocal spent
+        header = 0 if item.group in groups else counter.count(_header(item.group))
+        cost = header + counter.count(_block([item], frame))
+        if cost > most:
+            return False
         chosen.append(item)
         groups.add(item.group)
         spent += cost
-    return chosen, spent
+        return True
 
+    def cut(item: _Item, most: int) -> bool:
+        header = 0 if item.group in groups else counter.count(_header(item.group))
+        left = room = most - header - counter.count(_block([replace(item, text="", cut=True)], frame))
+        while room > 0 and (text := excerpt(item.text, room, frame.terms, counter)):
+            short = replace(item, text=text, cut=True)
+            if add(short, most):
+                return True
+            # Indents cost too, and are not in the plain text: as many as a shorter one has lines.
+            cost = counter.count(_block([short], frame)) - counter.count(_block([replace(short, text="")], frame))
+            room = min(room - 1, room * left // max(cost, 1))
+        return False
 
-def _cut(item: _Item, left: int, frame: Frame, counter: TokenCounter, least: int) -> str:
-    """The beginning of an item's text that fits in ``left`` tokens with its handle, or "" below ``least``."""
-    # Indents cost too, and are not in the plain text.
-    room = left - counter.count(_block(replace(item, text=""), frame)) - item.text.count("\n")
-    return shorten(item.text, room, counter) if room >= least else ""
+    for item in items:
+        if add(item, room - spent):
+            continue
+        if not chosen and item.rank == 0:
+            nearly = item.tokens * NEARLY < room - spent
+            cut(item, room - spent if nearly or room < 3 * SMALL else (room - spent) // 2)
+        elif refused is None:
+            refused = item
+    if refused is not None and (room - spent >= SCRAP or not chosen):
+        cut(refused, room - spent)
+    return sorted(chosen, key=lambda item: item.rank), spent
 
 
 def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens: int) -> Packed | None:
@@ -230,36 +290,91 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
 
 
 def _render(items: Sequence[_Item], frame: Frame, tokens: int) -> str:
-    groups: dict[_Group, list[_Item]] = {}
+    groups: dict[_Group, dict[bytes, list[_Item]]] = {}
     for item in items:
-        groups.setdefault(item.group, []).append(item)
-    fence = frame.nonce and f" {frame.nonce}"
-    via = frame.route and f" {frame.route}"
-    within = f" in {paths.printable(frame.base)}" if frame.base else ""
+        groups.setdefault(item.group, {}).setdefault(item.scored.hit.path, []).append(item)
+    ordered = sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
     noun = "item" if len(items) == 1 else "items"
+    shared = frame.shared
+    base = f"in {_place(shared.base)}" if shared and shared.base else ""
+    within = " ".join(filter(None, ["#", base, shared.day, shared.author] if shared else ["#"]))
+    fence = f" {frame.nonce}" if frame.nonce else ""
+    if frame.budget < SMALL:
+        heading, last = f"{within}{fence}", frame.nonce or "end"
+    else:
+        via = f" {shared.route}" if shared and shared.route else ""
+        heading = f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{fence}\n{within}"
+        last = ("" if frame.strategy == USUAL else f"{frame.strategy} · ") + f"seq={frame.seq}{fence}"
     return "".join(
         [
             frame.notice(),
-            f"## Relevant Memory ({len(items)} {noun}, {tokens} tokens){via}{within}{fence}\n",
+            f"{heading}\n",
             *(
-                _header(group, frame) + "".join(_block(item, frame) for item in groups[group])
-                for group in sorted(groups, key=lambda group: group[0])  # stable: each part in order of its best
+                ("" if group[1] == "" and at == 0 else _header(group))
+                + "".join(_block(sorted(own, key=_place_in_text), frame) for own in groups[group].values())
+                for at, group in enumerate(ordered)
             ),
-            f"\n({tokens} tokens of {frame.max_tokens} · {frame.strategy} · seq={frame.seq}{fence})\n",
+            f"({last})\n",
         ]
     )
 
 
-def _usual(ranked: Sequence[Scored]) -> str:
-    """The route of most of them."""
-    count = Counter(scored.hit.route for scored in ranked)
-    return max(count, key=lambda route: (count[route], route), default="")
+def _place_in_text(item: _Item) -> int:
+    return item.scored.hit.start
 
 
-def _group(scored: Scored, part: int, frame: Frame) -> _Group:
-    hit = scored.hit
-    route = "" if hit.route == frame.route else hit.route or "?"
-    return part, hit.path.rpartition(b"/")[0] or b"/", _day(hit.updated, frame.tz), signed(hit.author, route)
+def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
+    """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
+    seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
+    route = _most(hit.route for hit in seen)
+    days = [_day(hit.updated, frame.tz) for hit in seen]
+    day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
+    authors = [_word(signed(hit.author, "" if hit.route == route else hit.route or "?")) for hit in seen]
+    places = [_directory(hit.path) for hit in seen]
+    groups = dict.fromkeys(zip(places, days, authors, strict=True))
+    base = _base([place for place, *_ in groups], counter)
+    return Shared(route, base, day, _most(authors), len(groups) > max(SCATTERED * len(seen), FEW))
+
+
+def _most(values: Iterable[str]) -> str:
+    count = Counter(values)
+    return max(count, key=lambda value: (count[value], value), default="")
+
+
+def _placed(item: _Item, part: int, frame: Frame) -> _Item:
+    """With what differs from what is shared: the place, which ends with a slash, the day, the author."""
+    hit, shared = item.scored.hit, frame.shared
+    if shared is None:
+        return item
+    place, day = _directory(hit.path), _day(hit.updated, frame.tz)
+    author = _word(signed(hit.author, "" if hit.route == shared.route else hit.route or "?"))
+    where = ""
+    if place != shared.base:
+        inside = shared.base not in (b"", b"/") and place.startswith(shared.base + b"/")
+        where = _place(place[len(shared.base) + 1 :] if inside else place)
+    short = "" if day == shared.day else _short(day, shared.day)
+    where += "" if shared.scattered else short
+    said = " ".join(filter(None, [where, "" if author == shared.author else author]))
+    return replace(item, group=(part, said), day=short if shared.scattered else "")
+
+
+def _short(day: str, shared: str) -> str:
+    """2026-03-07 as 7Mar26, without the year where it is that of the ``shared`` day: two tokens, where ISO has six."""
+    year, month, date = day.split("-")
+    return f"{int(date)}{_MONTHS[int(month) - 1]}" + ("" if year == shared[:4] else year[-2:])
+
+
+def _directory(path: bytes) -> bytes:
+    return path.rpartition(b"/")[0] or b"/"
+
+
+def _place(directory: bytes) -> str:
+    """Ends with a slash, as neither days nor authors do, and has no blanks."""
+    return _word(paths.printable(directory)).rstrip("/") + "/"
+
+
+def _word(text: str) -> str:
+    return _one_line(text).replace(" ", "\\x20")
 
 
 @lru_cache(KNOWN)
@@ -268,38 +383,50 @@ def _day(at: int, tz: tzinfo) -> str:
     return (_EPOCH + timedelta(microseconds=at // 1000)).astimezone(tz).date().isoformat()
 
 
-def _base(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> bytes:
-    """The directory whose name costs most when the groups of the best items repeat it; b"" where that is little."""
-    places = [group[1] for group in dict.fromkeys(item.group for item in items[: frame.budget // USUAL])]
+def _base(places: Sequence[bytes], counter: TokenCounter) -> bytes:
+    """The directory whose name costs most when headers repeat it; the only one there is; b"" where that is little."""
+    if len(set(places)) == 1:
+        return places[0]
     below = Counter(place[: end.start()] for place in places for end in _PART_END.finditer(place))
     saved = {base: (count - 1) * counter.count(f" {paths.printable(base)}") for base, count in below.items()}
     best = max(saved, key=lambda base: (saved[base], base), default=b"")
     return best if saved.get(best, 0) >= WORTH else b""
 
 
-def _header(group: _Group, frame: Frame) -> str:
-    _, place, day, author = group
-    if frame.base and (place + b"/").startswith(frame.base + b"/"):
-        place = place[len(frame.base) + 1 :] or b"."
-    return f"\n### {paths.printable(place)} {day} {_one_line(author)}\n"
+def _header(group: _Group) -> str:
+    return f"# {group[1] or './'}\n"
 
 
-def _block(item: _Item, frame: Frame) -> str:
-    hit = item.scored.hit
-    cited = f"[{paths.printable(hit.path)}@{hit.version}] " if frame.cite else ""
-    quoted = item.text.replace("\n", "\n  ")
-    also = f", also {' '.join(item.also)}" if item.also else ""  # not behind the text, which could say the same
-    # Without its zero, the figure costs three tokens, not five: a thirtieth of an answer is that much more memory.
-    figure = _figure(min(item.scored.relevance, 0.99)).removeprefix("0")
-    return f"@{hit.handle} ({figure}{also}) {cited}{quoted}\n"
+def _block(passages: Sequence[_Item], frame: Frame) -> str:
+    """What is given of one document, its passages in order. With its handle where there is more to it than its text:
+    where it is an excerpt, long, or stands for others, where it would begin as the frame does, and on demand."""
+    first = passages[0]
+    hit = first.scored.hit
+    text, stop = "", hit.start
+    for item in passages:
+        text += ("\n" if text else "") + ("…\n" if text and item.scored.hit.start != stop else "") + item.text
+        stop = item.scored.hit.stop
+    partial = any(item.cut for item in passages) or (not hit.whole and len(passages) == 1)
+    also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
+    long = sum(item.tokens for item in passages) >= LONG
+    quoted = text.replace("\n", "\n  ")
+    marked = any((frame.scores, frame.cite, also, long, partial, not hit.whole))
+    if not marked and (first.day or not _FRAME.match(text)):
+        return " ".join(filter(None, [first.day, quoted])) + "\n"
+    # Without its zero, the figure costs three tokens, not five.
+    figure = [_figure(min(first.scored.relevance, 0.99)).removeprefix("0")] if frame.scores else []
+    noted = ", ".join([*figure, *([f"also {' '.join(also)}"] if also else [])])
+    cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
+    return " ".join(filter(None, [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted])) + "\n"
 
 
-def _distinct(ranked: Sequence[Scored], first: int, frame: Frame) -> list[_Item]:
+def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
     """What is left of ``ranked`` once what says the same has been joined to the better one."""
     kept: list[_Item] = []
     alike: dict[str, list[int]] = {}  # by a glance, which is cheap and the same for all that say the same
     gists: dict[int, bytes] = {}
     for scored in ranked:
+        calls.go_on()
         text = _clean(scored.hit.text)
         if not text:
             continue
@@ -308,7 +435,7 @@ def _distinct(ranked: Sequence[Scored], first: int, frame: Frame) -> list[_Item]
         same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
         if same is None:
             rivals.append(len(kept))
-            kept.append(_Item(scored, text, _group(scored, int(len(kept) >= first), frame)))
+            kept.append(_Item(scored, len(kept), text, counter.count(text)))
         elif scored.hit.handle != kept[same].scored.hit.handle and len(kept[same].also) < ALSO:
             also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
             kept[same] = replace(kept[same], also=tuple(also))

@@ -18,6 +18,7 @@ from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.search import pack
 from avmfs.search.engine import Engine, Mode, Scored
+from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
 HALF_LIFE: Final = 30 * 86_400 * 10**9
@@ -69,16 +70,18 @@ def recall(
     strategy: str = "balanced",
     under: tuple[bytes, ...] = (),
     cite: str | None = None,
+    scores: bool = False,
     reserve: int = 0,
     mode: Mode = "hybrid",
     nonce: Callable[[int], str] | None = None,
 ) -> Recall:
-    """Passages for ``q`` below ``under`` that are at least ``min_relevance`` (0 to 1) relevant.
+    """Passages for ``q`` below ``under``, if one is at least ``min_relevance`` (0 to 1) relevant: those, and what fills
+    the budget (Engine.passages).
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
-    every item. ``nonce`` gives what fences an answer of that seq. Raises Invalid for an unknown strategy or citation,
-    a budget below 1 and a ``min_relevance`` out of its bounds.
+    every item, ``scores`` adds handle and relevance. ``nonce`` gives what fences an answer of that seq. Raises Invalid
+    for an unknown strategy or citation, a budget below 1 and a ``min_relevance`` out of its bounds.
     """
     if strategy not in STRATEGIES:
         raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -88,8 +91,8 @@ def recall(
         raise Invalid(f"max_tokens {max_tokens}: expected 1 or more")
     if not 0 <= min_relevance <= 1:  # also refuses nan
         raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
-    # An item takes some 15 tokens at least; below 50 candidates, strategies would have nothing to choose from.
-    limit = min(max(max_tokens // 15, 50), 2000)
+    # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
+    limit = min(max(max_tokens // 15, 100), 2000)
     answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
     frame = pack.Frame(
         max_tokens - reserve,
@@ -99,6 +102,8 @@ def recall(
         answer.seq,
         tz,
         cite=cite is not None,
+        scores=scores,
+        terms=tuple(segment.query_terms(q)),
         nonce="" if nonce is None else nonce(answer.seq),
     )
     packed = pack.pack(order(answer.hits, STRATEGIES[strategy], now), frame, engine.counter)

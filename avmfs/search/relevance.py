@@ -58,9 +58,13 @@ Floats = NDArray[np.float64]
 
 
 def relevance(
-    scores: Floats, cosines: Floats, coverage: Floats, shortness: Floats, terms: Floats | None = None,
+    scores: Floats,
+    cosines: Floats,
+    coverage: Floats,
+    shortness: Floats,
+    terms: Floats | None = None,
     named: Floats | None = None,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
     in the question, if it was asked without the name."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.search.index import SearchIndex
-from avmfs.store.table import NONE, Table
-from avmfs.store.vectors import Toward
+from avmfs.store.index.columns import NONE, Columns
+from avmfs.store.index.vectors import Toward
 
 ALL: Final = 4_000
 """Passages of which all cosines are asked for: 60 KB, well under a millisecond from another process."""
@@ -24,14 +24,14 @@ DEPTH: Final = 500
 Places = NDArray[np.int64]
 
 
-def depth(table: Table) -> int | None:
+def depth(table: Columns) -> int | None:
     """How many candidates each source is asked for; None: all there are."""
     return None if len(table.passages) <= ALL else DEPTH
 
 
 def search(
     index: SearchIndex,
-    table: Table,
+    table: Columns,
     model: str,
     vector: NDArray[np.float32],
     found: Places,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.search import lexical
-from avmfs.store.table import Table
+from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
 
 AFTERMATH: Final = timedelta(days=7)
@@ -30,6 +30,11 @@ LONGEST: Final = 4.1
 OFTEN: Final = 20
 """Passages that somebody heads who talks in a store. A few are as likely headed by their matter ("Redis: ..."), and
 that is not left out of a question."""
+
+TURNS: Final = 0.4
+"""Share of a session's passages at which another voice that comes back takes its turn, from which it is all talk."""
+ASKING: Final = 0.05
+"""Share of what a voice says that are questions, from which it is a person's."""
 
 _QUESTION: Final = 2000  # characters of a question in which names are looked for
 _NAME: Final = re.compile(r"(?P<name>[^\W\d_]\w*)(?P<of>['’]s\b)?")
@@ -65,7 +70,7 @@ def names(q: str) -> frozenset[str]:
     return frozenset(segment.query_terms(q[:_QUESTION]))
 
 
-def addressed(table: Table, q: str, question: Asked) -> str:
+def addressed(table: Columns, q: str, question: Asked) -> str:
     """``q`` as one would ask it in the talk itself: "you" for those named in it, with a capital, who head OFTEN of the
     passages that the asker sees. A speaker's name stands before every word of theirs, so to a model all of it is a bit
     like any question that names them."""
@@ -85,15 +90,38 @@ def addressed(table: Table, q: str, question: Asked) -> str:
     return _FULL_NAME.sub("", _NAME.sub(you, q))
 
 
-def speaker(table: Table, at: Places, question: Asked) -> Floats:
-    """1 where the one who speaks, else the author, is named in the question."""
+def dialogue(table: Columns) -> Floats:
+    """How much the session of each passage of the table (n,) is talk, 0 to 1: people take turns, come back, and ask,
+    there or elsewhere. Notes that are headed by their matter ("Redis: …", "fix: …") do one or the other, not all."""
+    if "dialogue" not in table.columns:
+        headed, voices = table.voices > 0, np.maximum(table.voices, 0)
+        follows = np.flatnonzero(headed & (table.previous >= 0))
+        before = table.voices[table.previous[follows]]
+        turn = np.zeros(len(headed))
+        turn[follows] = (before > 0) & (before != table.voices[follows])
+        asks = np.bincount(voices, (table.flags & speech.ASKS) != 0) / np.maximum(np.bincount(voices), 1)
+        person = headed * np.clip(asks[voices] / ASKING, 0, 1)
+        pairs = np.unique(np.stack((table.sessions[headed], table.voices[headed])), axis=1)
+        count = int(table.sessions.max(initial=-1)) + 1
+        sizes = np.maximum(np.bincount(table.sessions, minlength=count), 1)
+        turns, people = (np.bincount(table.sessions, each, count) for each in (turn, person))
+        back = turns - np.maximum(np.bincount(pairs[0], minlength=count), 1) + 1  # who speaks once has not come back
+        table.columns["dialogue"] = (np.clip(back / sizes / TURNS, 0, 1) * people / sizes)[table.sessions]
+    return table.columns["dialogue"]
+
+
+def speaker(table: Columns, at: Places, question: Asked) -> Floats:
+    """1 where the author is named in the question; less where the one who speaks is, as the session is less of a talk:
+    elsewhere what stands before a colon is the matter."""
     named = frozenset[int]().union(*(table.voices_of.get(term, frozenset()) for term in question.terms))
     if not named:
         return np.zeros(len(at))
-    return np.isin(np.abs(table.voices[at]), np.fromiter(named, np.int32, len(named))).astype(np.float64)
+    voices = table.voices[at]
+    said = np.isin(np.abs(voices), np.fromiter(named, np.int32, len(named)))
+    return np.asarray(said * np.where(voices > 0, dialogue(table)[at], 1.0))
 
 
-def date_named(table: Table, at: Places, question: Asked, tz: tzinfo) -> Floats:
+def date_named(table: Columns, at: Places, question: Asked, tz: tzinfo) -> Floats:
     """1 within the days that the question names, a half in the week after."""
     found, times = np.zeros(len(at)), table.times[at]
     for days in question.days:
@@ -103,7 +131,7 @@ def date_named(table: Table, at: Places, question: Asked, tz: tzinfo) -> Floats:
     return found
 
 
-def of_those_days(table: Table, question: Asked, tz: tzinfo, most: int) -> Places:
+def of_those_days(table: Columns, question: Asked, tz: tzinfo, most: int) -> Places:
     """Positions, ascending, of what was said in the days that the question names; none, where these are more than
     ``most``: then the date does not tell much."""
     inside = np.zeros(len(table.passages), np.bool_)
@@ -113,34 +141,34 @@ def of_those_days(table: Table, question: Asked, tz: tzinfo, most: int) -> Place
     return found if len(found) <= most else found[:0]
 
 
-def when(table: Table, at: Places, question: Asked) -> Floats:
+def when(table: Columns, at: Places, question: Asked) -> Floats:
     """1 where a time is named, if one is asked for."""
     return _flagged(table, at, speech.TELLS_TIME) if question.when else np.zeros(len(at))
 
 
-def event(table: Table, at: Places, cosines: Floats) -> Floats:
+def event(table: Columns, at: Places, cosines: Floats) -> Floats:
     """The cosine (m,), not below 0, where a remark names a time: of those that are about as near, it tells of something
     that happened, where others agree or thank. A page names a time by the way."""
     near = np.clip(np.nan_to_num(cosines), 0.0, 1.0)
     return near * _flagged(table, at, speech.TELLS_TIME) * lexical.shortness(table.lengths[at])
 
 
-def asks(table: Table, at: Places) -> Floats:
+def asks(table: Columns, at: Places) -> Floats:
     """1 where the passage is itself a question: answers stand elsewhere."""
     return _flagged(table, at, speech.ASKS)
 
 
-def length(table: Table, at: Places) -> Floats:
+def length(table: Columns, at: Places) -> Floats:
     """The logarithm of the length: a long note says more."""
     return np.asarray(np.minimum(np.log(np.maximum(table.lengths[at].astype(np.float64), 1.0)), LONGEST) / LONG)
 
 
-def _told(table: Table, voices: frozenset[int]) -> int:
+def _told(table: Columns, voices: frozenset[int]) -> int:
     """How many passages one of ``voices`` heads."""
     return sum(int(np.count_nonzero(table.voices == voice)) for voice in voices)
 
 
-def _flagged(table: Table, at: Places, flag: int) -> Floats:
+def _flagged(table: Columns, at: Places, flag: int) -> Floats:
     flagged: Floats = ((table.flags[at] & flag) != 0).astype(np.float64)
     return flagged
 

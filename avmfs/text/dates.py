@@ -129,12 +129,12 @@ def named(question: str, today: date) -> tuple[Days, ...]:
 
 
 def asks_when(question: str) -> bool:
-    """Does it ask for a time?"""
+    """Return whether it asks for a time."""
     return _WHEN.search(question[:READ]) is not None
 
 
 def tells_time(text: str) -> bool:
-    """Is a time named in it, by date or by word?"""
+    """Return whether a time is named in it, by date or by word."""
     text = text[:READ].lower()
     words = set(_WORDS.findall(text))
     if not _TIME_WORDS.isdisjoint(words) or _FIGURES.search(text):

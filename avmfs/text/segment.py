@@ -19,6 +19,9 @@ from typing import Final
 
 import Stemmer
 
+from avmfs.lru import FIFO
+from avmfs.text.escapes import visible
+
 REVISION: Final = 1
 """Of the terms that this module makes. An index built by another revision has to be built anew."""
 
@@ -44,6 +47,7 @@ _QUOTED_IN: Final = 4000  # characters of a question in which quotes are looked 
 _QUOTED: Final = re.compile(
     '"([^"]{2,300})"|“([^“”]{2,300})”|「([^「」]{2,300})」|『([^『』]{2,300})』|«([^«»]{2,300})»'
 )
+_NOT: Final = re.compile(r"(?<!\S)NOT\s+(" + _QUOTED.pattern + r"|\S+)")
 _WORD: Final = re.compile(r"[^\W_]+")
 # Normalisation sorts runs of combining marks by insertion, which is quadratic: pieces bound the run.
 _PIECE: Final = re.compile(r"\S{1,512}|\s+")
@@ -89,7 +93,7 @@ class _Fold(dict[int, int | str | None]):
         return None if unicodedata.category(chr(code)).startswith("M") else code
 
 
-class _Stems(dict[str, str]):
+class _Stems(FIFO[str, str]):
     """The terms of words, made on demand: a language has few that are common, and to ask for each costs more than the
     rest of indexing a text. What is too long for a word is not remembered."""
 
@@ -97,14 +101,12 @@ class _Stems(dict[str, str]):
         start = word[:TERM_MAX]
         term = (_stemmer().stemWord(start) or start)[:TERM_MAX]
         if len(word) <= _REMEMBERED_LENGTH:
-            if len(self) >= _REMEMBERED:
-                self.clear()
-            self[word] = term
+            self.put(word, term)
         return term
 
 
 _FOLD: Final = _Fold()
-_STEMS: Final = _Stems()
+_STEMS: Final = _Stems(_REMEMBERED)
 _own = threading.local()
 
 
@@ -119,6 +121,11 @@ def terms(text: str) -> list[str]:
     if folded.isascii():  # most text
         return list(map(_STEMS.__getitem__, _WORD.findall(folded)))
     return [term for _, term in _words(text)]
+
+
+def name_terms(name: str) -> list[str]:
+    """Distinct index terms of a file's name, in its order, without what stands after the last dot."""
+    return list(dict.fromkeys(terms(name.rpartition(".")[0] or name)))
 
 
 def query_terms(text: str) -> list[str]:
@@ -154,14 +161,27 @@ def pairs(found: Sequence[str]) -> float:
 
 
 def one_line(text: str, most: int) -> str:
-    """``text`` with runs of white space as one blank, control characters left out, cut to ``most`` characters."""
+    """``text`` with runs of white space as one blank, control characters left out, cut to ``most`` characters, and what
+    would show as nothing as an escape."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 4 * most]).split())
-    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    return visible(line if len(line) <= most else line[: most - 1].rstrip() + "…")
 
 
 def only_function_words(text: str) -> bool:
-    """Is there nothing in it but words that carry no topic?"""
+    """Return whether there is nothing in it but words that carry no topic."""
     return all(_is_function(word) for word, _ in _words(text))
+
+
+def unwanted(text: str) -> tuple[str, list[list[str]]]:
+    """``text`` without each NOT in capitals and the word or quotation after it, and their index terms, in order.
+
+    Where nothing else stands, NOT is a word like others.
+    """
+    start = text[:_QUOTED_IN]
+    rest = _NOT.sub(" ", start) + text[_QUOTED_IN:]
+    if not any(map(str.isalnum, rest)):
+        return text, []
+    return rest, [found for match in _NOT.finditer(start) if (found := terms(match[1])[:QUERY_MAX])][:QUOTES]
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

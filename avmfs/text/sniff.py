@@ -1,4 +1,4 @@
-"""Is this text? Owns the one decision whether a file's bytes are read as words.
+"""Whether bytes are text. Owns the one decision whether a file's bytes are read as words.
 
 Called by the indexer and by views that show text. Looks at the bytes alone: names and extensions lie. Knows
 nothing of sizes allowed or of ignore lists.

@@ -13,8 +13,8 @@ from avmfs import paths, views
 from avmfs.errors import NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
 from avmfs.views import View
 
 ASK = b":ask"
@@ -92,7 +92,7 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
     if isinstance(where, Place):
         return _mailbox(reader, name) if where.name == paths.TELL else _question(memory, name)
     if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
-        raise NotDirectory(path=paths.printable(name))
+        raise NotDirectory(path=paths.text(name))
     directory = where.node
     if directory.id == ROOT and name in (paths.TELL, ASK):
         return Place(name)
@@ -113,8 +113,8 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
 def absent(name: bytes) -> NotFound | NameTooLong:
     """Why there is no such name: kernels let FUSE have longer ones than can be made, for queries."""
     if len(name) > paths.NAME_MAX:
-        return NameTooLong(path=paths.printable(name))
-    return NotFound(path=paths.printable(name))
+        return NameTooLong(path=paths.text(name))
+    return NotFound(path=paths.text(name))
 
 
 def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
@@ -134,11 +134,11 @@ def _view(reader: Reader, directory: Node, parsed: paths.ViewName) -> ViewOf:
 def _mailbox(reader: Reader, name: bytes) -> Mailbox:
     recipient = paths.text(name.partition(b"?")[0].partition(b":")[0])
     if recipient != paths.EVERYONE and recipient not in reader.agents():
-        raise NotFound(path=paths.printable(name))
+        raise NotFound(path=paths.text(name))
     return Mailbox(recipient, name)
 
 
 def _question(memory: Memory, name: bytes) -> Question:
     if paths.text(name.partition(b"?")[0]) not in memory.questions:
-        raise NotFound(path=paths.printable(name))
+        raise NotFound(path=paths.text(name))
     return Question(name)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from avmfs import paths
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.schema import ROOT
+from avmfs.store.schema.tables import ROOT
 from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
 
 TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
@@ -50,9 +50,13 @@ class Attributer:
     ``closed``: only the owner may pass the root."""
 
     def __init__(
-        self, memory: Memory, owner: Caller, read_only: bool, size: Callable[[Node], int] | None = None,
+        self,
+        memory: Memory,
+        owner: Caller,
+        read_only: bool,
+        size: Callable[[Node], int] | None = None,
         closed: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store, self._who = memory.store, memory.who
         self._owner = owner
         self._read_only = read_only
@@ -61,27 +65,39 @@ class Attributer:
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
-        mode = mode_of(node, not self._read_only and self._store.peek_writable(self._who, node.scope))
+        mode = mode_of(node, not self._read_only and self._store.cached_writable(self._who, node.scope))
         nlink = 1
         if node.parent is None and node.id != ROOT:
             nlink = 0
         elif node.kind is Kind.DIRECTORY:
-            nlink = 2 + self._store.peek_subdirectories(self._who, node.id)
+            nlink = 2 + self._store.cached_subdirectories(self._who, node.id)
             if self._closed and node.id == ROOT:
                 mode &= ~0o077
         return Attributes(
-            node.id, mode, nlink,
-            self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
-            node.size if self._size is None else self._size(node), node.atime, node.mtime, node.ctime,
-        )  # fmt: skip
+            node.id,
+            mode,
+            nlink,
+            self._owner.uid if node.uid is None else node.uid,
+            self._owner.gid if node.gid is None else node.gid,
+            node.size if self._size is None else self._size(node),
+            node.atime,
+            node.mtime,
+            node.ctime,
+        )
 
     def of_new(self, node: Node) -> Attributes:
         """Of a file that has just been made here."""
         return Attributes(
-            node.id, stat.S_IFREG | node.mode, 1,
-            self._owner.uid if node.uid is None else node.uid, self._owner.gid if node.gid is None else node.gid,
-            node.size, node.atime, node.mtime, node.ctime,
-        )  # fmt: skip
+            node.id,
+            stat.S_IFREG | node.mode,
+            1,
+            self._owner.uid if node.uid is None else node.uid,
+            self._owner.gid if node.gid is None else node.gid,
+            node.size,
+            node.atime,
+            node.mtime,
+            node.ctime,
+        )
 
     def recorded(self, caller: Caller, where: Address) -> dict[str, int | None]:
         """Owner to record: None where it is the mount's, so that other mounts show their own. In a directory with the

@@ -14,7 +14,7 @@ from typing import Final
 from avmfs import paths, views
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.vfs.nodes import ViewHandle
+from avmfs.vfs.virtual_handles import ViewHandle
 from avmfs.views import View
 
 LARGEST: Final = 16 * 1024 * 1024  # a file above it is shown as it is: its bytes are not held for every reader

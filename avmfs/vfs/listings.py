@@ -8,8 +8,8 @@ from avmfs import paths
 from avmfs.errors import NotDirectory
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import ASK, Address, Place, Real
 from avmfs.vfs.attributes import TYPE, inode
@@ -46,7 +46,7 @@ def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list
         raise NotDirectory()
     if found.node.parent is None:  # it has been removed
         return [], False, False
-    nodes, more = memory.store.peek_children(memory.who, found.node.id, after, limit)
+    nodes, more = memory.store.cached_children(memory.who, found.node.id, after, limit)
     lasting = all(node.expires is None for node in nodes)
     return [entry(node) for node in nodes], more, lasting
 

@@ -4,7 +4,7 @@ Owns one lock file per locked node in the daemon's runtime folder. An agent's lo
 open-file-description lock (fcntl(2) F_OFD_SETLK) with the same byte range, one description per lock owner,
 so that the kernel decides conflicts between mount processes and drops all locks of one that dies.
 flock locks use a second file per node: the two kinds do not conflict on Linux. Which process holds a range, and
-whether one that would wait is waited for in turn, is known of the processes of this mount (`vfs/holdings.py`).
+whether one that would wait is waited for in turn, is known of the processes of this mount (`vfs/lock_owners.py`).
 Linux only: elsewhere the front end leaves locking to the kernel, within one mount.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import struct
 import threading
@@ -22,11 +23,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from avmfs.errors import Busy, Interrupted, WouldDeadlock
-from avmfs.vfs.holdings import Range, Wait, held_by, is_circle
+from avmfs.vfs.lock_owners import Range, Wait, held_by, is_circle
 
 SUPPORTED = hasattr(fcntl, "F_OFD_SETLK")
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: type, whence, start, len, pid
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_LOOK_S = 1.0
+_MADE_ANEW_S = 5.0  # for the supervisor to notice that the runtime folder has vanished
+log = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
@@ -54,9 +58,12 @@ class LockTable:
     descriptors that a process before gave to ``holder``, by name."""
 
     def __init__(
-        self, folder: Path, interrupted: Callable[[], bool], holder: Holder | None = None,
+        self,
+        folder: Path,
+        interrupted: Callable[[], bool],
+        holder: Holder | None = None,
         held: Mapping[str, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._interrupted = interrupted
@@ -65,6 +72,7 @@ class LockTable:
         self._through: dict[int, set[_Key]] = {}  # by handle: what began through it
         self._waiting: dict[int, Wait] = {}  # by thread
         self._mutex = threading.Lock()
+        self._watched = False
         for name, descriptor in (held or {}).items():
             _, what, *numbers = name.split(" ")
             node, owner, through, pid = [*(int(number, 16) for number in numbers), 0, 0][:4]
@@ -76,16 +84,21 @@ class LockTable:
         """F_SETLK (or F_SETLKW): ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK; length 0 reaches to the end of file;
         ``through`` is the number of the handle. Raises Busy (EAGAIN) on a conflict, Interrupted when a waiter gave up,
         WouldDeadlock for one that waits for a process of this mount that waits for it."""
-        request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+        request = _request(kind, start, length)
         self._until_granted(
-            ("range", node, owner), lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), wait,
-            through, pid, make=kind != fcntl.F_UNLCK, wanted=(kind, start, length),
-        )  # fmt: skip
+            ("range", node, owner),
+            lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request),
+            wait,
+            through,
+            pid,
+            make=kind != fcntl.F_UNLCK,
+            wanted=(kind, start, length),
+        )
 
     def conflict(self, node: int, owner: int, kind: int, start: int, length: int) -> tuple[int, int, int, int] | None:
         """F_GETLK: (kind, start, length, process) of a lock in the way, or None. The process is 0 where another mount
         knows it."""
-        request = _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+        request = _request(kind, start, length)
         with self._mutex:
             owned = self._owned.get(("range", node, owner))
             descriptor = self._lock_file("range", node) if owned is None else owned.descriptor
@@ -105,9 +118,11 @@ class LockTable:
         """flock(2). Raises Busy for LOCK_NB on a conflict, Interrupted when a waiter gave up."""
         wanted = operation & (fcntl.LOCK_SH | fcntl.LOCK_EX | fcntl.LOCK_UN)
         self._until_granted(
-            ("whole", node, owner), lambda descriptor: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB),
-            not operation & fcntl.LOCK_NB, make=wanted != fcntl.LOCK_UN,
-        )  # fmt: skip
+            ("whole", node, owner),
+            lambda descriptor: fcntl.flock(descriptor, wanted | fcntl.LOCK_NB),
+            not operation & fcntl.LOCK_NB,
+            make=wanted != fcntl.LOCK_UN,
+        )
 
     def forget(self, node: int, owner: int, what: str) -> None:
         """An owner is gone (close(2)): its locks of a kind ("range", "whole") end."""
@@ -120,7 +135,7 @@ class LockTable:
             if self._holder is not None:
                 # Its copy lives for a moment longer, and with it what is locked.
                 if what == "range":
-                    request = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+                    request = _request(fcntl.F_UNLCK, 0, 0)
                     fcntl.fcntl(owned.descriptor, fcntl.F_OFD_SETLK, request)
                 else:
                     fcntl.flock(owned.descriptor, fcntl.LOCK_UN)
@@ -145,9 +160,16 @@ class LockTable:
             os.close(owned.descriptor)
 
     def _until_granted(
-        self, key: _Key, attempt: Callable[[int], object], wait: bool, through: int = 0, pid: int = 0, *, make: bool,
+        self,
+        key: _Key,
+        attempt: Callable[[int], object],
+        wait: bool,
+        through: int = 0,
+        pid: int = 0,
+        *,
+        make: bool,
         wanted: tuple[int, int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         pause = _FIRST_PAUSE_S
         try:
             while True:
@@ -203,12 +225,62 @@ class LockTable:
         return None if owned is None else owned.descriptor
 
     def _lock_file(self, what: str, node: int) -> int:
-        return os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Raises Busy where the runtime folder has vanished, and is not made anew soon."""
+        deadline = time.monotonic() + _MADE_ANEW_S
+        while True:
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                return os.open(self._folder / f"{node:016x}.{what}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                if time.monotonic() > deadline:
+                    raise Busy("there is no runtime folder to lock in", os.fspath(self._folder)) from None
+                time.sleep(_LONGEST_PAUSE_S)
 
     def _own(self, key: _Key, owned: _Owned) -> None:
         self._owned[key] = owned
         if owned.through:
             self._through.setdefault(owned.through, set()).add(key)
+        if not self._watched:
+            self._watched = True
+            threading.Thread(target=self._watch, name="locks", daemon=True).start()
+
+    def _watch(self) -> None:
+        """For as long as there are locks: where a lock's file was removed, other mounts would lock another one."""
+        while True:
+            time.sleep(_LOOK_S)
+            with self._mutex:
+                if not self._owned:
+                    self._watched = False
+                    return
+                for key, owned in list(self._owned.items()):
+                    if not os.fstat(owned.descriptor).st_nlink:
+                        self._move(key, owned)
+
+    def _move(self, key: _Key, owned: _Owned) -> None:
+        """Hold in the file of that name what is held in one that has none any more."""
+        what, node, _ = key
+        descriptor = -1
+        try:
+            descriptor = self._lock_file(what, node)
+            for held in held_by(owned.descriptor):
+                if what == "whole":
+                    shared = held.kind == fcntl.F_RDLCK
+                    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                else:
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _request(held.kind, held.start, held.length))
+        except OSError as e:  # somebody else has locked it meanwhile; or no room
+            log.error("a lock whose file was removed holds within this mount alone: %s", e)
+            if descriptor >= 0:
+                os.close(descriptor)
+            return
+        self._owned[key] = owned._replace(descriptor=descriptor)
+        if self._holder is not None:
+            self._holder.put(owned.name, descriptor)
+        os.close(owned.descriptor)
+
+
+def _request(kind: int, start: int, length: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
 
 
 NAME = "lock "

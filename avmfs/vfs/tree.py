@@ -27,19 +27,20 @@ from avmfs.errors import (
     ReadOnly,
     Stale,
 )
+from avmfs.lru import FIFO
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.schema import ROOT
-from avmfs.store.transaction import node_of
-from avmfs.vfs import address, listings, nodes
+from avmfs.store.rows.nodes import node_of
+from avmfs.store.schema.tables import ROOT
+from avmfs.vfs import address, listings, virtual_handles
 from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, ViewOf
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
-from avmfs.vfs.files import FileHandle
 from avmfs.vfs.inject import Injection
-from avmfs.vfs.opened import OpenFiles
-from avmfs.vfs.room import room
+from avmfs.vfs.open_file import FileHandle
+from avmfs.vfs.open_files import OpenFiles
+from avmfs.vfs.statfs import room
 
-Handle = FileHandle | nodes.VirtualHandle
+Handle = FileHandle | virtual_handles.VirtualHandle
 
 REMOVED_KEPT = 1024
 _WRITES = os.O_ACCMODE | os.O_TRUNC
@@ -56,11 +57,14 @@ class Tree:
         self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
         self._read_only = read_only
-        self._errors, self._of_views = nodes.Remembering(memory), nodes.Remembering(memory, every=True)
+        self._errors, self._of_views = (
+            virtual_handles.Remembering(memory),
+            virtual_handles.Remembering(memory, every=True),
+        )
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
-        self._removed: dict[int, Node] = {}  # directories that a process may still be in
+        self._removed: FIFO[int, Node] = FIFO(REMOVED_KEPT)  # directories that a process may still be in
         self.injection = Injection(memory) if inject else None
         self.attributer = Attributer(
             memory, self.owner, read_only, None if self.injection is None else self.injection.size, closed
@@ -87,7 +91,7 @@ class Tree:
             if (child := self.child(where.node.id, name)) is not None:
                 return Real(child[0]), child[1]
             if where.node.kind is not Kind.DIRECTORY:
-                raise NotDirectory(path=paths.printable(name))
+                raise NotDirectory(path=paths.text(name))
             raise address.absent(name)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
@@ -95,7 +99,7 @@ class Tree:
 
     def child(self, directory: int, name: bytes) -> tuple[Node, Attributes] | None:
         """A node of the store by its name, which says nothing else. The caller knows that the directory is visible."""
-        node, seen = self.opened.overlaid(partial(self._store.peek_child, self._who, directory, name))
+        node, seen = self.opened.overlaid(partial(self._store.cached_child, self._who, directory, name))
         return None if node is None or seen is None else (node, self.attributer.of_node(seen))
 
     def node(self, number: int) -> Real:
@@ -106,9 +110,9 @@ class Tree:
         """The store's node; a directory that has been removed goes on, empty and without links, for those in it. Raises
         Stale."""
         try:
-            return self._store.peek_node(self._who, number)
+            return self._store.cached_node(self._who, number)
         except Stale:
-            if (gone := self._removed.get(number) or self._store.peek_gone(self._who, number)) is None:
+            if (gone := self._removed.get(number) or self._store.cached_gone(self._who, number)) is None:
                 raise
             return gone
 
@@ -180,14 +184,14 @@ class Tree:
             if isinstance(where, Place) and where.name == ASK:
                 with self.memory.mutex:
                     if self.memory.questions.pop(paths.text(name), None) is None:
-                        raise NotFound(path=paths.printable(name))
+                        raise NotFound(path=paths.text(name))
                 return
             self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors:
             parent = self._directory(where, name, removing=True)
-            gone = self._store.peek_child(self._who, parent, name)
+            gone = self._store.cached_child(self._who, parent, name)
             self.memory.submit("rmdir", parent=parent, name=name)
             self._remember_removed(gone)
 
@@ -196,7 +200,7 @@ class Tree:
         complete on every mount when it returns."""
         with self._errors:
             here, there = self._directory(old, name, removing=True), self._directory(new, new_name)
-            peek = partial(self._store.peek_child, self._who)
+            peek = partial(self._store.cached_child, self._who)
             moved, replaced = peek(here, name), peek(there, new_name)
             if moved is not None:
                 self.opened.commit(moved.id)
@@ -205,15 +209,26 @@ class Tree:
                 self._remember_removed(replaced)
 
     def set_attributes(
-        self, found: Address, handle: Handle | None, *, mode: int | None = None, uid: int | None = None,
-        gid: int | None = None, atime: int | None = None, mtime: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        found: Address,
+        handle: Handle | None,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        atime: int | None = None,
+        mtime: int | None = None,
+    ) -> None:
         """chmod, chown, utimens; None leaves a value. Uncommitted edits are committed first, so that a time set
         after a write stays. A touch of a view is a write of nothing."""
         with self._errors:
             if isinstance(found, ViewOf):
                 if found.view.empty_write and mtime is not None:
-                    (handle if isinstance(handle, nodes.ViewHandle) else self._open_view(found, False, True)).touch()
+                    (
+                        handle
+                        if isinstance(handle, virtual_handles.ViewHandle)
+                        else self._open_view(found, False, True)
+                    ).touch()
                 return
             if not isinstance(found, Real):
                 return
@@ -239,7 +254,7 @@ class Tree:
                 if readable:
                     raise Denied("a mailbox can only be written: read /:inbox")
                 self.require_writable()
-                return nodes.MailHandle(self.memory, found.name)
+                return virtual_handles.MailHandle(self.memory, found.name)
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
@@ -250,8 +265,8 @@ class Tree:
             raise IsDirectory()
         if flags & _WRITES:
             self.require_writable()
-            if not self._store.peek_writable(self._who, node.scope):
-                raise Denied("read-only for you", paths.printable(node.name))
+            if not self._store.cached_writable(self._who, node.scope):
+                raise Denied("read-only for you", paths.text(node.name))
         handle = self._opened(node.id, flags)
         try:
             if flags & os.O_TRUNC:
@@ -276,12 +291,16 @@ class Tree:
         with self._errors if isinstance(where, Real) else self._of_views:
             if isinstance(where, Place) and where.name == ASK:
                 self.require_writable()
-                nodes.ask(self.memory, paths.text(paths.check_name(name)), "")
+                virtual_handles.ask(self.memory, paths.text(paths.check_name(name)), "")
                 return Question(name), self._open_question(name, False, True)
             made = self.memory.submit(
-                "create", parent=self._directory(where, name), name=name, mode=mode,
-                exclusive=bool(flags & os.O_EXCL), **self.attributer.recorded(caller, where),
-            )  # fmt: skip
+                "create",
+                parent=self._directory(where, name),
+                name=name,
+                mode=mode,
+                exclusive=bool(flags & os.O_EXCL),
+                **self.attributer.recorded(caller, where),
+            )
             if "row" in made:
                 found: Real = Made(node_of(tuple(made["row"])))
                 handle = self._opened(found.node.id, flags)
@@ -356,43 +375,41 @@ class Tree:
         self.require_writable()
         if isinstance(where, Place):
             if where.name == paths.TELL and not removing:
-                raise NotFound("no agent of that name", paths.printable(name))
-            raise Denied("nothing can be created or removed here", paths.printable(name))
+                raise NotFound("no agent of that name", paths.text(name))
+            raise Denied("nothing can be created or removed here", paths.text(name))
         if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
             raise NotDirectory()
         if where.node.id == ROOT:
             if not removing:
                 paths.check_name(name)
-            raise Denied("nothing can be created or removed here", paths.printable(name))
+            raise Denied("nothing can be created or removed here", paths.text(name))
         return where.node.id
 
-    def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> nodes.ViewHandle:
+    def _open_view(self, found: ViewOf, readable: bool, writable: bool) -> virtual_handles.ViewHandle:
         with self.memory.reading() as reader:
             path = reader.path(found.node.id)
             if writable:
                 if found.view.write is None:
-                    raise Denied(f":{found.view.name} cannot be written", paths.printable(path))
+                    raise Denied(f":{found.view.name} cannot be written", paths.text(path))
                 # Marks, mail and what only the root has are the asker's own; everything else changes the document.
                 if not found.view.empty_write and "root" not in found.view.on:
-                    reader.visible.require(found.node.scope, paths.printable(path))
+                    reader.visible.require(found.node.scope, paths.text(path))
         if writable:
             self.require_writable()
-        return nodes.ViewHandle(self.memory, found.view, found.node, path, found.name, readable, writable)
+        return virtual_handles.ViewHandle(self.memory, found.view, found.node, path, found.name, readable, writable)
 
-    def _open_question(self, name: bytes, readable: bool, writable: bool) -> nodes.QuestionHandle:
+    def _open_question(self, name: bytes, readable: bool, writable: bool) -> virtual_handles.QuestionHandle:
         with self.memory.reading() as reader:
             root = reader.node(ROOT)
         recall = views.find("recall", root)
         if recall is None:
             raise NotFound()
-        return nodes.QuestionHandle(self.memory, name, readable, writable, recall, root)
+        return virtual_handles.QuestionHandle(self.memory, name, readable, writable, recall, root)
 
     def _remember_removed(self, node: Node | None) -> None:
         if node is not None and node.kind is not Kind.FILE:
             with self._mutex:
-                self._removed[node.id] = node._replace(parent=None)
-                while len(self._removed) > REMOVED_KEPT:
-                    self._removed.pop(next(iter(self._removed)))
+                self._removed.put(node.id, node._replace(parent=None))
 
 
 def _modes(flags: int) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ from avmfs import paths, views
 from avmfs.errors import NoAttribute, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
-from avmfs.store.protocol import Reader
+from avmfs.store.protocol.store import Reader
 from avmfs.vfs.address import Address, Real
 from avmfs.views import Context
 
@@ -70,7 +70,7 @@ def put(memory: Memory, found: Address, name: bytes, value: bytes) -> None:
         raise NotSupported(f":{known[0]} cannot be written")
     with memory.reading() as reader:
         path = reader.path(found.node.id)
-        reader.visible.require(found.node.scope, paths.printable(path))
+        reader.visible.require(found.node.scope, paths.text(path))
     text = known[1](value.decode("utf-8", "surrogateescape").strip())
     if view.check is not None:
         view.check(text)

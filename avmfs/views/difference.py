@@ -12,29 +12,63 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
+from avmfs import calls
 from avmfs.text import sniff
 from avmfs.views.shape import size
 
 CONTEXT: Final = 3
-_SMALL: Final = 1_000_000  # pairs of lines that the standard library's matcher compares in bearable time
+WORK: Final = 10_000_000  # steps of comparing, of some 50 ns each, beside what grows with the texts alone
+COARSE: Final = (
+    "# coarse: too many lines differ to compare them all; some that are in both stand as removed and added\n"
+)
+_SMALL: Final = 1_000_000  # pairs of lines that the standard library's matcher is given
+_A_LINE: Final = 8  # steps that looking at a line once may cost
 
 _Change = tuple[int, int, int, int]  # lines [i1, i2) of the older text became lines [j1, j2) of the newer
 
 
-def unified(before: bytes, after: bytes, older: str, newer: str) -> str:
+class Effort:
+    """What is left of the work that one reader's question may cost; several diffs may share it."""
+
+    def __init__(self, steps: int = WORK) -> None:
+        self._left = steps
+        self._free = 0
+        self.spent = False  # has there not been enough of it?
+        self.coarse = False  # is the last diff longer than it could be?
+
+    def begin(self, lines: int) -> None:
+        """Another diff, of texts of so many lines together."""
+        self._free, self.coarse = _A_LINE * lines, False
+
+    def take(self, steps: int) -> bool:
+        """Spend so much, and return whether it was left. Raises Interrupted once nobody waits for the answer."""
+        calls.go_on()
+        free = min(steps, self._free)
+        if steps - free > self._left:
+            self.spent = self.coarse = True
+            return False
+        self._free -= free
+        self._left -= steps - free
+        return True
+
+
+def unified(before: bytes, after: bytes, older: str, newer: str, effort: Effort | None = None) -> str:
     """The difference, under a ``---`` and a ``+++`` line that name the two; one parenthesised line where there is
-    none or where one of the two is not text."""
+    none or where one of the two is not text. A line COARSE on top says that it is not as short as it could be."""
+    effort = Effort() if effort is None else effort
     if before == after:
         return "(no differences)\n"
     old, new = sniff.decode(before), sniff.decode(after)
     if old is None or new is None:
         return f"(binary: {size(len(before))} became {size(len(after))})\n"
     a, b = io.StringIO(old).readlines(), io.StringIO(new).readlines()
-    hunks = "".join(_hunk(a, b, group) for group in _groups(_changes(a, b)))
-    return f"--- {older}\n+++ {newer}\n{hunks}" if hunks else "(only the encoding differs)\n"
+    effort.begin(len(a) + len(b))
+    hunks = "".join(_hunk(a, b, group) for group in _groups(_changes(a, b, effort)))
+    coarse = COARSE if effort.coarse else ""
+    return f"{coarse}--- {older}\n+++ {newer}\n{hunks}" if hunks else "(only the encoding differs)\n"
 
 
 def _hunk(a: Sequence[str], b: Sequence[str], group: Sequence[_Change]) -> str:
@@ -76,19 +110,20 @@ def _groups(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
         yield group
 
 
-def _changes(a: Sequence[str], b: Sequence[str]) -> list[_Change]:
+def _changes(a: Sequence[str], b: Sequence[str], effort: Effort) -> list[_Change]:
     found: list[_Change] = []
     i = j = 0
-    for i2, j2 in [*sorted(_matches(a, b)), (len(a), len(b))]:
+    for i2, j2 in [*sorted(_matches(a, b, effort)), (len(a), len(b))]:
         if i2 > i or j2 > j:
             found.append((i, i2, j, j2))
         i, j = i2 + 1, j2 + 1
     return found
 
 
-def _matches(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
+def _matches(a: Sequence[str], b: Sequence[str], effort: Effort) -> list[tuple[int, int]]:
     """Pairs of equal lines, none crossing another: patience diff (Bram Cohen, 2005). Lines that occur once in both
-    texts are anchors; between them the same again; where there is none, the standard library's matcher."""
+    texts are anchors; between them the same again; where there is none, the standard library's matcher. What there is
+    no effort for is left without a pair."""
     found: list[tuple[int, int]] = []
     todo = [(0, len(a), 0, len(b))]
     while todo:
@@ -99,17 +134,36 @@ def _matches(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         while i1 < i2 and j1 < j2 and a[i2 - 1] == b[j2 - 1]:
             i2, j2 = i2 - 1, j2 - 1
             found.append((i2, j2))
-        if i1 == i2 or j1 == j2:
+        if i1 == i2 or j1 == j2 or not effort.take(_A_LINE * (i2 - i1 + j2 - j1) // 2):
             continue
         if anchors := _anchors(a, b, i1, i2, j1, j2):
             found += anchors
             edges = [(i1 - 1, j1 - 1), *anchors, (i2, j2)]
             todo += [(p + 1, q, r + 1, s) for (p, r), (q, s) in pairwise(edges)]
         elif (i2 - i1) * (j2 - j1) <= _SMALL:
-            matcher = SequenceMatcher(None, a[i1:i2], b[j1:j2])
-            for i, j, length in matcher.get_matching_blocks():
-                found += [(i1 + i + k, j1 + j + k) for k in range(length)]
+            found += [(i1 + i, j1 + j) for i, j in _longest_first(a[i1:i2], b[j1:j2], effort)]
+        else:
+            effort.coarse = True
     return found
+
+
+def _longest_first(a: Sequence[str], b: Sequence[str], effort: Effort) -> Iterator[tuple[int, int]]:
+    """What SequenceMatcher.get_matching_blocks finds, which takes n**3 for some texts of n lines."""
+    matcher = SequenceMatcher(None, a, b)
+    where: dict[str, list[int]] = matcher.b2j  # type: ignore[attr-defined]  # documented
+    upto = [0, *accumulate(1 + len(where.get(line, ())) for line in a)]
+    todo = [(0, len(a), 0, len(b))]
+    while todo:
+        i1, i2, j1, j2 = todo.pop()
+        if not effort.take(upto[i2] - upto[i1]):
+            continue
+        i, j, length = matcher.find_longest_match(i1, i2, j1, j2)
+        if length:
+            yield from ((i + k, j + k) for k in range(length))
+            if i1 < i and j1 < j:
+                todo.append((i1, i, j1, j))
+            if i + length < i2 and j + length < j2:
+                todo.append((i + length, i2, j + length, j2))
 
 
 def _anchors(a: Sequence[str], b: Sequence[str], i1: int, i2: int, j1: int, j2: int) -> list[tuple[int, int]]:

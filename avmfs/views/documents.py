@@ -14,17 +14,33 @@ from typing import Any, Final
 
 from avmfs import paths
 from avmfs.agents import mail
-from avmfs.errors import Invalid, NotFound
+from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.memory import check_tag
 from avmfs.node import Document, Node
-from avmfs.store.protocol import Reader
+from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
+from avmfs.store.commands.versions import LINKS_MAX
+from avmfs.store.protocol.store import Reader
 from avmfs.text import sniff
+from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, view, writes
-from avmfs.views.shape import json_path, json_text, lines, parts, whole
+from avmfs.views.shape import json_text, lines, parts, whole
 
-SYSTEM: Final = frozenset({
-    "author", "created", "creator", "id", "indexed", "path", "route", "shared", "size", "tokens", "updated", "version",
-})  # fmt: skip
+SYSTEM: Final = frozenset(
+    {
+        "author",
+        "created",
+        "creator",
+        "id",
+        "indexed",
+        "path",
+        "route",
+        "shared",
+        "size",
+        "tokens",
+        "updated",
+        "version",
+    }
+)
 """Keys of :meta that tell what is; nobody writes them."""
 
 _WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
@@ -32,6 +48,8 @@ LINK_TYPE: Final = re.compile(r"[^\W_][\w.-]{0,63}")
 _NUMBER_GOES_ON: Final = re.compile(r"\.|[eE][+-]?")
 _LITERALS: Final = ("true", "false", "null", "-", "NaN", "Infinity", "-Infinity")
 DEFAULT_LINK: Final = "related"
+_TAGS_TEXT: Final = 32 * 1024  # characters, of all tags that a file can have
+_META_TEXT: Final = 4 * USER_LIMIT  # with blanks between
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,7 @@ def meta(ctx: Context) -> str:
             "id": f"@{document.handle}",
             "importance": document.importance,
             "indexed": _indexed(reader.unindexed(document.id), reader.awaits_vectors(document.id)),
-            "path": json_path(reader.path(node.id)),
+            "path": paths.text(reader.path(node.id)),
             "route": document.route or None,
             "shared": _shared_json(reader, node, document),
             "size": node.size,
@@ -98,7 +116,10 @@ def write_meta(ctx: Context, text: str) -> None:
 
 
 def _parse_meta(text: str) -> _Meta | None:
-    """None while the text may still become a JSON object. Raises Invalid when it never can."""
+    """None while the text may still become a JSON object. Raises Invalid when it never can, OverQuota when it is too
+    large."""
+    if len(text) > _META_TEXT:
+        raise OverQuota(f":meta: takes {_META_TEXT} characters")
     try:
         given = json.loads(text, parse_constant=_no_constant)
         json.dumps(given, ensure_ascii=False).encode()
@@ -124,6 +145,7 @@ def _parse_meta(text: str) -> _Meta | None:
     if refused:
         raise Invalid(f":meta: {refused[0]!r} is kept by the system and cannot be set")
     user = {key: value for key, value in given.items() if key not in ("importance", "tags", "ttl")}
+    pack_user(user)
     return _Meta(
         user,
         importance=_parse_importance(given["importance"]) if "importance" in given else None,
@@ -146,7 +168,8 @@ def _parse_tag_list(value: object) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise Invalid(f":meta: tags {value!r}: expected a list of strings")
+        raise Invalid(f":meta: tags {str(value)[:80]}: expected a list of strings")
+    check_tags(len(value))
     return sorted({check_tag(tag) for tag in value})
 
 
@@ -177,7 +200,7 @@ def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | 
 def tags(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.tags(reader.document(reader.node(ctx.node.id)).id)
-    return lines([",".join(found)] if found else [], "no tags")
+    return lines([escaped(",".join(found))] if found else [], "no tags")
 
 
 @writes("tags", "`a,b` sets, `+x` adds, `-x` removes; an empty line removes all", check=lambda text: _check_tags(text))
@@ -188,6 +211,8 @@ def write_tags(ctx: Context, text: str) -> None:
 
 def _check_tags(text: str) -> bool:
     """Only whole lines are judged: the last one may go on."""
+    if len(text) > _TAGS_TEXT:
+        raise OverQuota(f":tags: takes {_TAGS_TEXT} characters")
     complete = text[: text.rfind("\n") + 1]
     _parse_tags(complete)
     return complete == text
@@ -196,6 +221,7 @@ def _check_tags(text: str) -> bool:
 def _parse_tags(text: str) -> tuple[list[str], list[str], bool]:
     """(to add, to remove, whether the others go)."""
     words = [word for word in (piece.strip() for piece in _WORD.split(text)) if word]
+    check_tags(len(words))
     signed = [word for word in words if word[0] in "+-"]
     if signed and len(signed) != len(words):
         odd = next(word for word in words if word[0] not in "+-")
@@ -218,7 +244,8 @@ def links(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.links(reader.document(reader.node(ctx.node.id)).id)
     return lines(
-        (f"{'->' if link.outgoing else '<-'} {paths.printable(link.path)} ({link.type})" for link in found), "no links"
+        (f"{'->' if link.outgoing else '<-'} {paths.printable(link.path)} ({escaped(link.type)})" for link in found),
+        "no links",
     )
 
 
@@ -253,6 +280,8 @@ def _parse_links(text: str) -> list[_LinkLine]:
         for line in (piece.strip() for piece in text.split("\n"))
         if line
     ]
+    if len(found) > LINKS_MAX:
+        raise OverQuota(f":links: {len(found)} at once: {LINKS_MAX} links may lead from a file")
     if any(not line.text for line in found):
         raise Invalid(":links: '-': expected -TARGET")
     return found

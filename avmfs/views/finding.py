@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from avmfs.search.engine import Mode
 from avmfs.search.pack import NOTHING, format_search
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
 Strategy = Literal["balanced", "relevance", "importance", "recency"]
 
 
 @view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
-def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10) -> str:
-    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx)))
+def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid") -> str:
+    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
 
 
 @view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
@@ -29,13 +31,20 @@ def recall(
     min_relevance: Annotated[float | None, Range(0, 1)] = None,
     strategy: Strategy = "balanced",
     cite: Literal["path"] | None = None,
+    scores: bool = False,
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
     answer = ctx.memory.recall(
-        q, max_tokens=budget, min_relevance=min_relevance, strategy=strategy, under=_under(ctx), cite=cite,
+        q,
+        max_tokens=budget,
+        min_relevance=min_relevance,
+        strategy=strategy,
+        under=_under(ctx),
+        cite=cite,
+        scores=scores,
         reserve=cost,
-    )  # fmt: skip
+    )
     return banner + (answer.text or NOTHING)
 
 

@@ -11,20 +11,22 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import astuple
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
 from avmfs.node import Change, Kind, Version, signed
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
-from avmfs.views.difference import unified
-from avmfs.views.registry import AtEnd, Context, Range, Rendered, ending, view, writes
+from avmfs.signatures import Range
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
+from avmfs.views.difference import Effort, unified
+from avmfs.views.registry import AtEnd, Context, Rendered, ending, view, writes
 from avmfs.views.shape import lines, size, whole
 
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
+TOLD: Final = 16 * 1024 * 1024  # bytes of versions, that :delta of a file tells one by one
 _ROWS: Final = 2000  # of the log, fetched at a time
 _CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(\d{1,18})")
 _LIKE_A_CURSOR: Final = re.compile(r"#|cursor|v?\d")
@@ -47,7 +49,8 @@ def history(ctx: Context) -> str:
     older = [version.size for version in versions[1:]] + [0]
     return lines(
         (
-            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {signed(version.author, version.route)}"
+            f"v{version.number}  {mail.show_time(version.at, ctx.memory.zone)}  {version.type}"
+            f"  {signed(version.author, version.route)}"
             f"  {size(version.size)} ({version.size - before:+d} byte{'' if abs(version.size - before) == 1 else 's'})"
             for version, before in zip(versions, older, strict=False)
         ),
@@ -68,12 +71,12 @@ def diff(
         older = max(newer - 1, 0) if from_ is None else int(from_)
         if document.head == 0:
             return "(no versions)\n"
-        return _between(reader, document.id, older, newer)
+        before, after = (_bytes(reader, document.id, number) for number in (older, newer))
+    return unified(before, after, f"v{older}", f"v{newer}")  # which may take long, with no snapshot open
 
 
-def _between(reader: Reader, document: int, older: int, newer: int) -> str:
-    before, after = (reader.version_bytes(document, number) if number else b"" for number in (older, newer))
-    return unified(before, after, f"v{older}", f"v{newer}")
+def _bytes(reader: Reader, document: int, number: int) -> bytes:
+    return reader.version_bytes(document, number) if number else b""
 
 
 # :delta ----------------------------------------------------------------------------------------------------
@@ -81,33 +84,68 @@ def _between(reader: Reader, document: int, older: int, newer: int) -> str:
 
 @view("delta", "file", "directory", summary="what is new since this agent's mark; `peek=1` leaves the mark", slow=True)
 def delta(ctx: Context, *, peek: bool = False) -> Rendered:
-    with ctx.memory.reading() as reader:
-        data, at_end = _of_directory(ctx, reader) if ctx.node.kind is Kind.DIRECTORY else _of_file(ctx, reader)
+    data, at_end = _of_directory(ctx) if ctx.node.kind is Kind.DIRECTORY else _of_file(ctx)
     return Rendered(data, None if peek else at_end)
 
 
-def _of_file(ctx: Context, reader: Reader) -> tuple[bytes, AtEnd | None]:
-    node = reader.node(ctx.node.id)
-    document = reader.document(node).id
-    versions, mark = reader.versions(document), reader.mark(document)
-    newest = versions[0] if versions else None
-    if mark is None:
-        return whole(reader, node), AtEnd("_read_up_to", ctx, [_plain(newest)])
-    unread = [version for version in reversed(versions) if version.number > mark.version]
-    if not unread or newest is None:
-        return b"(no changes)\n", None
-    oldest = versions[-1].number
-    told = [
-        f"# v{version.number} ({mail.show_time(version.at, ctx.memory.zone)}) {version.author}\n"
-        + (
-            _between(reader, document, version.number - 1, version.number)
-            if version.number > oldest or oldest == 1
-            else unified(b"", reader.version_bytes(document, oldest), "(no longer kept)", f"v{oldest}")
-        )
-        for version in unread
-    ]
-    text = "".join([*told, f"# cursor: v{newest.number}\n"])
+def _of_file(ctx: Context) -> tuple[bytes, AtEnd | None]:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        document = reader.document(node).id
+        versions, mark = reader.versions(document), reader.mark(document)
+        newest = versions[0] if versions else None
+        if mark is None:
+            return whole(reader, node), AtEnd("_read_up_to", ctx, [_plain(newest)])
+        unread = [version for version in reversed(versions) if version.number > mark.version]
+        if not unread or newest is None:
+            return b"(no changes)\n", None
+        steps = _steps(reader, document, versions[-1].number, unread)
+    text = "".join([*_told(ctx, steps), f"# cursor: v{newest.number}\n"])
     return text.encode("utf-8", "surrogateescape"), AtEnd("_read_up_to", ctx, [_plain(newest)])
+
+
+class _Step(NamedTuple):
+    """What one version made of another, or several versions together. ``older``: what is compared with, as a diff
+    names it."""
+
+    first: int
+    last: Version
+    older: str
+    before: bytes
+    after: bytes
+
+
+def _steps(reader: Reader, document: int, oldest: int, unread: list[Version]) -> list[_Step]:
+    """One for each version; what is left after TOLD bytes is one."""
+    steps: list[_Step] = []
+    read = 0
+    for version in unread:
+        last = unread[-1] if read > TOLD else version
+        kept = version.number > oldest or oldest == 1
+        older = f"v{version.number - 1}" if kept else "(no longer kept)"
+        before = steps[-1].after if steps else _bytes(reader, document, version.number - 1) if kept else b""
+        steps.append(_Step(version.number, last, older, before, _bytes(reader, document, last.number)))
+        read += last.size
+        if last is not version:
+            break
+    return steps
+
+
+def _told(ctx: Context, steps: list[_Step]) -> Iterator[str]:
+    """As texts. What is left when comparing has become dear is told as one change."""
+    effort = Effort()
+    for step in steps:
+        if effort.spent:
+            step = step._replace(last=steps[-1].last, after=steps[-1].after)
+        at, number = mail.show_time(step.last.at, ctx.memory.zone), step.last.number
+        yield (
+            f"# v{number} ({at}) {step.last.author}\n"
+            if number == step.first
+            else f"# v{step.first} to v{number} ({at}), together\n"
+        )
+        yield unified(step.before, step.after, step.older, f"v{number}", effort)
+        if number == steps[-1].last.number:
+            return
 
 
 def _plain(version: Version | None) -> list[Any] | None:
@@ -121,24 +159,24 @@ def _read_up_to(ctx: Context, newest: list[Any] | None) -> None:
     with contextlib.suppress(NotFound):  # removed meanwhile
         with ctx.memory.reading() as reader:
             document = reader.document(reader.node(ctx.node.id)).id
-            mark, versions = reader.mark(document), reader.versions(document)
+            versions = reader.versions(document)
         number = 0 if newest is None else Version(*newest).number
         if newest is not None and Version(*newest) not in versions:
             number -= 1
-        if mark is None or mark.version < number:
-            ctx.memory.submit("mark", node=ctx.node.id, version=number)
+        ctx.memory.submit("mark", node=ctx.node.id, version=number, forward=True)
 
 
-def _of_directory(ctx: Context, reader: Reader) -> tuple[bytes, AtEnd | None]:
-    node = reader.node(ctx.node.id)
-    mark = reader.mark(node.id)
-    if mark is None:
-        text, cursor = _all_files(reader, node.id), _newest_below(reader, node.id)
-    else:
-        changed = _changed(reader, node.id, mark.seq, ctx.memory.who.name)
-        if changed is None:
-            return b"(no changes)\n", None
-        text, cursor = changed
+def _of_directory(ctx: Context) -> tuple[bytes, AtEnd | None]:
+    with ctx.memory.reading() as reader:
+        node = reader.node(ctx.node.id)
+        mark = reader.mark(node.id)
+        if mark is None:
+            text, cursor = _all_files(reader, node.id), _newest_below(reader, node.id)
+        else:
+            changed = _changed(reader, node.id, mark.seq, ctx.memory.who.name)
+            if changed is None:
+                return b"(no changes)\n", None
+            text, cursor = changed
     return f"{text}# cursor: {cursor}\n".encode(), AtEnd("_told_up_to", ctx, [cursor])
 
 
@@ -182,6 +220,7 @@ def _first_page(reader: Reader, under: int, after: int, below: bytes, asker: str
 
 def _rows(reader: Reader, under: int, after: int) -> Iterator[Change]:
     while rows := reader.changes(under, after_seq=after, limit=_ROWS, newest_first=False):
+        calls.go_on()
         yield from rows
         after = rows[-1].seq
 
@@ -198,11 +237,9 @@ def _heading(shown: int, total: int, noun: str) -> str:
 
 @ending
 def _told_up_to(ctx: Context, cursor: int) -> None:
-    with contextlib.suppress(NotFound):
-        with ctx.memory.reading() as reader:
-            mark = reader.mark(reader.node(ctx.node.id).id)
-        if mark is None or mark.seq < cursor:
-            ctx.memory.submit("mark", node=ctx.node.id, seq=cursor)
+    """A slower reader of the same agent does not move the mark back."""
+    with contextlib.suppress(NotFound):  # removed meanwhile
+        ctx.memory.submit("mark", node=ctx.node.id, seq=cursor, forward=True)
 
 
 def _newest_below(reader: Reader, under: int) -> int:

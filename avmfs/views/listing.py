@@ -6,15 +6,16 @@ import re
 from datetime import datetime
 from typing import Annotated, Final
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines
 
 LINE: Final = 100  # characters of a first line that are shown
@@ -82,6 +83,7 @@ def changed(reader: Reader, under: int, after: int, since: int, limit: int) -> t
     """The ``limit`` paths that changed last, newest first, and whether there are more."""
     below, wanted = b"" if under == ROOT else reader.path(under), limit * _ROWS_PER_PATH
     while True:
+        calls.go_on()
         rows = reader.changes(under, after_seq=after, since=since, limit=wanted)
         fold = Fold(below)
         for row in reversed(rows):
@@ -124,14 +126,16 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
 
 @view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
 def stats(ctx: Context) -> str:
-    counts = ctx.memory.store.peek_counts(ctx.memory.who, ctx.node.id)
-    return json_text({
-        "bytes": counts.bytes,
-        "directories": counts.directories,
-        "files": counts.files,
-        "links": counts.links,
-        "symlinks": counts.symlinks,
-        "tags": dict(counts.tags[:TOP_TAGS]),
-        "versions": counts.versions,
-        "waiting": {"vectors": counts.waiting_semantic, "words": counts.waiting_lexical},
-    })  # fmt: skip
+    counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    return json_text(
+        {
+            "bytes": counts.bytes,
+            "directories": counts.directories,
+            "files": counts.files,
+            "links": counts.links,
+            "symlinks": counts.symlinks,
+            "tags": dict(counts.tags[:TOP_TAGS]),
+            "versions": counts.versions,
+            "waiting": {"vectors": counts.waiting_semantic, "words": counts.waiting_lexical},
+        }
+    )

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from avmfs.agents import mail, waiting
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
-from avmfs.views.registry import AtEnd, Context, Range, Rendered, ending, view, writes
+from avmfs.signatures import Range
+from avmfs.views.registry import AtEnd, Context, Rendered, ending, view, writes
 
 
 @view("inbox", "root", summary="messages, unread first, urgent first", slow=True)

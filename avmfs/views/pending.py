@@ -7,32 +7,36 @@ from typing import Annotated, Final
 
 from avmfs import paths
 from avmfs.agents import mail
+from avmfs.agents import subscriptions as looks
 from avmfs.agents.changes import Fold
 from avmfs.memory import Memory
 from avmfs.node import Change
-from avmfs.store.protocol import Reader
-from avmfs.store.reader_pending import Behind
-from avmfs.store.schema import ROOT
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.store.protocol.outbox import Notice
+from avmfs.store.protocol.pending import Behind
+from avmfs.store.protocol.store import Reader
+from avmfs.store.rows.log_ops import OPS
+from avmfs.store.schema.tables import ROOT
+from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines
 
+NOTICES: Final = 100  # that are shown
 FILES: Final = 100  # that are named; of more the rest is counted
 DIRECTORIES: Final = 50
 _ROWS: Final = 2000  # of the log, that one directory's count looks at
 _FEED_ROWS: Final = 4  # of the log, for one line of the feed
-_DID: Final = {
-    "create": "made", "mkdir": "made", "write": "wrote", "rename": "moved", "remove": "removed", "rmdir": "removed",
-    "tags": "tagged", "links": "linked", "meta": "described", "shared": "shared", "ttl": "set the ttl of",
-}  # fmt: skip
+_DID: Final = {op.name: op.verb for op in OPS if op.verb is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``files`` with
-    their paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether
+    """What waits for an agent. ``unread``: urgent and normal; what is low waits in the inbox alone. ``notices``: of its
+    subscriptions without a webhook, oldest first; none for an API key, which has no part in them. ``files`` with their
+    paths; ``directories``: paths and how many files others have changed in each since it was marked, and whether
     there is more to look at, which may add files or end some of these."""
 
     unread: dict[str, int]
+    notices: list[Notice]
     files: list[tuple[bytes, Behind]]
     directories: list[tuple[bytes, int, bool]]
 
@@ -43,7 +47,8 @@ def waiting(memory: Memory) -> Waiting:
         marked = [_changed_below(reader, node, seq) for node, seq in reader.pending.directories(DIRECTORIES)]
         counts = reader.mail.counts().unread
         unread = {name: counts[name] for name in ("urgent", "normal")}
-        return Waiting(unread, files, [each for each in marked if each[1]])
+        notices = reader.outbox.notices(NOTICES) if memory.who.key is None else []
+        return Waiting(unread, notices, files, [each for each in marked if each[1]])
 
 
 def _changed_below(reader: Reader, node: int, seq: int) -> tuple[bytes, int, bool]:
@@ -61,6 +66,10 @@ def shown(found: Waiting, memory: Memory) -> str:
     if count := sum(found.unread.values()):
         urgent = f" ({found.unread['urgent']} urgent)" if found.unread["urgent"] else ""
         rows.append(f"{count} unread message{'s' * (count > 1)}{urgent}: /:inbox")
+    if count := len(found.notices):
+        many = f"{'at least ' * (count == NOTICES)}{count} notice{'s' * (count > 1)}"
+        rows.append(f"{many} of your subscriptions (mark read: echo > /:pending)")
+        rows += [f"  {line}" for line in looks.notice_listing(found.notices, memory.zone).splitlines()]
     for path, each in found.files:
         rows.append(
             f"@{each.handle}  v{each.read} -> v{each.version}  {mail.show_time(each.at, memory.zone)}  {each.author}"
@@ -74,9 +83,20 @@ def shown(found: Waiting, memory: Memory) -> str:
     return lines(rows, "nothing waits")
 
 
-@view("pending", "root", summary="what waits for this agent: unread mail, and what has changed since it read it")
+@view(
+    "pending",
+    "root",
+    summary="unread mail, notices of subscriptions, and what has changed since it was read",
+)
 def pending(ctx: Context) -> str:
     return shown(waiting(ctx.memory), ctx.memory)
+
+
+@writes("pending", "anything, even nothing: all notices of subscriptions are read", empty_write=True)
+def write_pending(ctx: Context, text: str) -> None:
+    with ctx.memory.reading() as reader:
+        found = reader.outbox.notices()
+    ctx.memory.submit("forget_notices", messages=[each.message for each in found])
 
 
 @view("feed", "directory", summary="what agents did below it, newest first")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
 BUDGETS: Final = (250, 500, 1000, 2000, 4000)

@@ -10,8 +10,10 @@ from typing import Annotated, Final
 
 from avmfs import paths
 from avmfs.agents.graph import document_at
-from avmfs.store.protocol import Reader
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.store.protocol.store import Reader
+from avmfs.text.escapes import escaped
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines, whole
 
 ASKED: Final = 2000
@@ -26,7 +28,7 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
         here = reader.path(node.id)
         linked = linked_with(reader, node.document, here, depth)
         text = whole(reader, node)[: 4 * ASKED].decode("utf-8", "replace")[:ASKED]
-    rows = [f"{paths.printable(path)}  ({kind})" for path, kind in linked.items()]
+    rows = [f"{paths.printable(path)}  ({escaped(kind)})" for path, kind in linked.items()]
     answer = memory.search(text, limit=limit + len(linked) + 1) if limit and text.strip() else None
     least = memory.around.search.min_relevance
     alike = [

@@ -8,7 +8,7 @@ or program started; files that are gone are left out on both sides.
 from __future__ import annotations
 
 from avmfs.errors import NotFound
-from avmfs.store.protocol import Reader
+from avmfs.store.protocol.store import Reader
 from avmfs.text.tokens import TokenCounter
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, whole
@@ -28,10 +28,16 @@ def savings(ctx: Context) -> str:
             there = [size for node in nodes if (size := sizes[node]) is not None]
             if there:
                 counted, given, read = counted + 1, given + tokens, read + sum(there)
-    return json_text({
-        "files": sum(size is not None for size in sizes.values()), "given": given, "recalls": counted,
-        "saved": read - given, "whole": read,
-    })  # fmt: skip
+    return json_text(
+        {
+            "files": sum(size is not None for size in sizes.values()),
+            "given": given,
+            "recalls": counted,
+            "percent": round(100 * (read - given) / read, 1) if read else 0.0,
+            "saved": read - given,
+            "whole": read,
+        }
+    )
 
 
 def _tokens(reader: Reader, node: int, counter: TokenCounter) -> int | None:

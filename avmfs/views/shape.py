@@ -6,13 +6,13 @@ bounds what a view takes into memory. Knows no single view.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
 from avmfs.errors import TooBig
 from avmfs.node import Node
-from avmfs.store.protocol import Reader
+from avmfs.store.protocol.store import Reader
+from avmfs.text.escapes import json_safe
 
 WHOLE_LIMIT: Final = 256 * 1024 * 1024
 """A view is rendered in memory; a larger file is read as a file."""
@@ -37,12 +37,7 @@ def size(count: int) -> str:
 
 def json_text(value: dict[str, Any]) -> str:
     """Indented, keys sorted, a line end at the end."""
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def json_path(path: bytes) -> str:
-    """A path as a JSON string: exact where it is UTF-8, other bytes as ``\\xNN``. JSON quotes the rest itself."""
-    return path.decode("utf-8", "backslashreplace")
+    return json_safe(value, indent=2) + "\n"
 
 
 def parts(path: bytes) -> tuple[bytes, ...]:

@@ -13,9 +13,10 @@ from typing import Annotated, Final
 
 from avmfs import paths
 from avmfs.search.engine import Scored
+from avmfs.signatures import Range
 from avmfs.text import segment
 from avmfs.text.segment import one_line
-from avmfs.views.registry import Context, Range, view
+from avmfs.views.registry import Context, view
 from avmfs.views.related import linked_with
 from avmfs.views.shape import parts
 
@@ -35,9 +36,12 @@ class _Sentence:
 
 
 @view(
-    "synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited",
+    "synthesis",
+    "directory",
+    "file",
+    summary="what several memories say on `q`, sentence by sentence, cited",
     slow=True,
-)  # fmt: skip
+)
 def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
     memory = ctx.memory
     with memory.reading() as reader:
@@ -58,10 +62,10 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
         return notice + "(nothing relevant)\n"
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
-    fence = memory.store.nonce(memory.who, recalled.seq, question)
+    nonce = memory.store.nonce(memory.who, recalled.seq, question)
     body = [f"- {_uncited(each.text)} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
-    return notice + "\n".join([f"# {title} {fence}", "", *body, "", f"## Sources {fence}", "", *sources]) + "\n"
+    return notice + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
 
 
 def _uncited(text: str) -> str:
@@ -77,9 +81,11 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
             words = frozenset(segment.terms(piece))
             if len(words) >= 2 and not piece.lstrip().startswith("#"):
                 shared = len(wanted & words) / max(len(wanted), 1)
-                found.append(_Sentence(
-                    one_line(piece, SENTENCE), scored.hit.path, scored.hit.updated, scored.relevance + shared, place
-                ))  # fmt: skip
+                found.append(
+                    _Sentence(
+                        one_line(piece, SENTENCE), scored.hit.path, scored.hit.updated, scored.relevance + shared, place
+                    )
+                )
     kept: list[_Sentence] = []
     said: list[frozenset[str]] = []
     for each in sorted(found, key=lambda each: (-each.worth, each.source, each.place)):

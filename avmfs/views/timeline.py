@@ -9,8 +9,9 @@ import numpy as np
 
 from avmfs import paths
 from avmfs.memory import Memory
+from avmfs.signatures import Range
 from avmfs.text.segment import one_line
-from avmfs.views.registry import Context, Range, view
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
 LINE: Final = 80

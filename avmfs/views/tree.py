@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.node import Kind, Node
-from avmfs.store.protocol import Reader
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.store.protocol.store import Reader
+from avmfs.views.registry import Context, view
 
 MOST: Final = 50
 """Entries of one directory that are shown; the others are counted."""
@@ -22,6 +23,7 @@ def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
 
 
 def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
+    calls.go_on()
     children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
     for node in children[:MOST]:
         name = paths.printable(node.name)

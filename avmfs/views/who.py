@@ -18,9 +18,10 @@ from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.search.engine import Answer
 from avmfs.search.pack import NOTHING
-from avmfs.store.protocol import Reader
-from avmfs.store.protocol_discovery import PRIVACY, Evidence, Privacy
-from avmfs.views.registry import Context, Range, view, writes
+from avmfs.signatures import Range
+from avmfs.store.protocol.discovery import PRIVACY, Evidence, Privacy
+from avmfs.store.protocol.store import Reader
+from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines, size
 
 Via = Literal["librarian", "gossip"]
@@ -142,12 +143,13 @@ def agents(ctx: Context) -> str:
         names = reader.agents()
     return lines(
         (
-            name + ("  (you)" if name == ctx.memory.who.name else "")
+            name
+            + ("  (you)" if name == ctx.memory.who.name else "")
             + (f"  digest {size(len(digests[name]))}" if name in digests else "")
             for name in names
         ),
         "no agents",
-    )  # fmt: skip
+    )
 
 
 def _section(known: Known) -> str:

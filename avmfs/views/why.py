@@ -8,9 +8,10 @@ from avmfs import paths
 from avmfs.errors import Invalid
 from avmfs.node import Kind
 from avmfs.search.engine import Ranking, Scored
+from avmfs.search.explain import RankExplanation, Words, explained, matched
 from avmfs.search.index import SearchIndex
-from avmfs.search.standing import Standing, Words, matched, standing
-from avmfs.views.registry import Context, Range, view
+from avmfs.signatures import Range
+from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
 
@@ -43,7 +44,7 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
         where = reader.path(node.id)
         reason = reader.unindexed(node.document)
         inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
-    found = standing(index, ranking, node.document)
+    found = explained(index, ranking, node.document)
     shown = paths.printable(where)
     if reason:
         return [f"{shown} is in no index: {reason}"]
@@ -58,7 +59,7 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
     return [*lines, *_reasons(found.best, words[found.best.hit.passage])]
 
 
-def _verdict(ctx: Context, q: str, found: Standing) -> str:
+def _verdict(ctx: Context, q: str, found: RankExplanation) -> str:
     """Whether a recall as it stands gives it, else why not."""
     memory, best = ctx.memory, found.best
     assert best is not None
@@ -78,9 +79,15 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
     score = " ".join(f"{'+' if value >= 0 else '-'} {name} {abs(value):.2f}" for name, value in added)
     evidence = scored.evidence
     said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else "no vector yet"]
-    said += [f"{label} {', '.join(terms)}" for label, terms in (
-        ("has", words.own), ("said around it:", words.near), ("lacks", words.missing),
-    ) if terms]  # fmt: skip
+    said += [
+        f"{label} {', '.join(terms)}"
+        for label, terms in (
+            ("has", words.own),
+            ("said around it:", words.near),
+            ("lacks", words.missing),
+        )
+        if terms
+    ]
     return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
 
 

@@ -1,7 +1,7 @@
 """Which Unix user is which agent, and whether that keeps the agents apart.
 
 Pure functions over the configuration, asked by the supervisor and by `avm doctor`. What enforces it is elsewhere: the
-modes of the daemon's own files, the door (SO_PEERCRED), a mount's fence (avmfs.fuse.fence).
+modes of the daemon's own files, the door (SO_PEERCRED), a mount's fence (avmfs.fuse.uid_gate).
 """
 
 from __future__ import annotations

@@ -101,8 +101,11 @@ def _limit(value: Value) -> int | None:
 
 
 QUOTA: Mapping[str, Callable[[Value], Any]] = {
-    "nodes": _limit, "bytes": _limit, "history_bytes": _limit, "unread": _limit
-}  # fmt: skip
+    "nodes": _limit,
+    "bytes": _limit,
+    "history_bytes": _limit,
+    "unread": _limit,
+}
 AGENT: Mapping[str, Callable[[Value], Any]] = {
     "groups": _once(read_group),
     "capabilities": _once(_capability),

@@ -1,251 +1,302 @@
-"""What runs in each child process: one entry function per kind, given to the supervisor as parameters.
+"""Keeping the children alive: every process in the supervisor's selector, from its start to its replacement.
 
-Each takes a ChildSpec, composes its parts, says that it is ready, and works until it is told to stop. The parts
-are imported here, in the child: the fork server has most of them already (see `preload`).
+Owns the list of children and what happens to them: a process that dies is replaced, one that does not get ready or does
+not stop in time is killed, a successor takes a mount over before its predecessor is told to go, and the directory below
+a mount is guarded whenever nothing may cover it. Called by the supervisor's loop alone. Knows nothing of configuration:
+what a child is told comes from `spec_for`, what else it says goes to `heard`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
-import resource
-import threading
+import selectors
+import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import Any, Protocol
 
-from avmfs.errors import AvmError
-from avmfs_daemon import links, mountpoint
-from avmfs_daemon.embedding import PipeEmbedder
-from avmfs_daemon.life import living
-from avmfs_daemon.spec import ChildSpec, Kind, rules_from, rules_message
+from avmfs_daemon.child import STOP_S, Child, ChildProcess
+from avmfs_daemon.child_spec import ChildSpec
+from avmfs_daemon.entrypoints import Entries
+from avmfs_daemon.framed_stream import Closed
+from avmfs_daemon.mountpoint import unmount
 
 log = logging.getLogger(__name__)
 
-INDEXING_TIMEOUT_S: Final = 120.0
-LAST_COMMIT_S: Final = 1.0
-CACHES_DROPPED_S: Final = 0.1
-DESCRIPTORS: Final = 65_536
+MESSAGES_PER_S = 500  # more would keep the loop from the other children
+HANG_UP_S = 1.0  # for a child to end after its control pipe did
 
-Entry = Callable[[ChildSpec], None]
+Message = dict[Any, Any]
 
 
-def have_descriptors() -> None:
-    """As many as the system lets this process have: clients and waiting readers take some each, and 1,024 is usual."""
-    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+class FdStoreEntries(Protocol):
+    def renew_fd_entry(self, child: Child) -> None:
+        """Another one: what is mounted next has nothing to do with what was."""
+        ...
+
+    def discard(self, fd_entry: str) -> None:
+        """Close what is in it: the mount whose device that was ends for whoever still uses it."""
+        ...
 
 
-def run_writer(spec: ChildSpec) -> None:
-    """The one process that changes the store."""
-    from avmfs.store.applier import Applier
-    from avmfs.store.submit import OPERATOR
-    from avmfs.store.writer import Writer
+class Children:
+    """`spec_for(child, control, embedding)` says what a new child is told; `serve(connection, name)` takes our end of
+    its embedding pipe; `heard(child, process, message)` gets every message; `lost(child)` follows the unwanted end of
+    its process, `gone(child)` the child's own. In `fd_entries` lies what processes leave to their successors."""
 
-    have_descriptors()
-    with living(spec) as life:
-        assert spec.listener is not None
-        policy, index = rules_from(rules_message(spec.settings))
-        applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
-        applier.alone(OPERATOR, "settle", {})
-        if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
-            applier.alone(OPERATOR, "reap_all_orphans", {})
-        else:
-            # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
-            # before they all have had the time may a change be acknowledged that they were not told of.
-            time.sleep(CACHES_DROPPED_S)
-        writer = Writer(spec.listener, spec.key, applier)
-        ended = threading.Event()
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        context: BaseContext,
+        entries: Entries,
+        *,
+        spec_for: Callable[[Child, Connection, Connection], ChildSpec],
+        serve: Callable[[Connection, str], None],
+        heard: Callable[[Child, ChildProcess, Message], None],
+        lost: Callable[[Child], None],
+        gone: Callable[[Child], None],
+        fd_entries: FdStoreEntries,
+    ) -> None:
+        self.all: list[Child] = []
+        self._selector = selector
+        self._context = context
+        self._entries = entries
+        self._spec_for = spec_for
+        self._serve = serve
+        self._heard_by = heard
+        self._lost = lost
+        self._gone = gone
+        self._fd_entries = fd_entries
+        self._halted = False
 
-        def set_rules(message: dict[str, object]) -> None:
-            applier.set_rules(*rules_from(message))
-            life.tell({"done": "rules"})
+    def add(self, child: Child) -> None:
+        """Keep this child running from now on, unless it has failed already."""
+        self.all.append(child)
+        if child.mountpoint is not None:
+            child.mountpoint.protect()
+        if child.state != "failed":
+            self._launch(child)
 
-        def last_commit() -> None:
-            writer.stop()
-            ended.wait(LAST_COMMIT_S)
+    def replace(self, child: Child) -> None:
+        """Start a successor now; the process that serves ends once that has taken over. Where the successor goes on
+        with the mount as it is, the process is simply killed: no client notices. Two must never share an entry of the
+        fd store, nor write.
+        """
+        if child.kind == "writer":
+            if child.current is not None:
+                child.current.kill()
+            return
+        if child.current is not None and child.fd_entry is not None and child.current.fd_entry == child.fd_entry:
+            if child.resumes or child.current.ready_at is None:
+                child.change("restarting")
+                child.current.kill()
+                return
+            self._fd_entries.renew_fd_entry(child)
+        if child.current is not None:
+            child.retiring.append(child.current)
+            child.current = None
+        if child.mountpoint is not None:
+            child.mountpoint.protect()
+        child.change("restarting")
+        self._launch(child)
 
-        life.on_rules = lambda message: writer.call(lambda: set_rules(message))
-        life.on_stop = lambda message: writer.stop()
-        life.on_orphaned = last_commit
-        life.ready()
-        writer.run()
-        ended.set()
+    def dismiss(self, child: Child) -> None:
+        """End a child for good: its mount goes, its directory becomes ordinary once the last process has ended."""
+        child.wanted, child.retry_at = False, None
+        if child.mountpoint is not None:
+            child.mountpoint.protect()
+        self._retire_predecessors(child)
+        if child.current is not None:
+            self._retire(child, child.current, detached=False)
+        elif not child.processes:
+            self._dismantle(child)
 
+    def finish(self, children: Iterable[Child]) -> None:
+        """By force: these children's processes and mounts are gone afterwards. Waits for up to a second each."""
+        for child in list(children):
+            for process in child.processes:
+                process.kill()
+                process.handle.join(1)
+                self._died(child, process)
 
-def run_index(spec: ChildSpec) -> None:
-    """All vectors of the store, and which of them are near to a query, for every other process."""
-    from avmfs.store.index_server import IndexServer
-    from avmfs.store.sqlite import open_attached
-    from avmfs.store.submit import OPERATOR
+    def halt(self, children: Iterable[Child]) -> None:
+        """These children's processes are gone afterwards, and none is started until `go_on`. Waits for up to a second
+        each."""
+        self._halted = True
+        self.finish(children)
 
-    with living(spec) as life:
-        assert spec.listener is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+    def go_on(self) -> None:
+        if self._halted:
+            self._halted = False
+            self.tend()
 
-        def repair(passages: list[int]) -> None:
-            store.submit(OPERATOR, "drop_vectors", passages=passages)
+    def settled(self) -> bool:
+        """Return whether each child serves, or has shown that it does not for now."""
+        return all(child.settled for child in self.all)
 
-        def model() -> tuple[str, int] | None:
-            found = store.vector_model() if spec.settings.embedding.enabled else None
-            return None if found is None else (found.model, found.dimension)
+    def retiring(self) -> bool:
+        """Return whether a process still ends whose successor serves already. Not of mounts, where nothing new comes to
+        it."""
+        return any(child.retiring for child in self.all if child.mount is None and child.state == "ready")
 
-        server = IndexServer(
-            spec.listener, spec.key, store.connection, model, repair, lambda figures: life.tell({"figures": figures})
+    def tell(self, child: Child, process: ChildProcess, message: Message) -> None:
+        if process.stream.descriptor < 0:
+            return
+        try:
+            process.stream.send(message)
+            self._await_stream(child, process)
+        except Closed as e:
+            self._hang_up(child, process, e)
+
+    def next_deadline(self) -> float:
+        """When `tend` has to be called, whatever else happens; infinity for never."""
+        moments = [child.retry_at for child in self.all if child.retry_at is not None and not self._halted]
+        return min(
+            [*moments, *(process.kill_at for child in self.all for process in child.processes)], default=float("inf")
         )
-        life.on_stop = lambda message: server.stop()
-        life.ready()
-        server.run()
 
+    def tend(self) -> None:
+        """Do what is due: kill who is late, start who was to wait."""
+        now = time.monotonic()
+        for child in list(self.all):
+            for process in child.processes:
+                if process.kill_at <= now:
+                    process.kill_at = now + STOP_S
+                    if not process.told_to_stop and process.ready_at is None:
+                        process.error = process.error or "did not get ready in time"
+                    process.kill()
+            if child.wanted and child.current is None and child.retry_at is not None and child.retry_at <= now:
+                self._launch(child)
 
-def run_keeper(spec: ChildSpec) -> None:
-    """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
-    delivered."""
-    from avmfs.agents.anchors import beside
-    from avmfs.agents.auditing import Chainer
-    from avmfs.store.sqlite import open_attached
-    from avmfs_daemon.deliverer import Deliverer
-    from avmfs_daemon.gossip import Digests
-    from avmfs_daemon.keeper import SETTLE_S, Keeper
-
-    with living(spec) as life:
-        assert spec.embedding is not None
-        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
-        embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
-        kept = spec.settings.audit
-        chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
-        digests = Digests(store, spec.settings.gossip, lambda said: life.tell({"figures": said, "of": "gossip"}))
-
-        def open_among(nodes: list[int]) -> list[int] | None:
+    def _launch(self, child: Child) -> None:
+        if self._halted:
+            child.retry_at = time.monotonic()
+            return
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            control, control_theirs = self._context.Pipe()
+            embedding, embedding_theirs = self._context.Pipe()
+            for end in (control, embedding):
+                ours.enter_context(end)
+            for end in (control_theirs, embedding_theirs):
+                theirs.enter_context(end)
+            spec = self._spec_for(child, control_theirs, embedding_theirs)
             try:
-                found: list[int] | None = life.ask("open", {"nodes": nodes})
-            except AvmError as e:
-                log.warning("not known which files are open: %s", e)
-                return None
-            return found
+                process = child.start(self._context, self._entries.of(child.kind), spec, control)
+            except (OSError, EOFError) as e:
+                log.error("%s: cannot be started: %s", child.name, e)
+                child.lost(None, f"cannot be started: {e}")
+                return
+            ours.pop_all()
+        if spec.embedding is None:
+            embedding.close()
+        else:
+            self._serve(embedding, child.name)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, lambda mask: self._died(child, process))
+        self._selector.register(
+            process.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(child, process, mask)
+        )
 
-        keeper = Keeper(
-            store, embedder, report=lambda figures: life.tell({"figures": figures}), also=(digests.step,),
-            limits=spec.settings.limits, chainer=chainer, open_among=open_among,
-        )  # fmt: skip
-        deliverer = Deliverer(
-            store, spec.settings.webhooks, spec.settings.hooks, home=os.fspath(spec.database.parent),
-            report=lambda figures: life.tell({"figures": figures, "of": "outbox"}),
-        )  # fmt: skip
+    def _ready(self, child: Child, process: ChildProcess, mask: int) -> None:
+        """The child's control pipe can be read or written."""
+        try:
+            if mask & selectors.EVENT_WRITE:
+                process.stream.flush()
+                self._await_stream(child, process)
+            if mask & selectors.EVENT_READ and process.stream.descriptor >= 0:
+                self._listen(child, process)
+        except Closed as e:
+            self._hang_up(child, process, e)
 
-        def stop(message: dict[str, object]) -> None:
-            deliverer.stop()
-            keeper.stop()
+    def _hang_up(self, child: Child, process: ChildProcess, reason: Closed) -> None:
+        """The child's end follows; one that lives on without its pipe could not be told to stop."""
+        if process.stream.descriptor < 0:
+            return
+        self._selector.unregister(process.stream.descriptor)
+        process.stream.close()
+        if str(reason) != "closed":
+            process.error = f"control pipe: {reason}"
+        process.kill_at = min(process.kill_at, time.monotonic() + HANG_UP_S)
 
-        def wake(seq: int) -> None:
-            deliverer.wake()
-            keeper.wake()
+    def _listen(self, child: Child, process: ChildProcess) -> None:
+        messages = process.stream.read()
+        now = int(time.monotonic())
+        process.heard = (now, len(messages) + (process.heard[1] if process.heard[0] == now else 0))
+        if process.heard[1] > MESSAGES_PER_S:
+            raise Closed("too many messages")
+        for message in messages:
+            if not isinstance(message, dict):
+                raise Closed("not a message")
+            if "ready" in message and process is child.current and process.ready_at is None:
+                process.kill_at = float("inf")
+                child.became_ready(process)
+                self._retire_predecessors(child)
+                if child.mountpoint is not None:
+                    child.mountpoint.release()
+            elif "error" in message:
+                process.error = str(message["error"])[:500]
+            self._heard_by(child, process, message)
 
-        life.on_stop = stop
-        with store.watch(wake, every_s=SETTLE_S):
-            deliverer.start()
-            life.ready()
-            keeper.run()
-        digests.close()
+    def _await_stream(self, child: Child, process: ChildProcess) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.stream.unsent else 0)
+        self._selector.modify(process.stream.descriptor, wanted, lambda mask: self._ready(child, process, mask))
 
+    def _died(self, child: Child, process: ChildProcess) -> None:
+        self._selector.unregister(process.sentinel)
+        if process.stream.descriptor >= 0:
+            with contextlib.suppress(Closed):  # its last words
+                self._listen(child, process)
+        if process.stream.descriptor >= 0:
+            self._selector.unregister(process.stream.descriptor)
+        code = process.handle.exitcode
+        process.bury()
+        if process in child.retiring:
+            child.retiring.remove(process)
+            if process.fd_entry is not None and process.fd_entry != child.fd_entry:
+                self._discard(process.fd_entry)
+        elif process is child.current:
+            if child.mountpoint is not None:
+                child.mountpoint.protect()
+            by_others = code == -signal.SIGKILL and not process.error
+            child.lost(process, process.error or how_it_ended(code), killed=by_others)
+            self._lost(child)
+            if not process.told_to_stop:
+                log.warning("%s (pid %d) ended: %s", child.name, process.pid, child.error)
+            self._retire_predecessors(child)
+        if not child.wanted and not child.processes:
+            self._dismantle(child)
+        else:
+            self.tend()
 
-def run_door(spec: ChildSpec) -> None:
-    """The socket for commands, MCP servers and Python."""
-    from collections import deque
+    def _retire(self, child: Child, process: ChildProcess, *, detached: bool) -> None:
+        if not process.told_to_stop:
+            process.told_to_stop = True
+            process.kill_at = min(process.kill_at, time.monotonic() + STOP_S)
+            self.tell(child, process, {"stop": True, "detached": detached})
 
-    from avmfs.access import Principal
-    from avmfs.memory import Memory
-    from avmfs.rpc.server import serve_door
-    from avmfs_daemon.compose import open_memory
+    def _retire_predecessors(self, child: Child) -> None:
+        for process in child.retiring:
+            self._retire(child, process, detached=True)
 
-    have_descriptors()
-    with living(spec) as life:
-        assert spec.embedding is not None and spec.listener is not None
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
-        around = open_memory(spec, embedder, life.ask).around  # one store and one engine for all clients
-        stop = threading.Event()
-        life.on_stop = lambda message: stop.set()
-        life.ready()
-        recalled: dict[Principal, deque[tuple[int, frozenset[int]]]] = {}  # :savings is of an agent, not of a client
+    def _discard(self, fd_entry: str) -> None:
+        self._fd_entries.discard(fd_entry)
 
-        def open_for(who: Principal) -> Memory:
-            memory = Memory(around, who)
-            memory.recalled = recalled.setdefault(who, memory.recalled)
-            return memory
-
-        serve_door(spec.listener, open_for, spec.settings, life.ask, stop)
-
-
-def run_mount(spec: ChildSpec) -> None:
-    """One agent's mount.
-
-    At SIGTERM, and when the supervisor is gone, the mount is left rather than taken away: the bare directory below it
-    would take writes that nobody sees again, and a successor may go on with it (`box`). Only the supervisor, which
-    guards it, says when to unmount.
-    """
-    from avmfs.fuse.serve import group_of, serve, tree_of
-    from avmfs_daemon.box import Box, identity
-    from avmfs_daemon.compose import open_memory
-
-    have_descriptors()
-    with living(spec) as life:
-        assert spec.embedding is not None and spec.mount is not None
-        mount, path, device = spec.mount, spec.mount.mountpoint, ""
-
-        def stop(message: dict[str, object]) -> None:
-            if not device:
-                os._exit(0)
-            tree.commit_all()
-            if not message.get("detached"):
-                mountpoint.unmount(path, device)
-
-        def before_mount() -> None:
-            tree.memory.submit("enroll")  # an agent with a mount is known, and has its private space
-            mountpoint.detach_predecessor(path)
-            if spec.restore_mode is not None:
-                path.chmod(spec.restore_mode)
-
-        def ready() -> None:
-            nonlocal device
-            device = mountpoint.mounts_at(path)[-1].device
-            if box is not None:
-                box.tell(identity(spec.mount, spec.database, device))
-            life.ready()
-            if mount.link is not None:
-                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
-
-        def link(where: Path) -> None:
-            problem = links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
-            if problem:
-                log.warning("%s", problem)
-            life.tell({"mount": {"link": problem}})
-
-        life.on_stop = stop
-        life.on_terminated = lambda: os._exit(0)
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
-        tree = tree_of(open_memory(spec, embedder, life.ask), mount)
-        box = Box(spec.runtime_dir, spec.box) if spec.box is not None else None
-        serve(
-            tree, mount, ready=ready, before_mount=before_mount, runtime_dir=spec.runtime_dir,
-            report=lambda about: life.tell({"mount": about}), box=box,
-        )  # fmt: skip
+    def _dismantle(self, child: Child) -> None:
+        self.all.remove(child)
+        if child.mountpoint is not None:
+            unmount(child.mountpoint.path)
+            if child.fd_entry is not None:
+                self._discard(child.fd_entry)
+            child.mountpoint.close()
+            child.mountpoint = None
+        self._gone(child)
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The entry function of each kind."""
-
-    writer: Entry = run_writer
-    door: Entry = run_door
-    keeper: Entry = run_keeper
-    mount: Entry = run_mount
-    index: Entry = run_index
-
-    def of(self, kind: Kind) -> Entry:
-        return {
-            "writer": self.writer, "index": self.index, "door": self.door, "keeper": self.keeper, "mount": self.mount
-        }[kind]  # fmt: skip
+def how_it_ended(code: int | None) -> str:
+    """An exit code of multiprocessing, for a person."""
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"ended with status {code}"

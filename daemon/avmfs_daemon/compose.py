@@ -17,10 +17,10 @@ from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory
 from avmfs.search.engine import Engine
-from avmfs.store.sqlite import open_attached
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
+from avmfs.store.store import open_attached
 from avmfs.text.tokens import TokenCounter
-from avmfs_daemon.spec import ChildSpec
+from avmfs_daemon.child_spec import ChildSpec
 
 
 def open_memory(
@@ -30,12 +30,23 @@ def open_memory(
     store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
     settings = spec.settings
     engine = Engine(
-        store.search_index, embedder, TokenCounter(settings.search.encoding), weights=settings.search.weights,
+        store.search_index,
+        embedder,
+        TokenCounter(settings.search.encoding),
+        weights=settings.search.weights,
         cache_size=0,
-    )  # fmt: skip
-    around = Surroundings(
-        store, engine, settings.search, settings.limits, time.time_ns, LocalZone(), host, webhooks=settings.webhooks,
-        anchors=settings.audit.anchors or anchors.beside(spec.database), refusals=Refusals(store),
+    )
+    around = Services(
+        store,
+        engine,
+        settings.search,
+        settings.limits,
+        time.time_ns,
+        LocalZone(),
+        host,
+        webhooks=settings.webhooks,
+        anchors=settings.audit.anchors or anchors.beside(spec.database),
+        refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
-    )  # fmt: skip
+    )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))

@@ -18,16 +18,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from avmfs_config import Paths
 
 from avmfs import wire
-from avmfs_daemon.stream import FRAME_LIMIT, Closed, Stream
+from avmfs.store.files.store_lock import StoreLock
+from avmfs_daemon import runtime
+from avmfs_daemon.framed_stream import FRAME_LIMIT, Closed, FramedStream
 
 log = logging.getLogger(__name__)
 
 PEERS = 16
 PATIENCE_S = 5.0
 ANSWER_S = 30.0  # for requests that take time
+MADE_ANEW_S = 5.0  # for a daemon to notice that its socket was removed
+
+T = TypeVar("T")
 
 
 class NotRunning(Exception):
@@ -41,7 +48,7 @@ class ControlError(Exception):
 class Peer:
     """One connection. `reply` may come later than the request, within ANSWER_S."""
 
-    def __init__(self, server: ControlServer, stream: Stream, deadline: float) -> None:
+    def __init__(self, server: ControlServer, stream: FramedStream, deadline: float) -> None:
         self._server = server
         self.stream = stream
         self.deadline = deadline
@@ -70,8 +77,18 @@ class ControlServer:
         self._selector = selector
         self._handle = handle
         self._peers: set[Peer] = set()
-        listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._register()
+
+    def listen(self, listener: socket.socket) -> None:
+        """On this one from now on; who is connected stays."""
+        if listener is not self._listener:
+            self._selector.unregister(self._listener)
+            self._listener = listener
+            self._register()
+
+    def _register(self) -> None:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def next_deadline(self) -> float:
         return min((peer.deadline for peer in self._peers), default=float("inf"))
@@ -101,7 +118,7 @@ class ControlServer:
         if len(self._peers) >= PEERS or peer_uid(sock) not in (os.geteuid(), 0):
             sock.close()
             return
-        peer = Peer(self, Stream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
+        peer = Peer(self, FramedStream(sock.detach(), FRAME_LIMIT), time.monotonic() + PATIENCE_S)
         self._peers.add(peer)
         self._selector.register(peer.stream.descriptor, selectors.EVENT_READ, lambda mask: self._ready(peer, mask))
 
@@ -147,6 +164,39 @@ def peer_uid(sock: socket.socket) -> int:
     else:
         _, uid = struct.unpack_from("2I", sock.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred
     return int(uid)
+
+
+def reached(paths: Paths, do: Callable[[Path], T]) -> T:
+    """`do`, given the control socket of the daemon that serves this store: where this environment has it, else where
+    the store's lock says that it is. One whose socket was removed is given the time to make it anew. Raises NotRunning
+    or ControlError."""
+    try:
+        return do(paths.runtime_dir / runtime.CONTROL)
+    except NotRunning:
+        deadline = time.monotonic() + MADE_ANEW_S
+        while (holder := _holder(paths.database)) is not None:
+            try:
+                return do(Path(holder["socket"]).parent / runtime.CONTROL)
+            except NotRunning:
+                if time.monotonic() > deadline:
+                    raise ControlError(
+                        f"a daemon (pid {holder['pid']}) serves {paths.database}, but cannot be asked: its socket in"
+                        f" {Path(holder['socket']).parent} is gone. It will be back when there is room for it;"
+                        f" kill {holder['pid']} stops the daemon"
+                    ) from None
+                time.sleep(0.05)
+        raise
+
+
+def _holder(database: Path) -> dict[str, Any] | None:
+    """The daemon that lives and has the store's lock, if we may know."""
+    with contextlib.suppress(PermissionError):
+        holder = StoreLock(database).holder()
+        if holder is not None and holder["socket"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(holder["pid"], 0)
+                return holder
+    return None
 
 
 def ask(path: Path, operation: str, timeout_s: float = ANSWER_S) -> Any:

@@ -101,10 +101,14 @@ class EmbeddingService:
     def status(self) -> dict[str, Any]:
         with self._ready:
             status: dict[str, Any] = {
-                "state": self._state, "model": self._model, "dimension": self._dimension,
-                "requests": self._requests, "texts": self._texts, "remembered": self._remembered_texts,
+                "state": self._state,
+                "model": self._model,
+                "dimension": self._dimension,
+                "requests": self._requests,
+                "texts": self._texts,
+                "remembered": self._remembered_texts,
                 "waiting": sum(len(job.texts) - job.taken for job in (*self._urgent, *self._waiting)),
-            }  # fmt: skip
+            }
             return status | ({"reason": self._reason} if self._reason else {})
 
     # The engine -----------------------------------------------------------------------------------------

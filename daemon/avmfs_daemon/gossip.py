@@ -1,6 +1,6 @@
 """Digests as the keeper's work: publishing this store's, and exchanging them with other hosts where configured.
 
-Composed by `children.run_keeper`. Holds no state that a restart would lose. What it says of itself is the section
+Composed by `entrypoints.run_keeper`. Holds no state that a restart would lose. What it says of itself is the section
 `gossip` of `avm-daemon status`.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from avmfs_config import GossipSettings
 
-from avmfs.agents.digests import Publisher
+from avmfs.agents.digest_cache import Publisher
 from avmfs.agents.gossip import ALIVE_NS, StoreKnowledge
 from avmfs.agents.gossip_link import Gossip
 from avmfs.errors import AvmError
-from avmfs.store.protocol import Store
-from avmfs.store.submit import OPERATOR
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,12 @@ class Digests:
     """`step` is for the keeper's rounds; `close` ends what listens. `report` hears how it is."""
 
     def __init__(
-        self, store: Store, settings: GossipSettings, report: Callable[[dict[str, Any]], None],
+        self,
+        store: Store,
+        settings: GossipSettings,
+        report: Callable[[dict[str, Any]], None],
         clock: Callable[[], int] = time.time_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock

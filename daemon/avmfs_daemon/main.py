@@ -1,7 +1,7 @@
 """The command `avm-daemon`.
 
 Parses the command line, prints, and chooses exit codes: 0 done, 1 failed or not running, 2 usage. What a command
-does is in `starting` (start) and `control` (the others). Imports next to nothing before it must: `start --daemon`
+does is in `start` (start) and `control` (the others). Imports next to nothing before it must: `start --daemon`
 has to fork while there is no thread, and every child of the daemon imports this module again.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from avmfs.closed_streams import stand_in_for_closed
+from avmfs_daemon.cli_context import Failure, complain, paths_and_environ
 from avmfs_daemon.setup import COMMANDS
-from avmfs_daemon.shown import status_text
-from avmfs_daemon.starting import leave, serve, start_detached
-from avmfs_daemon.surroundings import Failure, surroundings
+from avmfs_daemon.start import leave, mend, serve, start_detached
+from avmfs_daemon.status_text import status_text
 
 STOP_S = 15.0
 
@@ -31,38 +31,42 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--daemon", "detached", is_flag=True, help="Return once the mounts are up; log to a file.")
-def start(detached: bool) -> None:
+@click.option("--accept-loss", is_flag=True, help="First `avm repair --accept-loss`: go on without what is lost.")
+def start(detached: bool, accept_loss: bool) -> None:
     """Mount everything and keep it running, in the foreground."""
-    paths, environ = surroundings()
+    paths, environ = paths_and_environ()
+    if accept_loss:
+        mend(paths, environ)
     if detached:
         start_detached(paths, environ)
     else:
         os.umask(0o077)
-        leave(serve(paths, environ, started=lambda problems: None, failed=_complain))
+        leave(serve(paths, environ, started=lambda problems: None, failed=complain))
 
 
 @cli.command()
 @click.option(
-    "--as-stop-post", is_flag=True,
+    "--as-stop-post",
+    is_flag=True,
     help="As a systemd unit's ExecStopPost: end what is left of a service whose main process has ended, but keep the "
     "mounts where $SERVICE_RESULT says that systemd starts it again.",
-)  # fmt: skip
+)
 def stop(as_stop_post: bool) -> None:
     """Unmount everything and end the daemon; return when it has gone."""
-    from avmfs_daemon import control, leftovers, runtime
+    from avmfs_daemon import control, runtime, stale_mounts
 
-    paths, environ = surroundings()
+    paths, environ = paths_and_environ()
     try:
         if as_stop_post:
             if not (result := environ.get("SERVICE_RESULT")):
                 raise Failure("--as-stop-post is for systemd, which sets SERVICE_RESULT")
-            if leftovers.after_service(paths.runtime_dir, result):
+            if stale_mounts.after_service(paths.runtime_dir, result):
                 click.echo(f"the service has ended ({result}); its mounts wait for the next one")
             return
-        pid = control.stop(paths.runtime_dir / runtime.CONTROL, STOP_S)
+        pid = control.reached(paths, lambda path: control.stop(path, STOP_S))
     except control.NotRunning:
         try:
-            cleaned = leftovers.clean_up(paths.runtime_dir)
+            cleaned = stale_mounts.clean_up(paths.runtime_dir)
         except runtime.RuntimeProblem as e:
             raise Failure(str(e)) from None
         if not cleaned:
@@ -87,7 +91,7 @@ def reload() -> None:
     """Read both configuration files again; on an error the old configuration keeps running."""
     done = _ask("reload")
     for problem in done["problems"]:
-        click.echo(f"avm-daemon: {problem}", err=True)
+        complain(problem)
     counts = ", ".join(f"{done[what]} {what}" for what in ("added", "removed", "restarted"))
     click.echo(f"reloaded; mounts: {counts}")
 
@@ -97,7 +101,7 @@ def check() -> None:
     """Check both configuration files; exit 1 if one cannot be used."""
     import avmfs_config
 
-    paths, environ = surroundings()
+    paths, environ = paths_and_environ()
     problems = avmfs_config.check(paths, environ)
     for problem in problems:
         click.echo(str(problem), err=True)
@@ -126,17 +130,13 @@ def main() -> None:
 
 
 def _ask(operation: str) -> dict[str, Any]:
-    from avmfs_daemon import control, runtime
+    from avmfs_daemon import control
 
-    paths, _ = surroundings()
+    paths, _ = paths_and_environ()
     try:
-        answer: dict[str, Any] = control.ask(paths.runtime_dir / runtime.CONTROL, operation)
+        answer: dict[str, Any] = control.reached(paths, lambda path: control.ask(path, operation))
     except control.NotRunning:
         raise Failure("not running") from None
     except control.ControlError as e:
         raise Failure(str(e)) from None
     return answer
-
-
-def _complain(reason: str) -> None:
-    click.echo(f"avm-daemon: {reason}", err=True)

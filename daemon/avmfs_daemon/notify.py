@@ -12,6 +12,8 @@ import socket
 import time
 from collections.abc import Mapping
 
+from avmfs.text.escapes import visible
+
 BEATS_PER_LIMIT = 3  # sd_watchdog_enabled(3) advises two: one may be late
 
 
@@ -61,7 +63,7 @@ class Notifier:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:500]
+    return visible(" ".join(text.split()))[:500]
 
 
 def from_environment() -> Notifier:

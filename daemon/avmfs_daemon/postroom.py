@@ -10,8 +10,8 @@ from typing import Final
 
 from avmfs_config import Limits
 
-from avmfs.store.protocol import Store
-from avmfs.store.submit import OPERATOR
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Store
 
 EVERY_S: Final = 300.0
 _DAY_NS: Final = 24 * 3600 * 1_000_000_000

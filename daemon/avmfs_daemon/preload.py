@@ -20,11 +20,10 @@ for _module in (
     "numpy",
     "avmfs_config.settings",
     "avmfs.memory",
-    "avmfs.store.commands.upkeep",
-    "avmfs.store.sqlite",
-    "avmfs.store.writer",
-    "avmfs_daemon.box",
-    "avmfs_daemon.children",
+    "avmfs.store.store",
+    "avmfs.store.writer.loop",
+    "avmfs_daemon.fdstore_client",
+    "avmfs_daemon.entrypoints",
     "avmfs_daemon.compose",
     "avmfs_daemon.main",  # multiprocessing imports the parent's main module in every child
     "avmfs.rpc.server",
@@ -34,3 +33,7 @@ for _module in (
     # A part that is missing (libfuse, say) is reported by the child that needs it.
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module(_module)
+
+from avmfs.store import commands  # noqa: E402, the variables above come first
+
+commands.names()  # which imports every one

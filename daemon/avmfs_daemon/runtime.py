@@ -14,14 +14,15 @@ import shutil
 import signal
 import socket
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from avmfs_config import Settings
 
 from avmfs.errors import Busy
-from avmfs.store.lock import StoreLock
+from avmfs.store.files.displaced import OpenStoreFiles
+from avmfs.store.files.store_lock import StoreLock
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale, mounts_at
 
 log = logging.getLogger(__name__)
@@ -54,24 +55,62 @@ def make_directory(path: Path, *, traversable: bool) -> None:
     path.chmod(0o711 if traversable else 0o700)
 
 
-@contextlib.contextmanager
-def hold(path: Path, wait_s: float, about: dict[str, Any]) -> Iterator[int]:
-    """The descriptor of the lock beside `path`, held while the block lasts. Raises RuntimeProblem naming the holder."""
-    lock = StoreLock(path)
-    try:
+class RuntimeLock:
+    """The lock beside `path`, held until `release`. Raises RuntimeProblem naming the holder."""
+
+    def __init__(self, path: Path, wait_s: float, about: dict[str, Any]) -> None:
+        self._lock = StoreLock(path)
+        self._about = about
         try:
-            descriptor = lock.acquire(wait_s, about)
-        except Busy:
-            if not _end_abandoned(lock):
+            self.descriptor = self._acquired(wait_s)
+        except RuntimeProblem:
+            if not _end_abandoned(self._lock):
                 raise
-            descriptor = lock.acquire(KILLED_S, about)
-    except Busy as e:
-        holder = lock.holder()
-        raise RuntimeProblem(f"already running (pid {holder['pid']})" if holder else str(e)) from None
+            self.descriptor = self._acquired(KILLED_S)
+
+    def renew(self) -> bool:
+        """Where the lock's file was removed or replaced, others could take it: take the one of that name now. Was it
+        so? Raises RuntimeProblem while somebody else has it, OSError."""
+        if self._lock.names(self.descriptor):
+            return False
+        before, self.descriptor = self.descriptor, self._acquired(0)
+        os.close(before)
+        return True
+
+    def release(self, *, clean: bool) -> None:
+        """See `StoreLock.release`."""
+        self._lock.release(self.descriptor, clean=clean)
+
+    def _acquired(self, wait_s: float) -> int:
+        try:
+            descriptor = self._lock.acquire(wait_s)
+        except Busy as e:
+            holder = self._lock.holder()
+            raise RuntimeProblem(running(holder) if holder else str(e)) from None
+        try:
+            self._lock.note(descriptor, self._about)
+        except OSError as e:  # a full disk: others are kept out all the same
+            log.error("%s: cannot note who holds it: %s", self._lock.path, e.strerror)
+        return descriptor
+
+
+@contextlib.contextmanager
+def hold(
+    path: Path, wait_s: float, about: dict[str, Any], is_clean: Callable[[], bool] = lambda: True
+) -> Iterator[RuntimeLock]:
+    """The lock beside `path`, while the block lasts. Raises RuntimeProblem naming the holder. `is_clean` is asked at
+    the end."""
+    held = RuntimeLock(path, wait_s, about)
     try:
-        yield descriptor
+        yield held
     finally:
-        lock.release(descriptor)
+        held.release(clean=is_clean())
+
+
+def running(holder: dict[str, Any]) -> str:
+    """What there is to know of the daemon that wrote `holder` into its lock."""
+    where = f" in {Path(holder['socket']).parent}" if holder["socket"] else ""
+    return f"already running (pid {holder['pid']}){where}; avm-daemon stop ends it"
 
 
 def _end_abandoned(lock: StoreLock) -> bool:
@@ -106,22 +145,25 @@ def door_mode(settings: Settings) -> int:
     return 0o666 if serves_others(settings) else 0o600
 
 
-def listen(path: Path, mode: int) -> socket.socket:
-    """A listening socket at `path`, in place of what a run before left there."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
+def listen(path: Path, mode: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    """A listening socket at `path`, in place of what a run before left there. Raises RuntimeProblem."""
+    listener = socket.socket(socket.AF_UNIX, kind)
     before = os.umask(0o177)  # nobody else connects before the mode is set
     try:
+        path.unlink(missing_ok=True)
         listener.bind(os.fspath(path))
+        path.chmod(mode)
+    except OSError as e:
+        listener.close()
+        raise RuntimeProblem(f"{path}: cannot listen there: {e.strerror}") from None
     finally:
         os.umask(before)
-    path.chmod(mode)
     listener.listen(BACKLOG)
     return listener
 
 
-def remember(directory: Path, mountpoints: Mapping[Path, int]) -> None:
-    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill.
+def remember(directory: Path, mountpoints: Mapping[Path, int]) -> OpenStoreFiles:
+    """Note which directories are about to be mounted on, and their modes, for whoever cleans up after a kill. The note.
     Where that cannot be written (a full disk) the note before stays: serving and an end in order do not need it."""
     new = directory / (STATE + ".new")
     try:
@@ -133,6 +175,7 @@ def remember(directory: Path, mountpoints: Mapping[Path, int]) -> None:
         new.replace(directory / STATE)
     except OSError as e:
         log.error("%s: cannot note the mountpoints for a start after a kill: %s", directory / STATE, e.strerror)
+    return OpenStoreFiles(directory / STATE)
 
 
 def remembered(directory: Path) -> dict[Path, int]:

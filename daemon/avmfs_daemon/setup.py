@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from avmfs_daemon.surroundings import Failure, log_path, surroundings
+from avmfs_daemon.cli_context import Failure, complain, log_path, paths_and_environ
 
 
 @click.command()
@@ -26,16 +26,25 @@ from avmfs_daemon.surroundings import Failure, log_path, surroundings
 @click.option("--coherence", type=click.Choice(["strict", "close-to-open"]), help="What the kernel may cache.")
 @click.option("--no-reload", is_flag=True, help="Leave a running daemon as it is.")
 def add(
-    agent: str, mountpoint: str, read_only: bool, uid: int | None, allow_other: bool, coherence: str | None,
-    link: str | None, no_reload: bool,
-) -> None:  # fmt: skip
+    agent: str,
+    mountpoint: str,
+    read_only: bool,
+    uid: int | None,
+    allow_other: bool,
+    coherence: str | None,
+    link: str | None,
+    no_reload: bool,
+) -> None:
     """Add AGENT, mounted at MOUNTPOINT, to mounts.yaml; a running daemon mounts it at once."""
     from avmfs_daemon import mounts_file
 
     given = {
-        "uid": uid, "read_only": read_only or None, "allow_other": allow_other or None, "coherence": coherence,
+        "uid": uid,
+        "read_only": read_only or None,
+        "allow_other": allow_other or None,
+        "coherence": coherence,
         "link": link,
-    }  # fmt: skip
+    }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not mountpoint.startswith(("~", "$", "/")):
         mountpoint = os.path.abspath(mountpoint)
@@ -62,7 +71,7 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
     """Have the daemon started at login: a systemd user unit, or a launchd agent on macOS; with --system, at boot."""
     from avmfs_daemon import service
 
-    paths, _ = surroundings()
+    paths, _ = paths_and_environ()
     platform = platform or ("launchd" if sys.platform == "darwin" else "systemd")
     command = service.own_command(sys.argv[0])
     try:
@@ -85,9 +94,9 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
 
 
 def _change(change: Any, what: str, no_reload: bool) -> None:
-    from avmfs_daemon import control, mounts_file, runtime
+    from avmfs_daemon import control, mounts_file
 
-    paths, environ = surroundings()
+    paths, environ = paths_and_environ()
     try:
         mount = change(paths.mounts_file, environ)
     except (mounts_file.EditProblem, OSError) as e:
@@ -96,13 +105,13 @@ def _change(change: Any, what: str, no_reload: bool) -> None:
     if no_reload:
         return
     try:
-        done = control.ask(paths.runtime_dir / runtime.CONTROL, "reload")
+        done = control.reached(paths, lambda path: control.ask(path, "reload"))
     except control.NotRunning:
         return
     except control.ControlError as e:
         raise Failure(f"the file is changed, but the daemon did not take it up: {e}") from None
     for problem in done["problems"]:
-        click.echo(f"avm-daemon: {problem}", err=True)
+        complain(problem)
     if done["problems"]:
         sys.exit(1)
 

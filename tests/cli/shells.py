@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 
 
 @dataclass
@@ -36,9 +36,12 @@ class Shell:
         self, arguments: tuple[str, ...], environ: dict[str, str], data: bytes | None
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [sys.executable, "-m", "avmfs.cli", *arguments], env=environ, capture_output=True, timeout=LIMIT_S,
+            [sys.executable, "-m", "avmfs.cli", *arguments],
+            env=environ,
+            capture_output=True,
+            timeout=LIMIT_S,
             input=data or b"",
-        )  # fmt: skip
+        )
 
     def out(self, *arguments: str, **more: Any) -> str:
         return self.run(*arguments, **more).stdout.decode("utf-8", "surrogateescape")
@@ -115,10 +118,14 @@ def environment(root: Path) -> dict[str, str]:
     """Of commands whose configuration, data and sockets are below ``root``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
     return {
-        **kept, "AVM_CONFIG_DIR": str(root / "config"), "AVM_DATA_DIR": str(root / "data"),
-        "AVM_RUNTIME_DIR": str(root / "run"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+        **kept,
+        "AVM_CONFIG_DIR": str(root / "config"),
+        "AVM_DATA_DIR": str(root / "data"),
+        "AVM_RUNTIME_DIR": str(root / "run"),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
         "LC_ALL": "C.UTF-8",
-    }  # fmt: skip
+    }
 
 
 @contextmanager

@@ -19,11 +19,12 @@ import pytest
 from mount_world import World
 from shells import environment
 
-from avmfs import AVM, agent_memory, avm
+from avmfs import AVM, avm
+from avmfs.api import agent_memory
 from avmfs.errors import AvmError, Busy, Invalid, NotFound
 from avmfs.rpc.client import RemoteDoor
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.mount
 Open = Callable[[str], AVM]
 
 
@@ -68,8 +69,9 @@ def test_links_and_walks_along_them(alice: AVM, bob: AVM) -> None:
     found = bob.retrieve("zebra", k=1, depth=2, under="/shared/g")
     assert [hit["path"] for hit in found["hits"]] == [f"{base}/a.md"]
     assert [(each["path"], each["via"]) for each in found["linked"]] == [
-        (f"{base}/b.md", f"{base}/a.md"), (f"{base}/c.md", f"{base}/b.md"),
-    ]  # fmt: skip
+        (f"{base}/b.md", f"{base}/a.md"),
+        (f"{base}/c.md", f"{base}/b.md"),
+    ]
     graph = bob._door.call("graph", path="/shared/g")
     assert graph["nodes"] == [f"{base}/{name}.md" for name in "abc"] and len(graph["edges"]) == 2
     alice.unlink("/shared/g/a.md", "/shared/g/b.md")
@@ -85,8 +87,10 @@ def test_old_versions(alice: AVM, bob: AVM) -> None:
     for text in ("one", "two", "drei"):
         alice.write("/shared/versions.md", text)
     assert [(each["version"], each["size"], each["author"]) for each in alice.history("/shared/versions.md")] == [
-        (3, 4, "alice"), (2, 3, "alice"), (1, 3, "alice"),
-    ]  # fmt: skip
+        (3, 4, "alice"),
+        (2, 3, "alice"),
+        (1, 3, "alice"),
+    ]
     assert [bob.read_at("/shared/versions.md", number) for number in (1, 2, 3)] == ["one", "two", "drei"]
     assert alice.read_at("/shared/versions.md", datetime.now()) == "drei"
     first = alice.history("/shared/versions.md")[-1]["at"]
@@ -134,24 +138,34 @@ def test_ways_around(alice: AVM, bob: AVM) -> None:
     refused(Invalid, lambda: mine.share(path, ["bob"]))
     assert "nothing-there" in refused(Invalid, lambda: mine.fetch(path, "/private/nothing-there.md"))
     for do in (
-        lambda: mine.browse("/private", depth=0), lambda: mine.timeline(days=-1), lambda: mine.explore(path, depth=9),
-        lambda: mine.tag_cloud(path), lambda: mine.timeline(limit=0), lambda: mine.share(shared, []),
-        lambda: alice.retrieve("x", k=0), lambda: alice.synthesize("x", sentences=0),
-    ):  # fmt: skip
+        lambda: mine.browse("/private", depth=0),
+        lambda: mine.timeline(days=-1),
+        lambda: mine.explore(path, depth=9),
+        lambda: mine.tag_cloud(path),
+        lambda: mine.timeline(limit=0),
+        lambda: mine.share(shared, []),
+        lambda: alice.retrieve("x", k=0),
+        lambda: alice.synthesize("x", sentences=0),
+    ):
         refused(Invalid, do)
 
 
 def test_a_batch_is_whole_or_not_at_all(alice: AVM) -> None:
     mine = alice.agent_memory()
-    paths = mine.batch_remember([
-        "first of many", {"content": "second of many", "title": "Second", "tags": ("x",), "importance": 0.5},
-        {"content": "third", "path": "/shared/batch/third.md", "created": datetime(2024, 3, 1, tzinfo=UTC)},
-        "first of many",
-    ])  # fmt: skip
+    paths = mine.batch_remember(
+        [
+            "first of many",
+            {"content": "second of many", "title": "Second", "tags": ("x",), "importance": 0.5},
+            {"content": "third", "path": "/shared/batch/third.md", "created": datetime(2024, 3, 1, tzinfo=UTC)},
+            "first of many",
+        ]
+    )
     assert paths == [
-        "/memory/private/alice/first-of-many.md", "/memory/private/alice/second.md", "/memory/shared/batch/third.md",
+        "/memory/private/alice/first-of-many.md",
+        "/memory/private/alice/second.md",
+        "/memory/shared/batch/third.md",
         "/memory/private/alice/first-of-many-2.md",
-    ]  # fmt: skip
+    ]
     meta = json.loads(alice.read(f"{paths[1]}:meta"))
     assert (meta["tags"], meta["importance"], meta["title"]) == (["x"], 0.5, "Second")
     assert json.loads(alice.read(f"{paths[2]}:meta"))["created"].startswith("2024-03-01")
@@ -160,10 +174,14 @@ def test_a_batch_is_whole_or_not_at_all(alice: AVM) -> None:
     assert len(set(many)) == 230 and alice.read(many[229]) == "number 229\n"
     before = mine.stats()["files"]
     for bad, says in (
-        ({"content": " "}, "memory 1"), ({"title": "x"}, "memory 1"), ({"content": "x", "importance": 2}, "memory 1"),
-        ({"content": "x", "tags": ["a,b"]}, "memory 1"), ({"content": "x", "colour": "red"}, "colour"),
-        ({"content": "x", "importance": "high"}, "importance"), ({"content": "x", "path": "/x.md"}, "memory"),
-    ):  # fmt: skip
+        ({"content": " "}, "memory 1"),
+        ({"title": "x"}, "memory 1"),
+        ({"content": "x", "importance": 2}, "memory 1"),
+        ({"content": "x", "tags": ["a,b"]}, "memory 1"),
+        ({"content": "x", "colour": "red"}, "colour"),
+        ({"content": "x", "importance": "high"}, "importance"),
+        ({"content": "x", "path": "/x.md"}, "memory"),
+    ):
         assert says in refused(Invalid, lambda bad=bad: mine.batch_remember(["good", bad]))
     refused(AvmError, lambda: mine.batch_remember(["good", {"content": "x", "path": "/memory/private/bob/x.md"}]))
     assert mine.stats()["files"] == before
@@ -187,7 +205,7 @@ def test_eight_threads_do_everything_at_once(opened: Open) -> None:
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     [thread.start() for thread in threads]
-    [thread.join(60) for thread in threads]
+    [thread.join(300) for thread in threads]
     assert problems == []
     assert sorted(shared.read("/private/all.txt").splitlines()) == sorted(
         f"{n} {t}" for n in range(8) for t in range(5)
@@ -223,8 +241,8 @@ def test_after_a_fork_parent_and_children_go_on(opened: Open) -> None:
     for turn in range(20):
         mine.append("/private/family.txt", f"parent {turn}\n")
         assert mine.read("/private/before.md") == "before"
-    found = sorted(said.get(timeout=60) for _ in children)
-    [child.join(30) for child in children]
+    found = sorted(said.get(timeout=300) for _ in children)
+    [child.join(300) for child in children]
     assert found == [(number, f"of child {number}", True) for number in range(4)]
     lines = sorted(mine.read("/private/family.txt").splitlines())
     assert lines == sorted(f"{who} {turn}" for who in (0, 1, 2, 3, "parent") for turn in range(20))
@@ -250,7 +268,7 @@ def test_a_fork_while_another_thread_is_asking_does_not_hang(opened: Open) -> No
             assert os.waitpid(pid, 0)[1] == 0
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(300)
 
 
 def test_a_closed_one_stays_closed(opened: Open) -> None:
@@ -279,7 +297,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(world: Worl
         door.call("watch", since=seen["seq"] + 10**6, unread=seen["unread"], wait=60.0)
     with pytest.raises(Busy):
         door.call("read", path="/:version")
-    assert time.monotonic() - started < 30 and door.ended()
+    assert time.monotonic() - started < 55 and door.ended()
 
 
 @pytest.mark.parametrize("module", [avm, agent_memory], ids=lambda module: module.__name__)

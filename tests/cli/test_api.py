@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from mount_world import World
-from shells import LIMIT_S, Shell
+from shells import LIMIT_S, Shell, configured, environment
 
 from avmfs import AVM
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.rpc.client import RemoteDoor
 from avmfs.rpc.local import LocalDoor
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.mount
+
+
+OpenedAs = Callable[[str | None], AVM]
+SETTINGS = """
+embedding: {enabled: false}
+permissions: [{pattern: "/memory/secret/*", access: none, agents: [guest]}]
+default_access: rw
+"""
+
+
+@pytest.fixture(params=["daemon", "alone"])
+def opened_as(request: pytest.FixtureRequest) -> Iterator[OpenedAs]:
+    """An AVM of an agent, or of nobody in particular; rules hide a place from one agent."""
+    made: list[AVM] = []
+
+    def opener(environ: dict[str, str]) -> OpenedAs:
+        def open_(agent: str | None) -> AVM:
+            made.append(AVM(agent=agent, environ=environ, embeddings=False))
+            return made[-1]
+
+        return open_
+
+    with contextlib.ExitStack() as stack:
+        if request.param == "daemon":
+            world = World([{"agent_id": "alice"}], SETTINGS)
+            stack.callback(world.end)
+            world.start()
+            environ = world.environ
+        else:
+            environ = environment(stack.enter_context(configured(SETTINGS)))
+        stack.callback(lambda: [avm.close() for avm in made])  # before their directory goes
+        yield opener(environ)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +81,14 @@ def test_files(alice: AVM) -> None:
     assert alice.move("/shared/a.md", "/shared/b/c.md") == [("/memory/shared/a.md", "/memory/shared/b/c.md")]
     assert alice.delete("/shared/b", recursive=True) == 2
     for do, code in (
-        (lambda: alice.read("/shared/a.md"), errno.ENOENT), (lambda: alice.read("/shared"), errno.EISDIR),
-        (lambda: alice.write("/new.md", "x"), errno.EACCES), (lambda: alice.delete("/shared"), errno.EPERM),
-        (lambda: alice.write("/shared/x:meta", "{}"), errno.EINVAL), (lambda: alice.list("/none"), errno.ENOENT),
+        (lambda: alice.read("/shared/a.md"), errno.ENOENT),
+        (lambda: alice.read("/shared"), errno.EISDIR),
+        (lambda: alice.write("/new.md", "x"), errno.EACCES),
+        (lambda: alice.delete("/shared"), errno.EPERM),
+        (lambda: alice.write("/shared/x:meta", "{}"), errno.EINVAL),
+        (lambda: alice.list("/none"), errno.ENOENT),
         (lambda: alice.write(f"/shared/{'n' * 256}", "x"), errno.ENAMETOOLONG),
-    ):  # fmt: skip
+    ):
         with pytest.raises(AvmError) as caught:
             do()
         assert caught.value.errno == code, caught.value
@@ -95,11 +132,14 @@ def test_remember_and_recall(alice: AVM, bob: AVM) -> None:
     assert [hit["path"] for hit in hits] == [path] and 0 < hits[0]["relevance"] <= 1
     assert alice.search("revenue", under="/shared") == []
     for do in (
-        lambda: memory.remember(" "), lambda: memory.remember("x", importance=2), lambda: memory.remember("x",
-        tags=["a,b"]),
-        lambda: memory.recall("x", max_tokens=0), lambda: memory.recall("x", strategy="none"),
-        lambda: alice.search("x", limit=0), lambda: memory.recall("x", min_relevance=1.5),
-    ):  # fmt: skip
+        lambda: memory.remember(" "),
+        lambda: memory.remember("x", importance=2),
+        lambda: memory.remember("x", tags=["a,b"]),
+        lambda: memory.recall("x", max_tokens=0),
+        lambda: memory.recall("x", strategy="none"),
+        lambda: alice.search("x", limit=0),
+        lambda: memory.recall("x", min_relevance=1.5),
+    ):
         with pytest.raises(Invalid):
             do()
     assert alice.agent_memory("alice") is not None
@@ -163,13 +203,59 @@ def test_threads_share_one_avm(alice: AVM) -> None:
 
 
 def test_who_asks_must_be_said(alone: Shell) -> None:
-    with pytest.raises(Invalid, match="AVM_AGENT"):
-        AVM(environ=alone.environ)
     for name in ("", "Bad", "all", "../x", "a" * 65):
         with pytest.raises(Invalid):
             AVM(agent=name, environ=alone.environ)
     with AVM(environ={**alone.environ, "AVM_AGENT": "carol"}) as avm:
         assert avm.agent == "carol"
+
+
+def test_nobody_in_particular_reads_what_every_agent_may_see_and_changes_nothing(opened_as: OpenedAs) -> None:
+    alice, nobody = opened_as("alice"), opened_as(None)
+    alice.write("/shared/open.md", "The quasar report is for all")
+    alice.write("/shared/limited.md", "The quasar report is for few")
+    alice.write("/shared/limited.md:shared", "alice")
+    alice.write("/memory/secret/hidden.md", "The quasar report is not for guests")
+    alice.write("/private/own.md", "The quasar report is mine")
+    assert nobody.agent == "" and nobody.read("/shared/open.md") == "The quasar report is for all"
+    assert [hit["path"] for hit in nobody.search("quasar report")] == ["/memory/shared/open.md"]
+    assert [each["name"] for each in nobody.list("/shared")] == ["open.md"]
+    assert "secret" not in nobody.read("/:tree") and "hidden" not in nobody.read("/:tree?depth=9")
+    for hidden in ("/shared/limited.md", "/memory/secret/hidden.md", "/memory/private/alice/own.md"):
+        with pytest.raises(FileNotFoundError):
+            nobody.read(hidden)
+    assert nobody.inbox() == [] and "quasar" in nobody.read("/:recall?q=quasar report")
+    for do in (
+        lambda: nobody.write("/shared/x.md", "x"),
+        lambda: nobody.append("/shared/open.md", "x"),
+        lambda: nobody.delete("/shared/open.md"),
+        lambda: nobody.move("/shared/open.md", "/shared/y.md"),
+        lambda: nobody.tell("alice", "x"),
+        lambda: nobody.agent_memory(),
+        lambda: nobody.read("/private/x.md"),
+        lambda: nobody.init_permissions({"users": {}}),
+        lambda: nobody.privacy("full"),
+        lambda: nobody.create_api_key(),
+        lambda: nobody.get_user(),
+        lambda: nobody.write("/shared/open.md:tags", "x"),
+        lambda: nobody.subscribe("/shared/*"),
+        lambda: nobody.list("/private"),
+    ):
+        with pytest.raises(PermissionError, match="agent=NAME in Python, or AVM_AGENT"):
+            do()
+    assert nobody.agent_memory("alice").recall("quasar report", min_relevance=0).count("quasar") >= 3
+    assert alice.read("/shared/open.md") == "The quasar report is for all"
+
+
+def test_what_is_read_knows_its_path(alice: AVM) -> None:
+    alice.write("/shared/node.md", "text\n")
+    node = alice.read("/shared/node.md")
+    assert (node, node.content, node.path) == ("text\n", "text\n", "/shared/node.md")
+    assert type(node.content) is str and type(pickle.loads(pickle.dumps(node))) is type(node)
+    assert f"{node}" == "text\n" and json.loads(alice.read("/shared/node.md:meta"))["size"] == 5
+    assert [each["path"] for each in alice.list("/shared") if each["name"] == "node.md"] == ["/memory/shared/node.md"]
+    assert alice.list("/shared/node.md")[0]["path"] == "/memory/shared/node.md"
+    assert {each["path"] for each in alice.list("/")} >= {"/memory", "/shared", "/private"}
 
 
 def test_a_named_configuration_that_is_not_there_is_refused(alone: Shell) -> None:
@@ -186,8 +272,11 @@ def test_a_context_manager_closes(alone: Shell, tmp_path: Path) -> None:
     assert not (tmp_path / "own.db").stat().st_mode & 0o077
     found = subprocess.run(
         [sys.executable, "-c", "from avmfs import AVM, AgentMemory; import sys; print('torch' in sys.modules)"],
-        capture_output=True, text=True, timeout=LIMIT_S, env=alone.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=alone.environ,
+    )
     assert found.stdout == "False\n", found.stderr
 
 
@@ -218,7 +307,7 @@ def test_a_daemon_that_comes_and_goes_while_an_avm_is_open(settings: str) -> Non
         with AVM(agent="alice", environ=world.environ) as anew:
             anew.write("/private/anew.md", "anew")
         assert world.command("stop").returncode == 0
-        assert world.process is not None and world.process.wait(20) == 0
+        assert world.process is not None and world.process.wait(300) == 0
         direct.write("/private/after.md", "after")
         assert {entry["name"] for entry in direct.list("/private")} >= {"before.md", "during.md", "anew.md", "after.md"}
         direct.close()

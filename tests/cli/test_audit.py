@@ -19,10 +19,10 @@ from avmfs import AVM
 from avmfs.access import Policy
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer
-from avmfs.store.sqlite import open_direct
-from avmfs.store.transaction import IndexRules
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,19 @@ def test_every_route_leaves_as_many_rows_as_it_made_changes(world: World, avm: S
     found = acts(avm, "--path", "/memory/routes", "--by", "alice")
     count = Counter((act["route"], act["op"]) for act in found)
     assert count == {
-        ("mount", "mkdir"): 1, ("mount", "create"): 4, ("mount", "write"): 4, ("mount", "rename"): 1,
-        ("mount", "attributes"): 1, ("mount", "remove"): 1, ("mount", "tags"): 1, ("cli", "create"): 3,
-        ("cli", "write"): 3, ("cli", "remove"): 1, ("python", "create"): 2, ("python", "write"): 3,
-    }  # fmt: skip
+        ("mount", "mkdir"): 1,
+        ("mount", "create"): 4,
+        ("mount", "write"): 4,
+        ("mount", "rename"): 1,
+        ("mount", "attributes"): 1,
+        ("mount", "remove"): 1,
+        ("mount", "tags"): 1,
+        ("cli", "create"): 3,
+        ("cli", "write"): 3,
+        ("cli", "remove"): 1,
+        ("python", "create"): 2,
+        ("python", "write"): 3,
+    }
     assert all(act["agent"] == "alice" and not act["operator"] for act in found)
     said = avm.out("audit", "--path", "/memory/routes/m9", "--limit", "1")
     assert re.fullmatch(r"\S+Z  alice/mount  rename  /memory/routes/m9  \(was /memory/routes/m0\)\n", said)

@@ -15,7 +15,7 @@ from shells import QuickShell, Shell, environment
 from avmfs import AVM
 from avmfs.errors import Invalid, NotFound
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(scope="module", params=["daemon", "alone"])
@@ -53,14 +53,21 @@ def test_who_and_privacy(avm: Shell) -> None:
     assert avm.out("who", "--operator", "--of", "carol", "--privacy", "full") == "privacy of carol: full\n"
     assert avm.out("who", "metals", agent="dora").endswith("carol  private: metals (1)\n")
     line = json.loads(avm.out("who", "NVDA", "--json", agent="dora"))["knows"][0]
-    assert line == {"agent": "alice", "files": 1, "handle": line["handle"], "host": None, "how": "files",
-                    "path": "/memory/shared/nvda.md", "topics": ["NVDA"]}  # fmt: skip
+    assert line == {
+        "agent": "alice",
+        "files": 1,
+        "handle": line["handle"],
+        "host": None,
+        "how": "files",
+        "path": "/memory/shared/nvda.md",
+        "topics": ["NVDA"],
+    }
     assert avm.out("read", line["handle"], agent="dora").startswith("# NVDA")
 
 
 def test_digests_say_the_same_soon(avm: Shell) -> None:
     avm.run("who", "--privacy", "owner", agent="bob")
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 300
     while (found := knows(avm, "who", "NVDA", "--gossip")) != [("alice", "digest"), ("bob", "digest")]:
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
@@ -70,14 +77,17 @@ def test_what_is_wrong_is_said(avm: Shell) -> None:
     for words, code, reason in (
         (("who", "--privacy", "loud"), 2, "expected one of full, owner, existence, none"),
         (("who", "x", "--privacy", "full"), 2, "go without a query"),
-        (("who", "--of", "bob"), 1, "only an operator"), (("who", "--privacy", "full", "--of", "bob"), 1, "operator"),
+        (("who", "--of", "bob"), 1, "only an operator"),
+        (("who", "--privacy", "full", "--of", "bob"), 1, "operator"),
         (("who", "--operator", "--of", "nobody-yet", "--privacy", "full"), 1, "no agent is called"),
-        (("who", "x", "-n", "0"), 2, "limit 0"), (("ask", "zebra", "--to", "nobody-yet"), 1, "nobody-yet"),
+        (("who", "x", "-n", "0"), 2, "limit 0"),
+        (("ask", "zebra", "--to", "nobody-yet"), 1, "nobody-yet"),
         (("ask", "where do zebras sleep", "--forward"), 1, "nobody else is known"),
         (("ask", " "), 2, "what is it about"),
-        (("ask", "NVDA", "-t", "0"), 2, "0"), (("topics", "/shared/nvda.md"), 2, "not a directory"),
+        (("ask", "NVDA", "-t", "0"), 2, "0"),
+        (("topics", "/shared/nvda.md"), 2, "not a directory"),
         (("topics", "/memory/private/bob"), 1, "No such file"),
-    ):  # fmt: skip
+    ):
         assert reason in avm.complaint(*words, code=code, agent="dora"), words
 
 
@@ -107,8 +117,11 @@ def test_an_answer_keeps_to_its_budget(avm: Shell) -> None:
 
 
 def test_topics(avm: Shell) -> None:
-    assert avm.out("topics", agent="carol") == "   1  gold\n   1  metals\n   1  NVDA\n   1  RSI\n"
-    assert avm.out("topics", "/shared", agent="carol") == "   1  NVDA\n   1  RSI\n"
+    assert avm.out("topics", agent="carol") == (
+        "## Memory Topics\n### By Category:\n   1  private\n   1  shared\n### By Tag:\n   1  metals\n"
+        "### By Topic:\n   1  gold\n   1  metals\n   1  NVDA\n   1  RSI\n"
+    )
+    assert avm.out("topics", "/shared", agent="carol") == "## Memory Topics\n### By Topic:\n   1  NVDA\n   1  RSI\n"
     assert json.loads(avm.out("topics", "--json", "-n", "1", agent="dora")) == [{"files": 1, "topic": "NVDA"}]
     assert [file["path"] for file in json.loads(avm.out("topics", "--name", "nvda", "--json", agent="dora"))] == [
         "/memory/shared/nvda.md"

@@ -16,8 +16,6 @@ from avmfs import AVM
 from avmfs.errors import Denied, Invalid, IsDirectory, NotFound, TooBig
 from avmfs.rpc.client import REQUEST_LIMIT
 
-pytestmark = pytest.mark.timeout(120)
-
 Open = Callable[[str], AVM]
 
 
@@ -25,9 +23,12 @@ def bash(shell: Shell, line: str, module: str = "avmfs.cli") -> tuple[int, str, 
     """A line of bash in which $P is the program: (exit code, stdout, stderr)."""
     done = subprocess.run(
         ["bash", "-c", line.replace("$P", f"{sys.executable} -m {module}")],
-        env={**shell.environ, "AVM_AGENT": "alice"}, capture_output=True, text=True, timeout=LIMIT_S,
+        env={**shell.environ, "AVM_AGENT": "alice"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
 
@@ -98,10 +99,11 @@ def test_an_error_names_the_path_and_its_advice_is_about_it(opened: Open) -> Non
     avm = opened("alice")
     avm.write("/shared/f.md", "x")
     for call, kind, path in (
-        (lambda: avm.read("/memory"), IsDirectory, "/memory"), (lambda: avm.write("/nope/x", "x"), Denied, "/nope/x"),
+        (lambda: avm.read("/memory"), IsDirectory, "/memory"),
+        (lambda: avm.write("/nope/x", "x"), Denied, "/nope/x"),
         (lambda: avm.history("/memory"), NotFound, "/memory"),
         (lambda: avm.move("/shared/f.md", "/nope/x"), Denied, "/shared/f.md -> /nope/x"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind) as caught:
             call()
         assert str(caught.value).startswith(f"{path}: "), caught.value
@@ -124,13 +126,19 @@ def test_the_python_api_refuses_what_only_looks_right(opened: Open) -> None:
     memory = avm.agent_memory()
     avm.write("/private/there.md", "x")
     for call in (
-        lambda: avm.write("/private/n", 5), lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
-        lambda: memory.remember("x", tags="market"), lambda: memory.batch_remember("one text"),
+        lambda: avm.write("/private/n", 5),
+        lambda: avm.append("/private/n", ["x"]),  # type: ignore[arg-type]
+        lambda: memory.remember("x", tags="market"),
+        lambda: memory.batch_remember("one text"),
         lambda: memory.batch_remember([{"content": "x", "tags": "market"}]),
-        lambda: avm.write("/private/n", "\ud800"), lambda: memory.remember("\ud800"), lambda: avm.search("\ud800"),
-        lambda: avm.read("/private/\ud800"), lambda: avm.create_api_key(paths="/memory/*"),
-        lambda: avm.create_api_key(actions="read"), lambda: avm.tell("bob", ""),
-    ):  # fmt: skip
+        lambda: avm.write("/private/n", "\ud800"),
+        lambda: memory.remember("\ud800"),
+        lambda: avm.search("\ud800"),
+        lambda: avm.read("/private/\ud800"),
+        lambda: avm.create_api_key(paths="/memory/*"),
+        lambda: avm.create_api_key(actions="read"),
+        lambda: avm.tell("bob", ""),
+    ):
         with pytest.raises(Invalid):
             call()
     assert {each["name"] for each in avm.list("/private")} == {"there.md"}

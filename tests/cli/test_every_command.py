@@ -24,9 +24,9 @@ from shells import LIMIT_S, QuickShell, Shell, configured, environment
 
 from avmfs.cli import colour
 from avmfs.cli.commands import COMMANDS
-from avmfs.store.lock import StoreLock
+from avmfs.store.files.store_lock import StoreLock
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor")
+ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
     "init": [
@@ -68,7 +68,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
     "ls": [
-        Good("ls /shared/e", "a.md", "kind mode mtime name size"),
+        Good("ls /shared/e", "a.md", "kind mode mtime name path size"),
         Good("ls -l /shared/e", "rw"),
         Bad("ls /shared/e/none", 1, "avm tree"),
     ],
@@ -184,7 +184,10 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("changes -m x", 2, "float"),
     ],
     "delta": [Good("delta /shared/e --peek", "a.md", "changed path text"), Bad("delta /none", 1, "No such")],
-    "savings": [Good("savings", "recalls", "files given recalls saved whole"), Bad("savings x", 2, "unexpected")],
+    "savings": [
+        Good("savings", "recalls", "files given percent recalls saved whole"),
+        Bad("savings x", 2, "unexpected"),
+    ],
     "index": [
         Good("index status", "words", "dimension files model reason state waiting"),
         Bad(f"index status {A}", 2, "directory"),
@@ -232,7 +235,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("subscriptions --all", 1, "operator"),
     ],
     "unsubscribe": [Good("unsubscribe '/shared/e/*'", "ended", "ended"), Bad("unsubscribe '/none*'", 1, "/none*")],
-    "pending": [Good("pending", "", "directories files unread"), Bad("pending x", 2, "unexpected")],
+    "pending": [Good("pending", "", "directories files notices unread"), Bad("pending x", 2, "unexpected")],
     "agents": [Good("agents", "write", "capabilities groups name quota used"), Bad("agents x", 2, "unexpected")],
     "keys": [
         Good("keys create --path '/shared/e/*'", "avm_", "actions agent expires id key paths"),
@@ -248,6 +251,17 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "doctor": [Bad("doctor x", 2, "unexpected")],
+    "repair": [
+        Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),
+        Bad("repair x", 2, "unexpected"),
+    ],
+    "help": [
+        Good("help", "troubleshooting"),
+        Good("help security", "# ", "text topic"),
+        Good("help docs/OPERATIONS.md", "# Operations", "text topic"),
+        Good("help tell", "--priority", "text topic"),
+        Bad("help securty", 2, "Did you mean security?"),
+    ],
     "completion": [Good("completion bash", "_AVM_COMPLETE", "script shell"), Bad("completion tcsh", 2, "tcsh")],
 }
 
@@ -264,9 +278,11 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
         shell = QuickShell(environ, root)
         ending.callback(shell.close)
         for arguments in (
-            ("write", A, "first letter\n"), ("write", A, "alpha is the first letter\n"),
-            ("write", B, "beta comes second\n"), ("link", A, B, "follows"),
-        ):  # fmt: skip
+            ("write", A, "first letter\n"),
+            ("write", A, "alpha is the first letter\n"),
+            ("write", B, "beta comes second\n"),
+            ("link", A, B, "follows"),
+        ):
             shell.run(*arguments)
         yield shell
 
@@ -403,9 +419,12 @@ def on_a_terminal(shell: Shell, *arguments: str, typed: bytes = b"", **environ: 
     """Exit code and what the terminal shows."""
     main, side = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "avmfs.cli", *arguments], stdin=side, stdout=side, stderr=side,
+        [sys.executable, "-m", "avmfs.cli", *arguments],
+        stdin=side,
+        stdout=side,
+        stderr=side,
         env={**shell.environ, "AVM_AGENT": "alice", "TERM": "xterm", **environ},
-    )  # fmt: skip
+    )
     os.close(side)
     shown, deadline = b"", time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
@@ -431,9 +450,13 @@ def test_colour_is_for_terminals_and_not_for_data(world: World) -> None:
     shell.run("append", A, "more")
     assert "\x1b[32m+more\x1b[0m" in on_a_terminal(shell, "diff", A)[1]
     for arguments, environ in (
-        (("diff", A, "--no-color"), {}), (("--no-color", "diff", A), {}), (("diff", A), {"NO_COLOR": "1"}),
-        (("diff", A), {"TERM": "dumb"}), (("diff", A, "--json"), {}), (("read", A), {}),
-    ):  # fmt: skip
+        (("diff", A, "--no-color"), {}),
+        (("--no-color", "diff", A), {}),
+        (("diff", A), {"NO_COLOR": "1"}),
+        (("diff", A), {"TERM": "dumb"}),
+        (("diff", A, "--json"), {}),
+        (("read", A), {}),
+    ):
         code, shown = on_a_terminal(shell, *arguments, **environ)
         assert code == 0 and "\x1b" not in shown, (arguments, shown)
     plain = "## H\n@k7f2  [0.85] /memory/a.md  - not this\n-rw-r--r-- a\n-> /b (x)\n(nothing)\n"
@@ -486,9 +509,12 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
     where = root / "here"
     alone.run("write", "/private/before.md", "before")
     process = subprocess.Popen(
-        [sys.executable, "-m", "avmfs.cli", "mount", "alice", str(where)], env=alone.environ, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "avmfs.cli", "mount", "alice", str(where)],
+        env=alone.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == f"alice is mounted at {where}; Ctrl-C unmounts\n"
@@ -503,7 +529,7 @@ def test_mount_serves_one_agent_until_it_is_told_to_stop(alone: Shell, number: s
         until(lambda: not mounted(where))
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=300)
         if mounted(where):
             subprocess.run(["fusermount3", "-uz", str(where)], check=False)
     until(lambda: StoreLock(root / "data/avm.db").holder() is None)
@@ -524,5 +550,15 @@ def test_mount_in_the_background_and_where_it_cannot_be(alone: Shell) -> None:
     full = root / "full"
     full.mkdir()
     (full / "file").write_text("x")
-    assert "not empty" in alone.complaint("mount", "alice", str(full), code=1)
+    config = Path(alone.environ["AVM_CONFIG_DIR"]) / "config.yaml"
+    for more in ([], ["--background"]):
+        config.write_text("embedding: {enabled: false}\n")
+        said = alone.complaint("mount", "alice", str(full), *more, code=1)
+        assert said.startswith(f"avm: mount alice: {full}: the directory is not empty"), said
+        hides = alone.complaint("mount", "alice", str(root), *more, code=2)
+        assert hides.startswith(f"avm: {root} would hide {root}/"), hides
+        config.write_text("embedding: {enabled: perhaps}\n")
+        bad = alone.complaint("mount", "alice", str(where), *more, code=2)
+        assert bad == alone.complaint("ls", code=2) and "embedding.enabled: " in bad
+        assert not (root / "run/mount.yaml").exists() and not mounted(where)
     assert (full / "file").read_text() == "x"

@@ -18,7 +18,7 @@ from shells import QuickShell, Shell, configured, environment
 from avmfs import AVM
 from avmfs.errors import Denied, Invalid, NotFound
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 QUOTA = 1_000_000
 SETTINGS = f"""
@@ -167,17 +167,21 @@ def test_permissions_from_python_as_the_documentation_has_them(opened: Callable[
     avm.write("/memory/market/nvda.md", "the okapi index")
     avm.write("/private/note.md", "mine")
     opened("yuze").write("/private/secret.md", "hers")
-    registered = avm.init_permissions({
-        "users": {
-            "akashi": {"groups": ["trading", "admin"], "capabilities": ["search_all", "write", "sudo"]},
-            "guest": {"groups": [], "capabilities": []},
+    registered = avm.init_permissions(
+        {
+            "users": {
+                "akashi": {"groups": ["trading", "admin"], "capabilities": ["search_all", "write", "sudo"]},
+                "guest": {"groups": [], "capabilities": []},
+            }
         }
-    })  # fmt: skip
+    )
     assert registered == 2
     user = avm.get_user("akashi")
     assert (user.name, user.groups, user.capabilities) == (
-        "akashi", ("admin", "trading"), ("search_all", "write", "sudo")
-    )  # fmt: skip
+        "akashi",
+        ("admin", "trading"),
+        ("search_all", "write", "sudo"),
+    )
     assert avm.check_permission(user, "/memory/private/akashi/note.md", "write") is True
     assert avm.check_permission(user, "/memory/private/yuze/secret.md", "read") is True
     assert avm.check_permission(user, "/memory/private/yuze/secret.md", "write") is False
@@ -191,11 +195,14 @@ def test_permissions_from_python_as_the_documentation_has_them(opened: Callable[
     guest = opened("guest")
     assert guest.read("/memory/market/nvda.md") == "the okapi index"
     for change in (
-        lambda: guest.write("/memory/market/nvda.md", "x"), lambda: guest.write("/private/x", "x"),
-        lambda: guest.tell("akashi", "x"), lambda: guest.delete("/memory/market/nvda.md"),
-        lambda: guest.agent_memory().remember("x"), lambda: guest.init_permissions({"users": {}}),
+        lambda: guest.write("/memory/market/nvda.md", "x"),
+        lambda: guest.write("/private/x", "x"),
+        lambda: guest.tell("akashi", "x"),
+        lambda: guest.delete("/memory/market/nvda.md"),
+        lambda: guest.agent_memory().remember("x"),
+        lambda: guest.init_permissions({"users": {}}),
         lambda: guest.create_api_key("akashi"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Denied):
             change()
 

@@ -19,7 +19,6 @@ from avmfs.cli.main import avm
 from avmfs.errors import Denied, Invalid
 from avmfs.rpc.local import LocalDoor
 
-pytestmark = pytest.mark.timeout(60)
 ALICE = Principal("alice")
 NOTES = (
     "Coffee with Ann on Monday",
@@ -46,8 +45,9 @@ def test_questions_are_kept_of_each_agent_apart_newest_first_and_for_the_owner_a
     ask(log, "two \n\udcff", tokens=50)
     ask(log, "hers", Principal("bob"))
     assert [(each["q"], each["max_tokens"], each["min_relevance"]) for each in log.asked("alice")] == [
-        ("two \n\udcff", 50, None), ("one", None, None)
-    ]  # fmt: skip
+        ("two \n\udcff", 50, None),
+        ("one", None, None),
+    ]
     assert log.asked("alice")[0]["under"] == "/memory" and log.asked("carol") == []
     folder = tmp_path / "avm.db.questions"
     for path, mode in ((folder, 0o700), (folder / "alice.jsonl", 0o600)):
@@ -114,9 +114,8 @@ def test_a_replay_finds_what_a_recall_with_these_weights_would_and_is_no_questio
     whole = door.call("recall", q="coffee monday")
     same = door.call("replay", q="coffee monday", weights={})
     assert same["tokens"] == whole["tokens"] and len(same["paths"]) == whole["items"] == 3
-    long = door.call("replay", q="coffee monday", weights={"length": 10.0})
-    assert sorted(long["paths"]) == sorted(same["paths"]) and "machine" in long["paths"][0]
-    assert "machine" not in same["paths"][0]
+    turned = door.call("replay", q="coffee monday", weights={"words": -10.0})
+    assert turned["paths"] and turned["paths"] != same["paths"]
     assert door.call("replay", q="coffee monday", weights={}, max_tokens=1)["paths"] == []
     door.call("read", path="/:recall?q=coffee")
     door.call("recall", q="coffee monday")
@@ -213,11 +212,14 @@ def test_changes_are_laid_over_a_file_and_name_what_is_wrong_with_them(tmp_path:
     found = changed_settings(file, {}, ["search.weights.words=0.5", "search.max_tokens=7"]).search
     assert (found.weights.cosine, found.weights.words, found.weights.context, found.max_tokens) == (2.0, 0.5, 0.7, 7)
     for change, said in (
-        ("search.max_tokens", "expected KEY=VALUE"), ("search..x=1", "expected KEY=VALUE"),
-        ("search.max_tokens=x", "search.max_tokens: expected a whole number"), ("srch.x=1", "did you mean search"),
-        ("search.max_tokens.x=1", "nothing below"), ("search.weights=3", "expected a mapping"),
+        ("search.max_tokens", "expected KEY=VALUE"),
+        ("search..x=1", "expected KEY=VALUE"),
+        ("search.max_tokens=x", "search.max_tokens: expected a whole number"),
+        ("srch.x=1", "did you mean search"),
+        ("search.max_tokens.x=1", "nothing below"),
+        ("search.weights=3", "expected a mapping"),
         ("search.max_tokens=[", "--set"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=said):
             changed_settings(file, {}, [change])
     file.write_text("search: 3")

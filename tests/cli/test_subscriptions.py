@@ -12,8 +12,6 @@ from shells import QuickShell, environment
 from avmfs import AVM
 from avmfs.errors import Denied, NotFound
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def avm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuickShell]:
@@ -56,11 +54,19 @@ def test_notices_are_read_once(avm: QuickShell) -> None:
     avm.run("subscribe", "/shared/*", agent="bob")
     avm.run("write", "/private/mine.md", "secret", agent="alice")
     avm.run("write", "/shared/a.md", "hello", agent="alice")
+    assert "2 notices of your subscriptions" in avm.out("pending", agent="bob"), (
+        "also before anybody has asked for them"
+    )
     text = avm.out("subscriptions", "notices", agent="bob")
     assert [line.split("  ")[1:] for line in text.splitlines()] == [
-        ["alice", "create", "/memory/shared/a.md"], ["alice", "write", "/memory/shared/a.md v1"],
-    ]  # fmt: skip
+        ["alice", "create", "/memory/shared/a.md"],
+        ["alice", "write", "/memory/shared/a.md v1"],
+    ]
     assert "2 unread" in avm.out("subscriptions", agent="bob")
+    assert avm.out("pending", agent="bob") == (
+        "2 notices of your subscriptions (mark read: echo > /:pending)\n"
+        + "".join(f"  {line}\n" for line in text.splitlines())
+    )
     found = json.loads(avm.out("--json", "subscriptions", "notices", "--mark-read", agent="bob"))
     assert [each["events"][0]["event"] for each in found] == ["create", "write"]
     assert avm.out("subscriptions", "notices", agent="bob") == "(nothing pending)\n"
@@ -74,10 +80,16 @@ def test_all_are_shown_to_the_operator_alone(avm: QuickShell) -> None:
 
 
 WRONG = (
-    ("subscribe", "memory/*"), ("subscribe", "/m", "-m", "often"), ("subscribe", "/m", "-m", "batched", "-t", "0"),
-    ("subscribe", "/m", "-t", "nan"), ("subscribe", "/m", "-w", "ftp://example.com/"), ("subscribe", "/tell/alice"),
-    ("subscriptions", "list", "msg_x"), ("subscriptions", "redeliver", "--dead"), ("subscriptions", "--mark-read"),
-)  # fmt: skip
+    ("subscribe", "memory/*"),
+    ("subscribe", "/m", "-m", "often"),
+    ("subscribe", "/m", "-m", "batched", "-t", "0"),
+    ("subscribe", "/m", "-t", "nan"),
+    ("subscribe", "/m", "-w", "ftp://example.com/"),
+    ("subscribe", "/tell/alice"),
+    ("subscriptions", "list", "msg_x"),
+    ("subscriptions", "redeliver", "--dead"),
+    ("subscriptions", "--mark-read"),
+)
 
 
 def test_wrong_use_is_said_and_exits_2(avm: QuickShell) -> None:

@@ -28,14 +28,15 @@ from avmfs import paths
 from avmfs.access import Policy, Principal, Scope
 from avmfs.errors import NotFound
 from avmfs.node import Document, Kind, Node
-from avmfs.store import charging, content
-from avmfs.store.peers import proof
-from avmfs.store.protocol import Reader
-from avmfs.store.schema import ROOT
-from avmfs.store.sqlite import SqliteStore, open_attached, open_direct
-from avmfs.store.submit import OPERATOR, WriterClient
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY
+from avmfs.store.client.client import WriterClient
+from avmfs.store.identity import ANYBODY, OPERATOR, proof
+from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.audit import SqliteAuditReader
+from avmfs.store.rows import content, usage
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import SqliteStore, open_attached, open_direct
+from avmfs.store.tx.transaction import IndexRules
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
 RULES = IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024)
@@ -49,6 +50,7 @@ class WriterProcess:
     def __init__(
         self, database: Path, clock: Path, rules: list[Rule] | None = None, default: str = "rw",
         connections: int | None = None, socket_path: Path | None = None,
+        constants: dict[str, dict[str, float]] | None = None,
     ) -> None:  # fmt: skip
         self.database = database
         self.rules, self.default = rules or [], default
@@ -60,6 +62,7 @@ class WriterProcess:
         self.said = self.address.with_name("writer.log")
         self._clock = clock
         self._connections = connections
+        self._constants = constants
         self._starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -68,7 +71,7 @@ class WriterProcess:
         asked = {
             "database": os.fspath(self.database), "listener": self.listener.fileno(), "key": self.key.hex(),
             "rules": self.rules, "default": self.default, "clock": os.fspath(self._clock), "first": self._starts == 0,
-            "connections": self._connections,
+            "connections": self._connections, "constants": self._constants,
         }  # fmt: skip
         self._starts += 1
         script = Path(__file__).with_name("store_writer.py")
@@ -81,13 +84,13 @@ class WriterProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(40)
+        self.process.wait(300)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
         try:
-            return self.process.wait(40)
+            return self.process.wait(300)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -224,6 +227,22 @@ class World:
     def mkdir(self, who: Principal, path: str) -> int:
         return int(self.do(who, "mkdir", **self.at(who, path), mode=0o755)["node"])
 
+    def deepen(self, directory: int, levels: int) -> int:
+        """So many directories in one another below this one, as older programs could make them; the deepest."""
+        db = apsw.Connection(os.fspath(self.path))
+        db.set_busy_timeout(5000)
+        with db:
+            for _ in range(levels):
+                made = secrets.randbits(62) | 1 << 61
+                db.execute(
+                    "insert into node(id, parent, name, kind, mode, mtime, ctime, scope, owner)"
+                    " select ?, id, cast('d' as blob), 2, 493, 1, 1, scope, owner from node where id = ?",
+                    (made, directory),
+                )
+                directory = made
+        db.close()
+        return directory
+
     def unlink(self, who: Principal, path: str) -> None:
         self.do(who, "unlink", **self.at(who, path))
 
@@ -348,8 +367,10 @@ def faults(path: Path, policy: Policy) -> list[str]:
         found = [f"{what}: {bad}" for what, sql in _LEFT_OVER.items() if (bad := db.execute(sql).fetchall())]
         # Blank documents are indexed as nothing at all.
         found = [line for line in found if not line.startswith("document neither") or not _all_blank(db, line)]
-        found += _blocks(db) + _sizes(db) + _scopes(db, policy) + charging.wrong(db)
+        found += _blocks(db) + _sizes(db) + _scopes(db, policy) + usage.wrong(db)
         found += [line for (line,) in db.execute("pragma integrity_check") if line != "ok"]
+        audit = SqliteAuditReader(db, OPERATOR, Visible(OPERATOR, {}))
+        found += audit.altered() + audit.misattributed(1, (-1, 0), 10**6)[0] + audit.missent(99)
         return found
     finally:
         db.close()

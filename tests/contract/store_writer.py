@@ -1,11 +1,13 @@
 """The writer process of the contract suites: what the daemon's writer child does, without a daemon.
 
 Run with one argument, a JSON object: database, listener (a descriptor), key (hex), rules, default, clock (a file),
-first (whether unlinked files may go), connections (a limit on descriptors, optional).
+first (whether unlinked files may go), connections (a limit on descriptors, optional), constants ({module of the
+store: {name: value}}, optional: a small log, say).
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -17,11 +19,11 @@ import time
 from pathlib import Path
 
 from avmfs.access import Policy
-from avmfs.store import database
-from avmfs.store.applier import Applier
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import Writer
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import database
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
+from avmfs.store.writer.loop import Writer
 
 
 class SharedClock:
@@ -46,13 +48,19 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     if asked.get("connections"):
         resource.setrlimit(resource.RLIMIT_NOFILE, (asked["connections"], asked["connections"]))
+    for module, values in (asked.get("constants") or {}).items():
+        for name, value in values.items():
+            setattr(importlib.import_module(f"avmfs.store.writer.{module}"), name, value)
     path = Path(asked["database"])
     rules = [(pattern, word, None if names is None else tuple(names)) for pattern, word, names in asked["rules"]]
     database.prepare(path)
     applier = Applier(
-        path, Policy.from_words(rules, asked["default"]), IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024),
-        orphans=True, clock=SharedClock(Path(asked["clock"])),
-    )  # fmt: skip
+        path,
+        Policy.from_words(rules, asked["default"]),
+        IndexRules(("*.swp", "*~", ".git/*"), 64 * 1024),
+        orphans=True,
+        clock=SharedClock(Path(asked["clock"])),
+    )
     applier.alone(OPERATOR, "settle", {})
     if asked["first"]:
         applier.alone(OPERATOR, "reap_all_orphans", {})

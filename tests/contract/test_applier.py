@@ -9,15 +9,17 @@ from typing import Any
 
 import apsw
 import pytest
+from store_world import faults
 
 from avmfs.access import Policy, Principal
 from avmfs.errors import Denied, Exists, Invalid, NotFound, Stale
-from avmfs.store import chance, database
-from avmfs.store.applier import Applier
-from avmfs.store.commands import indexing, lineage
-from avmfs.store.schema import MEMORY, PRIVATE
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import IndexRules
+from avmfs.store.commands import indexing, versions
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY, PRIVATE
+from avmfs.store.tx import random_ids
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
 
 ALICE = Principal("alice")
 
@@ -89,10 +91,27 @@ def test_a_refusal_is_counted_wherever_in_a_transaction_it_comes(applier: Applie
         applier.apply(ALICE, "create", create("before"))
     with pytest.raises(Denied):
         applier.apply(ALICE, "mkdir", {"parent": PRIVATE, "name": b"mine", "mode": 0o755})
+    with pytest.raises(Invalid):
+        applier.apply(ALICE, "create", create("never"), refuse)  # which is no refusal of a right
     applier.apply(ALICE, "create", create("after"))
     applier.commit()
     assert one(applier, "select sum(count) from refusal") == 1
     assert one(applier, "select count(*) from node where name = ?", b"after") == 1
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_refused_command_leaves_no_scope_behind(applier: Applier, path: Path, first: bool) -> None:
+    """Its number goes to the next that is new: two agents would share a private space."""
+    applier.begin()
+    if not first:
+        applier.apply(ALICE, "create", create("before"))
+    with pytest.raises(Invalid):
+        applier.apply(Principal("dave"), "enroll", {}, refuse)
+    for name in ("erin", "dave"):
+        applier.apply(Principal(name), "enroll", {})
+    applier.commit()
+    assert one(applier, "select count(distinct scope) from node where parent = ?", PRIVATE) == 3
+    assert faults(path, Policy()) == []
 
 
 def test_nothing_remembers_a_refused_change_to_where_a_directory_stands(applier: Applier) -> None:
@@ -195,7 +214,7 @@ def test_a_name_left_long_ago_is_a_new_document(path: Path) -> None:
 
 
 def test_a_taken_handle_is_not_given_again(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage, "_handle", lambda length: "a" * length)
+    monkeypatch.setattr(versions, "_handle", lambda length: "a" * length)
     for number in range(3):
         applier.alone(ALICE, "create", create(f"f{number}"))
     handles = [handle for (handle,) in applier.db.execute("select handle from document order by length(handle)")]
@@ -203,9 +222,9 @@ def test_a_taken_handle_is_not_given_again(applier: Applier, monkeypatch: pytest
 
 
 def test_handles_are_of_all_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {letter for _ in range(500) for letter in lineage._handle(4)} == set("abcdefghijklmnopqrstuvwxyz234567")
-    monkeypatch.setattr(chance, "number", lambda bits: (1 << bits) - 1)
-    assert lineage._handle(6) == "777777"
+    assert {letter for _ in range(500) for letter in versions._handle(4)} == set("abcdefghijklmnopqrstuvwxyz234567")
+    monkeypatch.setattr(random_ids, "number", lambda bits: (1 << bits) - 1)
+    assert versions._handle(6) == "777777"
 
 
 # What is left of a file -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,13 +16,14 @@ import apsw
 import pytest
 from store_world import ALICE, WriterProcess
 
-from avmfs.store import checkpoint, database
-from avmfs.store.checkpoint import FRAME, Checkpointer
-from avmfs.store.headroom import Headroom
-from avmfs.store.schema import MEMORY
-from avmfs.store.turns import MOST_BYTES, Turns
-
-pytestmark = pytest.mark.timeout(120)
+from avmfs.store.files.wal_index import WalIndex
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.writer import checkpoint
+from avmfs.store.writer.checkpoint import FRAME, Checkpointer
+from avmfs.store.writer.disk_reserve import DiskReserve
+from avmfs.store.writer.request import parse
+from avmfs.store.writer.scheduler import MOST_BYTES, Scheduler
 
 RESTART, HARD, LEFT = 120, 160, 10
 
@@ -34,7 +36,7 @@ class Log:
         database.prepare(path)
         self.db = database.connect(path, writable=True)
         database.run(self.db, "create table filler(data)")
-        self.headroom = Headroom(path, self.db)
+        self.headroom = DiskReserve(path, self.db)
         self.checkpointer = Checkpointer(path, self.headroom)
         self.pages = 0
         self.db.set_wal_hook(self._hook)
@@ -67,9 +69,15 @@ class Log:
 @pytest.fixture
 def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     for name, value in {
-        "CHECKPOINT_PAGES": 40, "RESTART_PAGES": RESTART, "HARD_PAGES": HARD, "LEFT_PAGES": LEFT, "RETRY_PAGES": 5,
-        "AHEAD_PAGES": 0, "POLL_MS": 5, "HARD_S": 0.1,
-    }.items():  # fmt: skip
+        "CHECKPOINT_PAGES": 40,
+        "RESTART_PAGES": RESTART,
+        "HARD_PAGES": HARD,
+        "LEFT_PAGES": LEFT,
+        "RETRY_PAGES": 5,
+        "AHEAD_PAGES": 0,
+        "POLL_MS": 5,
+        "HARD_S": 0.1,
+    }.items():
         monkeypatch.setattr(checkpoint, name, value)
     made = Log(tmp_path / "avm.db")
     yield made
@@ -99,11 +107,11 @@ def test_the_writer_is_left_little_to_move(short: Log, monkeypatch: pytest.Monke
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         os.fsync(descriptor)
 
-    monkeypatch.setattr("avmfs.store.checkpoint.os.fdatasync", fdatasync)
+    monkeypatch.setattr("avmfs.store.writer.checkpoint.os.fdatasync", fdatasync)
     short.fill(RESTART + 20)
     assert short.pages >= RESTART + 20, "the thread has moved nothing yet: below HARD the writer does not do its work"
     short.checkpointer.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while short.pages > RESTART and time.monotonic() < deadline:
         short.commit(1)
         time.sleep(0.05)  # longer than a sync takes here, so that little is left
@@ -152,7 +160,7 @@ def test_a_reader_that_begins_again_at_once_is_waited_for_no_more(short: Log) ->
         short.commit()
         most = max(most, short.pages)
     over.set()
-    thread.join(10)
+    thread.join(300)
     slow.close()
     assert most < 2 * HARD, "of 400 that there would be more"
 
@@ -182,6 +190,39 @@ def test_a_disk_that_fails_is_told_of_once_and_not_waited_for(short: Log, caplog
     for _ in range(40):
         short.commit()
     assert short.pages < HARD
+
+
+def test_after_a_failed_sync_of_the_database_every_page_is_moved_again(
+    short: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once, of pages that any checkpoint since the log began has moved."""
+    slow = reader(short)
+    short.fill(60)
+    index, sync = short.checkpointer._index, WalIndex.sync_database
+    failed = threading.Event()
+
+    def once(self: WalIndex) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(5, "Input/output error")
+        sync(self)
+
+    monkeypatch.setattr(WalIndex, "sync_database", once)
+    short.checkpointer.run = lambda: None  # type: ignore[method-assign]
+    slow.execute("commit")
+    slow.execute("begin")
+    slow.execute("select count(*) from node").fetchall()
+    short.fill(100)  # of which the reader holds some
+    short.checkpointer._move()
+    assert failed.is_set()
+    assert moved_pages(index) == 0 == short.checkpointer._moved
+    short.checkpointer._move()
+    assert moved_pages(index) == short.checkpointer._moved >= 60
+    slow.close()
+
+
+def moved_pages(index: WalIndex) -> int:
+    return int.from_bytes(index._mapped[96:100], sys.byteorder)
 
 
 @pytest.fixture
@@ -226,7 +267,7 @@ def test_no_room_is_laid_ahead_of_the_log_where_there_is_little(full: Log, monke
     assert full.size < checkpoint.ROOM // 2
     full.headroom.near = False
     full.commit()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while full.size < checkpoint.ROOM and time.monotonic() < deadline:
         time.sleep(0.01)
     assert full.size >= checkpoint.ROOM
@@ -261,10 +302,10 @@ def test_slow_readers_under_load_let_the_log_stay_below_its_limit(tmp_path: Path
     for thread in (*readers, *writers):
         thread.start()
     for thread in writers:
-        thread.join(90)
+        thread.join(300)
     over.set()
     for thread in readers:
-        thread.join(10)
+        thread.join(300)
     store.close()
     writer.close()
     assert 48 << 20 < most[0] < 64 << 20
@@ -273,13 +314,15 @@ def test_slow_readers_under_load_let_the_log_stay_below_its_limit(tmp_path: Path
 def test_large_requests_are_not_gathered_into_one_transaction() -> None:
     """What one transaction brings must fit into the log above HARD_PAGES."""
     assert checkpoint.HARD_PAGES * FRAME + MOST_BYTES < 64 << 20
-    turns: Turns[None] = Turns(lambda item: False)
+    turns: Scheduler[None] = Scheduler(lambda item: False)
     large = bytes(MOST_BYTES // 2)
     arguments: list[Any] = [{"path": [b"memory", b"f"], "data": large}] * 5
     arguments += [{"node": 1, "edits": [["w", 0, large], ["w", 0, b"little"]]}] * 3
     arguments += [{"node": 1, "edits": [["w", 0, bytes(3 * MOST_BYTES)]]}, *[{"node": 1, "text": "x"}] * 4, "malformed"]
     for each in arguments:
-        turns.add(None, [1, "alice", False, "x", each])
+        request = parse([1, "alice", False, "x", each])
+        assert request is not None
+        turns.add(None, request)
     batches = []
     while turns:
         batches.append(len(turns.next()))

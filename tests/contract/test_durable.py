@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import socket
 import threading
@@ -16,25 +17,28 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Busy
-from avmfs.store import checkpoint, database, durable
-from avmfs.store.applier import Applier
-from avmfs.store.peers import proof
-from avmfs.store.schema import MEMORY
-from avmfs.store.submit import OPERATOR, WriterClient
-from avmfs.store.transaction import IndexRules
-from avmfs.store.writer import ANYBODY, Writer
+from avmfs.errors import StoreFailed
+from avmfs.store.client.client import WriterClient
+from avmfs.store.files.wal_index import WalIndex
+from avmfs.store.identity import ANYBODY, OPERATOR, proof
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer import checkpoint, wal_sync
+from avmfs.store.writer.applier import Applier
+from avmfs.store.writer.loop import RECENT, Writer
+from avmfs.store.writer.wal_sync import WalSync
 
 ALICE = Principal("alice")
 KEY = b"k" * 32
 
-LIMIT_S = 40.0
+LIMIT_S = 200.0
 
 
 class Disk:
     """fdatasync(2) that waits until it may, or fails. It takes ``takes_s`` at least."""
 
-    takes_s = 2 * durable.QUICK_S
+    takes_s = 2 * wal_sync.QUICK_S
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -62,6 +66,8 @@ class Running:
         self.listener.listen(64)
         self.writer = Writer(self.listener, KEY, self.applier)
         self.raised: BaseException | None = None
+        self.patience: list[float | None] = []  # of each wait
+        self._watch_waits()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         self.address = root / "sock"
@@ -73,6 +79,16 @@ class Running:
             self.writer.run()
         except BaseException as e:
             self.raised = e
+
+    def _watch_waits(self) -> None:
+        peers = self.writer._peers
+        poll = peers.poll
+
+        def noted(patience_s: float | None) -> bool:
+            self.patience.append(patience_s)
+            return poll(patience_s)
+
+        peers.poll = noted  # type: ignore[method-assign]
 
     def connect(self) -> WriterClient:
         return WriterClient(self.address, ANYBODY, proof(KEY, ANYBODY), patience_s=1.0)
@@ -96,7 +112,7 @@ class Running:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(durable.os, "fdatasync", made.fdatasync)
+    monkeypatch.setattr(wal_sync.os, "fdatasync", made.fdatasync)
     return made
 
 
@@ -150,24 +166,24 @@ def test_a_creation_does_not_wait_for_what_another_was_promised_in_the_same_tran
 
         def hold() -> None:
             holds.set()
-            assert gate.wait(5), "held for too long"
+            assert gate.wait(300), "held for too long"
 
         running.writer.call(hold)
-        assert holds.wait(5)
+        assert holds.wait(300)
         found = running.ask("commit", **commit), running.create(name)
         time.sleep(0.2)
         gate.set()
         return found
 
-    commit = {"node": running.create("f").result(5)["node"], "handle": None, "edits": [["w", 0, b"x"]]}
+    commit = {"node": running.create("f").result(300)["node"], "handle": None, "edits": [["w", 0, b"x"]]}
     for asked in both("connections", **commit):
-        asked.result(5)
+        asked.result(300)
     disk.open.clear()
     promised, created = both("g", **commit)
-    assert answered(created)
+    assert answered(created, LIMIT_S)
     assert not answered(promised)
     disk.open.set()
-    assert answered(promised, 5)
+    assert answered(promised, LIMIT_S)
 
 
 def test_a_sync_waits_for_one_that_others_have_begun(
@@ -177,17 +193,17 @@ def test_a_sync_waits_for_one_that_others_have_begun(
     monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
     with contextlib.closing(running.connect()) as other:
         for _ in range(3):
-            running.ask("enroll").result(5)
+            running.ask("enroll").result(300)
             other.submit(ALICE, "enroll", {})
-    node = running.create("f").result(5)["node"]
-    running.ask("append", node=node, handle=1, data=b"y").result(5)
+    node = running.create("f").result(300)["node"]
+    running.ask("append", node=node, handle=1, data=b"y").result(300)
     disk.open.clear()
     promised = running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755)
     assert not answered(promised)
     synced = running.ask("sync")
     assert not answered(synced)
     disk.open.set()
-    assert answered(promised, 5) and answered(synced, 5)
+    assert answered(promised, LIMIT_S) and answered(synced, LIMIT_S)
 
 
 def test_nothing_to_make_durable_is_answered_at_once(running: Running, disk: Disk) -> None:
@@ -225,17 +241,192 @@ def test_what_nobody_waits_for_reaches_the_disk_too(running: Running, disk: Disk
     deadline = time.monotonic() + LIMIT_S
     while disk.syncs == before and time.monotonic() < deadline:
         time.sleep(0.02)
-        running.ask("hold", holder=b"h", nodes=[]).result(LIMIT_S)  # the writer does not look at the clock by itself
     assert disk.syncs > before
+    assert waits_without_limit(running)
 
 
-def test_a_disk_that_fails_ends_the_writer_before_anything_is_promised(running: Running, disk: Disk) -> None:
+def waits_without_limit(running: Running) -> bool:
+    """Once nothing is left to be done, the writer sleeps until somebody asks."""
+    deadline = time.monotonic() + LIMIT_S
+    while running.patience[-1] is not None:
+        assert time.monotonic() < deadline, running.patience[-10:]
+        time.sleep(0.02)
+    return True
+
+
+def test_no_more_than_a_second_is_slept_while_something_is_unsynced(running: Running, disk: Disk) -> None:
+    running.ask("sync").result(LIMIT_S)
+    assert waits_without_limit(running)
+    begun = len(running.patience)
+    disk.open.clear()
+    running.create("alone").result(LIMIT_S)
+    assert all(patience is not None and patience <= 1.0 for patience in running.patience[begun:])
+    disk.open.set()
+    assert waits_without_limit(running)
+    count = len(running.patience)
+    running.ask("sync").result(LIMIT_S)
+    assert running.patience[count - 1] is None and waits_without_limit(running)
+
+
+def test_what_a_disk_does_not_take_is_not_promised(running: Running, disk: Disk) -> None:
+    """Reading goes on, and writing goes on by itself when the disk works again."""
+    said: list[str] = []
+    running.writer.on_failure = said.append
+    node = running.create("f").result(LIMIT_S)["node"]
     running.ask("enroll").result(LIMIT_S)
     disk.error = OSError(5, "Input/output error")
-    with pytest.raises(Busy):
+    for name in (b"d", b"e"):
+        with pytest.raises(StoreFailed, match=r"nothing can be written.*Input/output error"):
+            running.ask("mkdir", parent=MEMORY, name=name, mode=0o755).result(LIMIT_S)
+    with pytest.raises(StoreFailed):
+        running.ask("sync").result(LIMIT_S)
+    with pytest.raises(StoreFailed):
+        running.ask("append", node=node, handle=None, data=b"relaxed").result(LIMIT_S)
+    assert said and "Input/output error" in said[-1]
+    with contextlib.closing(database.connect(running.applier.path, writable=False)) as db:
+        assert db.execute("select count(*) from node where name = ?", (b"f",)).get == 1
+        assert db.execute("select count(*) from node where name = ?", (b"e",)).get == 0, "nothing follows the failure"
+    disk.error = None
+    deadline = time.monotonic() + LIMIT_S
+    while said[-1] != "":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert running.ask("mkdir", parent=MEMORY, name=b"e", mode=0o755).result(LIMIT_S)
+    assert running.thread.is_alive()
+
+
+def test_a_disk_that_stays_away_is_tried_less_and_less_often(running: Running, disk: Disk) -> None:
+    running.ask("enroll").result(LIMIT_S)
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(StoreFailed):
         running.ask("mkdir", parent=MEMORY, name=b"d", mode=0o755).result(LIMIT_S)
-    running.thread.join(LIMIT_S)
-    assert isinstance(running.raised, OSError)
+    begun, before = time.monotonic(), disk.syncs
+    while time.monotonic() - begun < 2:
+        with pytest.raises(StoreFailed):
+            running.ask("sync").result(LIMIT_S)
+    assert disk.syncs - before < 3 + 10 * (time.monotonic() - begun), "however many ask"
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["in the loop", "in the thread"])
+def test_one_failed_sync_makes_the_whole_log_be_written_again(
+    running: Running, disk: Disk, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Linux tells of a failure once, and takes for written what it could not write. So a second sync proves nothing."""
+    written: list[tuple[int, int]] = []
+    pwrite = os.pwrite
+
+    def noted(descriptor: int, data: bytes, at: int) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("-wal"):
+            written.append((at, len(data)))
+        return pwrite(descriptor, data, at)
+
+    for asked in [running.create(f"w{i}") for i in range(8)]:
+        asked.result(LIMIT_S)
+    if several:
+        asked_by_two(running)
+    else:
+        for _ in range(RECENT):
+            running.ask("enroll").result(LIMIT_S)
+    monkeypatch.setattr(os, "pwrite", noted)
+    order: list[str] = []
+
+    def once(descriptor: int) -> None:
+        order.append(threading.current_thread().name)
+        if len(order) == 1:
+            raise OSError(5, "Input/output error")
+        os.fsync(descriptor)
+
+    disk.does = once
+    asked_for = [running.ask("mkdir", parent=MEMORY, name=b"d%d" % i, mode=0o755) for i in range(4 if several else 1)]
+    for asked in asked_for:
+        asked.result(LIMIT_S)
+    assert (order[0] == "sync") == several
+    db = running.applier.db
+    frames = WalIndex(running.applier.path).committed()[0]
+    assert written and written[0][0] == 0, "from the beginning"
+    assert sum(length for _, length in written) >= frames * checkpoint.FRAME // 2
+    assert written == sorted(written) and all(at + n == after for (at, n), (after, _) in itertools.pairwise(written))
+    assert db.execute("select count(*) from node where cast(name as text) glob 'd[0-3]'").get == len(asked_for)
+
+
+def test_a_log_that_the_kernel_has_forgotten_is_not_built_upon(running: Running, disk: Disk) -> None:
+    """Pages that could not be written may be dropped, and read again as they were before."""
+    said: list[str] = []
+    running.writer.on_failure = said.append
+    running.ask("enroll").result(LIMIT_S)
+    log = Path(f"{running.applier.path}-wal")
+
+    def fails(descriptor: int) -> None:
+        frames = WalIndex(running.applier.path).committed()[0]
+        with open(log, "r+b") as file:
+            file.seek(32 + (frames - 1) * checkpoint.FRAME + 100)
+            file.write(bytes(1000))
+        raise OSError(5, "Input/output error")
+
+    disk.does = fails
+    with pytest.raises(StoreFailed, match=r"1 of [0-9]+ pages in the log are damaged"):
+        running.ask("write_path", path=[b"memory", b"f"], data=os.urandom(9000)).result(LIMIT_S)
+    disk.does = os.fsync
+    with pytest.raises(StoreFailed, match="damaged"):
+        running.ask("enroll").result(LIMIT_S)
+    assert "damaged" in said[-1]
+
+
+def test_a_success_that_was_lost_with_its_transaction_is_not_repeated(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resent request is applied again: its first reply told of what never came to be."""
+    lane = running.client._lane(b"c" * 16, 0)
+    commit, failures = running.applier.commit, [StoreFailed("disk I/O error")]
+
+    def commits() -> None:
+        if failures:
+            raise failures.pop()
+        commit()
+
+    monkeypatch.setattr(running.applier, "commit", commits)
+    request = ["alice", False, "create", {"parent": MEMORY, "name": b"f", "mode": 0o644, "exclusive": True}]
+    with pytest.raises(StoreFailed):
+        lane.call(request, 1)
+    assert lane.call(request, 1)["new"] is True
+    lane.close()
+    with contextlib.closing(database.connect(running.applier.path, writable=False)) as db:
+        assert db.execute("select count(*) from node where name = ?", (b"f",)).get == 1
+
+
+def test_a_sync_that_failed_beside_the_loop_is_never_forgotten(tmp_path: Path, disk: Disk) -> None:
+    """Linux reports a failed writeback once: the next fdatasync says nothing of the blocks that are lost."""
+    database.prepare(tmp_path / "avm.db")
+    with contextlib.closing(database.connect(tmp_path / "avm.db", writable=True)) as db:
+        database.run(db, "create table t(x); insert into t values(1)")  # so that there is a log
+        told = threading.Semaphore(0)
+        log: WalSync[str] = WalSync(tmp_path / "avm.db", told.release)
+        assert log.recover(db)
+        log.after("before")
+        assert told.acquire(timeout=LIMIT_S) and log.done() == [("before", True)] and log.idle
+        disk.error = OSError(5, "Input/output error")
+        log.after("lost")
+        assert told.acquire(timeout=LIMIT_S) and log.done() == [("lost", False)]
+        disk.error = None
+        for _ in range(2):
+            log.after("later")
+            assert told.acquire(timeout=LIMIT_S) and log.done() == [("later", False)]
+            with pytest.raises(OSError):
+                log.now()
+        assert log.recover(db)
+        log.now()
+        log.close()
+
+
+def test_a_disk_that_fails_beside_the_loop_is_told_to_all_who_wait(running: Running, disk: Disk) -> None:
+    asked_by_two(running)
+    disk.open.clear()
+    asked = [running.ask("mkdir", parent=MEMORY, name=b"d%d" % number, mode=0o755) for number in range(3)]
+    disk.error = OSError(5, "Input/output error")
+    disk.open.set()
+    for each in asked:
+        with pytest.raises(StoreFailed):
+            each.result(LIMIT_S)
 
 
 def test_what_was_committed_before_a_start_is_synced_before_it_is_repeated(tmp_path: Path, disk: Disk) -> None:
@@ -254,7 +445,7 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
 ) -> None:
     """An append and the sync of its close come from one mount, one after the other."""
     threads: list[str] = []
-    monkeypatch.setattr(durable.os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
+    monkeypatch.setattr(wal_sync.os, "fdatasync", lambda descriptor: threads.append(threading.current_thread().name))
     client = running.client
     appends, syncs = client._lane(b"a" * 16, 0), client._lane(b"b" * 16, 0)
     node = running.create("f").result(LIMIT_S)["node"]
@@ -264,7 +455,7 @@ def test_who_asks_alone_over_two_connections_is_not_handed_to_another_thread(
     appends.close()
     syncs.close()
     assert len(threads) >= 12
-    assert "sync" not in threads[8:], "the thread of LogSync"
+    assert "sync" not in threads[8:], "the thread of WalSync"
 
 
 def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +465,12 @@ def test_a_quick_disk_is_waited_for_without_another_thread(running: Running, mon
     def fdatasync(descriptor: int) -> None:
         threads.append(threading.current_thread().name)
         if len(threads) % 8:
-            time.sleep(2 * durable.QUICK_S)
+            time.sleep(2 * wal_sync.QUICK_S)
 
-    monkeypatch.setattr(durable.os, "fdatasync", fdatasync)
+    monkeypatch.setattr(wal_sync.os, "fdatasync", fdatasync)
     with contextlib.closing(running.connect()) as other:
         for _ in range(16):
-            running.ask("enroll").result(5)
+            running.ask("enroll").result(300)
             other.submit(ALICE, "enroll", {})
     assert "sync" in threads[:8], "nothing was known of the disk yet"
     assert len(threads) > 16
@@ -293,22 +484,22 @@ def test_the_sync_of_a_close_is_foreseen_after_an_append(
     monkeypatch.setattr(running.writer, "_drain", lambda: None)  # which would leave something more to be synced
     disk.takes_s = 0.0
     disk.does = lambda descriptor: None
-    node = running.create("f").result(5)["node"]
+    node = running.create("f").result(300)["node"]
     append = functools.partial(running.ask, "append", node=node, handle=1, data=b"x")
     for _ in range(12):
-        append().result(5)
-        running.ask("sync").result(5)
+        append().result(300)
+        running.ask("sync").result(300)
     before = disk.syncs
-    append().result(5)
-    until = time.monotonic() + 5
+    append().result(300)
+    until = time.monotonic() + 300
     while disk.syncs == before and time.monotonic() < until:
         time.sleep(0.001)
     assert disk.syncs == before + 1, "nobody has asked for it yet"
-    running.ask("sync").result(5)
+    running.ask("sync").result(300)
     assert disk.syncs == before + 1, "nothing was left to be done"
-    append().result(5)
+    append().result(300)
     for _ in range(10):
-        append().result(5)
+        append().result(300)
     assert disk.syncs <= before + 3, "one that was foreseen in vain, and what the clock demands"
 
 
@@ -331,11 +522,13 @@ def test_commits_find_room_in_the_logs_file(running: Running) -> None:
 
 
 def test_room_that_cannot_be_made_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = threading.Event()
+    tried, fsync = threading.Event(), os.fsync
 
     def full(descriptor: int) -> None:
-        tried.set()
-        raise OSError(28, "No space left on device")
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("-wal"):
+            tried.set()
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
     running = Running(tmp_path)

@@ -13,13 +13,14 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError
 from avmfs.node import Kind, Node
-from avmfs.store import database
-from avmfs.store.applier import Applier
 from avmfs.store.commands.renaming import EXCHANGE
-from avmfs.store.schema import MEMORY, SHARED
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import NODE, IndexRules, node_of
+from avmfs.store.identity import OPERATOR
+from avmfs.store.rows.nodes import NODE, node_of
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY, SHARED
+from avmfs.store.store import SqliteStore
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
 
 ALICE = Principal("alice")
 
@@ -143,18 +144,18 @@ def test_what_is_remembered_is_what_is_stored(told: Told) -> None:
         below: dict[int | None, list[Node]] = {}
         for node in rows:
             if node.scope in visible:
-                assert store.peek_node(ALICE, node.id) == node, (command, arguments)
+                assert store.cached_node(ALICE, node.id) == node, (command, arguments)
                 if node.expires is None or node.expires > now:
                     below.setdefault(node.parent, []).append(node)
         for node in rows:
             if node.kind is Kind.DIRECTORY and node.scope in visible:
                 inside = sorted(below.get(node.id, []), key=lambda each: each.name)
-                assert store.peek_children(ALICE, node.id, b"", 1000)[0] == inside, (command, arguments)
+                assert store.cached_children(ALICE, node.id, b"", 1000)[0] == inside, (command, arguments)
                 count = sum(each.kind is Kind.DIRECTORY for each in inside)
-                assert store.peek_subdirectories(ALICE, node.id) == count, (command, arguments)
+                assert store.cached_subdirectories(ALICE, node.id) == count, (command, arguments)
                 named = {each.name: each for each in inside}
                 for name in (b"n%d" % number for number in range(12)):
-                    assert store.peek_child(ALICE, node.id, name) == named.get(name), (command, arguments)
+                    assert store.cached_child(ALICE, node.id, name) == named.get(name), (command, arguments)
     assert refused < 350
     store.close()
 
@@ -169,23 +170,29 @@ def _random_command(random_: random.Random, told: Told, step: int) -> tuple[str,
     files = [row[0] for row in rows if row[3] == 1] + orphans
     node = random_.choice(files) if files else SHARED
     place = {"parent": here[1], "name": bytes(here[2])}
-    return random_.choice([
-        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
-        ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
-        ("mkdir", {"parent": parent, "name": name, "mode": 0o755}),
-        ("symlink", {"parent": parent, "name": name, "target": b"x"}),
-        ("unlink", place), ("rmdir", place),
-        ("rename", {**place, "new_parent": parent, "new_name": random_.choice([name, name + b"~"])}),
-        ("rename", {**place, "new_parent": parent, "new_name": name}),
-        ("rename", {**place, "new_parent": parent, "new_name": name, "flags": EXCHANGE}),
-        ("commit", {"node": node, "handle": step, "edits": [["t", 0], ["w", random_.randrange(9000), b"x" * 3000]]}),
-        ("append", {"node": node, "handle": step, "data": b"y" * 700}),
-        ("set_attributes", {"node": node, "mode": 0o600}),
-        ("set_ttl", {"node": node, "expires": random_.choice([None, 1, 1 << 62])}),
-        ("set_shared", {"node": node, "agents": random_.choice([None, ["bob"], []])}),
-        ("set_tags", {"node": node, "add": ["t"], "remove": [], "replace": False}),
-        ("write_path", {"path": [b"memory", name, b"deep", b"f"], "data": b"z"}),
-        ("remember", {"path": [b"memory", name], "data": b"r", "created": 5}),
-        ("reap_expired", {}),
-        ("reap_orphans", {"nodes": orphans[:2]}),
-    ])  # fmt: skip
+    return random_.choice(
+        [
+            ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+            ("create", {"parent": parent, "name": name, "mode": 0o644, "exclusive": False}),
+            ("mkdir", {"parent": parent, "name": name, "mode": 0o755}),
+            ("symlink", {"parent": parent, "name": name, "target": b"x"}),
+            ("unlink", place),
+            ("rmdir", place),
+            ("rename", {**place, "new_parent": parent, "new_name": random_.choice([name, name + b"~"])}),
+            ("rename", {**place, "new_parent": parent, "new_name": name}),
+            ("rename", {**place, "new_parent": parent, "new_name": name, "flags": EXCHANGE}),
+            (
+                "commit",
+                {"node": node, "handle": step, "edits": [["t", 0], ["w", random_.randrange(9000), b"x" * 3000]]},
+            ),
+            ("append", {"node": node, "handle": step, "data": b"y" * 700}),
+            ("set_attributes", {"node": node, "mode": 0o600}),
+            ("set_ttl", {"node": node, "expires": random_.choice([None, 1, 1 << 62])}),
+            ("set_shared", {"node": node, "agents": random_.choice([None, ["bob"], []])}),
+            ("set_tags", {"node": node, "add": ["t"], "remove": [], "replace": False}),
+            ("write_path", {"path": [b"memory", name, b"deep", b"f"], "data": b"z"}),
+            ("remember", {"path": [b"memory", name], "data": b"r", "created": 5}),
+            ("reap_expired", {}),
+            ("reap_orphans", {"nodes": orphans[:2]}),
+        ]
+    )

@@ -10,11 +10,9 @@ from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
 from avmfs.node import Hit
-from avmfs.store import known_hits
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.submit import OPERATOR
-
-pytestmark = pytest.mark.timeout(120)
+from avmfs.store.identity import OPERATOR
+from avmfs.store.index import hit_cache
+from avmfs.store.store import SqliteStore
 
 FILES = tuple(f"/memory/{place}/{n}.md" for place in ("a", "b") for n in range(3))
 
@@ -27,7 +25,7 @@ def every(store: SqliteStore, who: Principal) -> list[Hit]:
 
 def anew(store: SqliteStore, who: Principal) -> list[Hit]:
     """The same, of a store that remembers nothing."""
-    store._catalogue.hits = known_hits.KnownHits()
+    store._catalogue.hits = hit_cache.HitCache()
     return every(store, who)
 
 
@@ -94,6 +92,15 @@ def test_a_change_that_shows(stocked: World) -> None:
     assert any(hit.path.startswith(b"/memory/c/") for hit in before)
 
 
+def test_a_document_that_ended_by_replacing_another_leaves_the_columns(stocked: World) -> None:
+    """Its row of the log names the other."""
+    index = stocked.store.search_index(ALICE)
+    assert len(index.table().passages) == 7
+    stocked.rename(ALICE, FILES[0], FILES[4])
+    kept = stocked.rows("select passage.id from passage join document on document.id = passage.document")
+    assert sorted(index.table().passages.tolist()) == sorted(number for (number,) in kept)
+
+
 def test_what_has_expired_is_no_longer_shown(stocked: World) -> None:
     until = stocked.clock() + 60 * 10**9
     stocked.do(ALICE, "set_ttl", node=stocked.node(ALICE, FILES[0]).id, expires=until)
@@ -132,18 +139,21 @@ def test_nothing_is_asked_again_while_nothing_changes(stocked: World, monkeypatc
 
     stocked.tag(ALICE, FILES[1], "drink")  # of which only this file is read anew
     asked: list[list[int]] = []
-    fetch = known_hits._fetched
-    monkeypatch.setattr(known_hits, "_fetched", lambda db, reader, passages, places: (
-        asked.append(list(passages)), fetch(db, reader, passages, places))[1])  # fmt: skip
+    fetch = hit_cache._fetched
+    monkeypatch.setattr(
+        hit_cache,
+        "_fetched",
+        lambda db, reader, passages, places: (asked.append(list(passages)), fetch(db, reader, passages, places))[1],
+    )
     hits = every(stocked.store, ALICE)
     assert [len(each) for each in asked] == [1]
-    monkeypatch.setattr(known_hits, "_fetched", fetched)
+    monkeypatch.setattr(hit_cache, "_fetched", fetched)
     assert every(stocked.store, ALICE) == hits and len(every(stocked.store, BOB)) == 6
 
 
 def test_the_memory_is_bounded(stocked: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_hits, "KEPT", 4)
-    monkeypatch.setattr(known_hits, "_PLACES", 2)
+    monkeypatch.setattr(hit_cache, "KEPT", 4)
+    monkeypatch.setattr(hit_cache, "_PLACES", 2)
     assert every(stocked.store, ALICE) == every(stocked.store, ALICE) == anew(stocked.store, ALICE)
     known = stocked.store._catalogue.hits
     assert len(known._hits) == 4 and len(known._places) <= 2

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from store_world import ALICE, WriterProcess
 
-from avmfs import kept
+from avmfs import handover
 from avmfs.errors import Exists
-from avmfs.kept import Kept
-from avmfs.store.lanes import COMMIT, REQUEST
-from avmfs.store.peers import proof
-from avmfs.store.schema import SHARED
-from avmfs.store.submit import WriterClient
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.handover import HandoverState
+from avmfs.store.client.client import WriterClient
+from avmfs.store.client.inflight import COMMIT, REQUEST
+from avmfs.store.identity import proof
+from avmfs.store.schema.tables import SHARED
 
 
 @pytest.fixture
@@ -38,10 +36,10 @@ _BEGUN: list[AbstractContextManager[None]] = []
 _CLIENTS: list[WriterClient] = []
 
 
-def process(writer: WriterProcess, memory: Kept) -> WriterClient:
+def process(writer: WriterProcess, memory: HandoverState) -> WriterClient:
     """A mount's client. A killed one is simply not asked any more: its work never ends."""
     client = WriterClient(writer.address, ALICE.name, proof(writer.key, ALICE.name))
-    client.keep(kept.reopen(memory.tables, memory.log_file), b"12345678")
+    client.keep(handover.reopen(memory.tables, memory.log_file), b"12345678")
     _CLIENTS.append(client)
     return client
 
@@ -57,7 +55,7 @@ def begin(client: WriterClient, kind: int, key: int) -> None:
 
 
 def test_a_repeated_submission_gets_its_first_answer(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     first = process(writer, memory)
     begin(first, REQUEST, 42)
     made = create(first, "a"), create(first, "b")
@@ -72,7 +70,7 @@ def test_a_repeated_submission_gets_its_first_answer(writer: WriterProcess) -> N
 
 
 def test_what_was_noted_and_never_sent_is_applied(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     first = process(writer, memory)
     begin(first, REQUEST, 1)
     writer.stop()
@@ -86,7 +84,7 @@ def test_what_was_noted_and_never_sent_is_applied(writer: WriterProcess) -> None
 
 
 def test_a_successor_of_a_successor_repeats_it_too(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     clients = [process(writer, memory)]
     begin(clients[0], REQUEST, 5)
     made = create(clients[0], "a")
@@ -97,7 +95,7 @@ def test_a_successor_of_a_successor_repeats_it_too(writer: WriterProcess) -> Non
 
 
 def test_work_inside_other_work_is_its_own(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     first = process(writer, memory)
     begin(first, REQUEST, 7)
     with first.once(COMMIT, 9):
@@ -111,7 +109,7 @@ def test_work_inside_other_work_is_its_own(writer: WriterProcess) -> None:
 
 
 def test_work_that_nobody_takes_up_gives_its_lanes_back(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     first = process(writer, memory)
     for key in range(20):
         begin(first, REQUEST, key)
@@ -122,11 +120,11 @@ def test_work_that_nobody_takes_up_gives_its_lanes_back(writer: WriterProcess) -
     for key in range(100, 140):
         with second.once(REQUEST, key):
             create(second, f"m{key}")
-    assert len(list(kept.reopen(memory.tables, memory.log_file).lanes.used())) == 20
+    assert len(list(handover.reopen(memory.tables, memory.log_file).lanes.used())) == 20
 
 
 def test_commands_that_may_be_left_out_are_not_counted(writer: WriterProcess) -> None:
-    memory = kept.make()
+    memory = handover.make()
     first = process(writer, memory)
     begin(first, REQUEST, 1)
     first.submit(ALICE, "enroll", {})

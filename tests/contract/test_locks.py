@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from avmfs.errors import Busy, Interrupted, WouldDeadlock
-from avmfs.vfs.holdings import Range, held_by
+from avmfs.vfs.lock_owners import Range, held_by
 from avmfs.vfs.locks import SUPPORTED, LockTable
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="locks of open file descriptions are Linux's")
 
 READ, WRITE, NONE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
-LIMIT_S = 10.0
+LIMIT_S = 200.0
 
 
 class Box:

@@ -14,16 +14,17 @@ from avmfs import wire
 from avmfs.access import Policy
 from avmfs.errors import Stale
 from avmfs.node import Node
-from avmfs.store import database, news
-from avmfs.store.connections import Connections
-from avmfs.store.news import Follower, News, Part, Record
-from avmfs.store.peek import Remembered
-from avmfs.store.schema import MEMORY
-from avmfs.store.sqlite import open_direct
-from avmfs.store.transaction import IndexRules
-from avmfs.store.walheader import HEADER
+from avmfs.store.cache.follow import FollowedCache
+from avmfs.store.files.wal_header import HEADER
+from avmfs.store.notify import change_ring
+from avmfs.store.notify.change_ring import ChangeRing, Follower, Part, Record
+from avmfs.store.queries.connections import Connections
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 
-MANY = news._MOST + 1
+MANY = change_ring._MOST + 1
 
 
 @pytest.fixture
@@ -69,13 +70,13 @@ def logged(records: Sequence[Record]) -> list[list[Any]]:
 
 def record(header: bytes, *nodes: list[Any]) -> Record:
     """That concerns everybody."""
-    part = Part(news._ALL, [], wire.pack([[], nodes]))
-    (found,) = news.records_in(news.recorded(header.ljust(HEADER, b"\0"), 0, [part]))
+    part = Part(change_ring._ALL, [], wire.pack([[], nodes]))
+    (found,) = change_ring.records_in(change_ring.recorded(header.ljust(HEADER, b"\0"), 0, [part]))
     return found._replace(header=header)
 
 
 def child(world: World, name: bytes, parent: int = MEMORY) -> Node:
-    found = world.store.peek_child(ALICE, parent, name)
+    found = world.store.cached_child(ALICE, parent, name)
     assert isinstance(found, Node)
     return found
 
@@ -84,39 +85,39 @@ def test_after_a_commit_the_database_is_asked_nothing(attached: World, asked: li
     """Almost never: the writer indexes by itself, and who looks before it has told of that has to ask."""
     attached.write(ALICE, "/memory/f", b"1")
     node = child(attached, b"f").id
-    attached.store.peek_node(ALICE, MEMORY)
+    attached.store.cached_node(ALICE, MEMORY)
     asked.clear()
     for turn in range(1, 41):
         attached.do(ALICE, "commit", node=node, handle=None, edits=[["t", 0], ["w", 0, bytes(turn)]])
-        assert attached.store.peek_node(ALICE, node).size == turn
-        assert attached.store.peek_node(ALICE, MEMORY).id == MEMORY
+        assert attached.store.cached_node(ALICE, node).size == turn
+        assert attached.store.cached_node(ALICE, MEMORY).id == MEMORY
     assert len(asked) < 15
 
 
 def test_names_in_a_directory_that_was_made_meanwhile_are_known(attached: World, asked: list[object]) -> None:
-    attached.store.peek_node(ALICE, MEMORY)
+    attached.store.cached_node(ALICE, MEMORY)
     made = attached.do(ALICE, "mkdir", parent=MEMORY, name=b"d", mode=0o755)["node"]
     assert child(attached, b"d").id == made
-    before = attached.store.peek_node(ALICE, made)
+    before = attached.store.cached_node(ALICE, made)
     asked.clear()
     for turn in range(20):
         name, other = b"f%d" % turn, b"g%d" % turn
-        assert attached.store.peek_child(ALICE, made, name) is None
+        assert attached.store.cached_child(ALICE, made, name) is None
         file = attached.do(BOB, "create", parent=made, name=name, mode=0o644, exclusive=True)["node"]
         assert child(attached, name, made).id == file
-        assert attached.store.peek_node(ALICE, made).mtime >= before.mtime
+        assert attached.store.cached_node(ALICE, made).mtime >= before.mtime
         attached.do(BOB, "rename", parent=made, name=name, new_parent=MEMORY, new_name=other)
-        assert attached.store.peek_child(ALICE, made, name) is None
+        assert attached.store.cached_child(ALICE, made, name) is None
         assert child(attached, other).id == file
     assert len(asked) < 15
 
 
 def test_a_directory_made_and_filled_at_once_is_known_to_be_filled(attached: World) -> None:
-    attached.store.peek_node(ALICE, MEMORY)
+    attached.store.cached_node(ALICE, MEMORY)
     made = attached.do(BOB, "mkdir", parent=MEMORY, name=b"d", mode=0o755)["node"]
     file = attached.do(BOB, "create", parent=made, name=b"f", mode=0o644, exclusive=True)["node"]
     assert child(attached, b"f", made).id == file
-    assert attached.store.peek_child(ALICE, made, b"other") is None
+    assert attached.store.cached_child(ALICE, made, b"other") is None
 
 
 def test_what_happens_elsewhere_is_passed_over(attached: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +133,11 @@ def test_what_happens_elsewhere_is_passed_over(attached: World, monkeypatch: pyt
 
     monkeypatch.setattr(Part, "unpacked", counted)
     with contextlib.closing(attached.writer.attach(clock=attached.clock)) as other:
-        assert other.peek_child(BOB, MEMORY, b"h") is not None
-        assert other.peek_child(BOB, here, b"g") is None
+        assert other.cached_child(BOB, MEMORY, b"h") is not None
+        assert other.cached_child(BOB, here, b"g") is None
         attached.drain()
-        other.peek_node(BOB, here)
-        before = other.peek_state()
+        other.cached_node(BOB, here)
+        before = other.cached_state()
         unpacked.clear()
         files = [
             attached.do(ALICE, "create", parent=there, name=name, mode=0o644, exclusive=True)["node"]
@@ -145,19 +146,22 @@ def test_what_happens_elsewhere_is_passed_over(attached: World, monkeypatch: pyt
         attached.do(ALICE, "commit", node=files[0], handle=None, edits=[["w", 0, b"text"]])
         attached.do(ALICE, "rename", parent=there, name=b"a", new_parent=there, new_name=b"b")
         attached.do(ALICE, "unlink", parent=there, name=b"c")
-        assert other.peek_node(BOB, here).id == here and not unpacked
-        changes = other.peek_changes(before)
+        assert other.cached_node(BOB, here).id == here and not unpacked
+        changes = other.cached_changes(before)
         assert changes is None or changes.nodes >= {*files, there}, "what was read of them before is of no use"
         deep = attached.do(ALICE, "mkdir", parent=there, name=b"d", mode=0o755)["node"]
-        assert other.peek_node(BOB, here).id == here
+        assert other.cached_node(BOB, here).id == here
 
-        assert [getattr(other.peek_child(BOB, there, name), "id", None) for name in (b"a", b"b", b"c", b"d")] == [
-            None, files[0], None, deep
-        ]  # fmt: skip
-        assert other.peek_node(BOB, files[0]).size == 4
-        assert other.peek_child(BOB, deep, b"x") is None
+        assert [getattr(other.cached_child(BOB, there, name), "id", None) for name in (b"a", b"b", b"c", b"d")] == [
+            None,
+            files[0],
+            None,
+            deep,
+        ]
+        assert other.cached_node(BOB, files[0]).size == 4
+        assert other.cached_child(BOB, deep, b"x") is None
         made = attached.do(ALICE, "create", parent=deep, name=b"x", mode=0o644, exclusive=True)["node"]
-        assert getattr(other.peek_child(BOB, deep, b"x"), "id", None) == made and unpacked
+        assert getattr(other.cached_child(BOB, deep, b"x"), "id", None) == made and unpacked
 
 
 def test_every_commit_is_told_with_all_nodes_that_it_changed(attached: World) -> None:
@@ -178,8 +182,12 @@ def test_every_commit_is_told_with_all_nodes_that_it_changed(attached: World) ->
 def test_of_requests_committed_together_only_those_are_unpacked_that_concern_one() -> None:
     parts = [Part(2, [number, 100 + number], b"%d" % number) for number in range(5)]
     header = bytes(range(HEADER))
-    told = news.recorded(header, 7, parts) + news.recorded(header, 8, []) + news.recorded(header, 9, parts[:1])
-    first, empty, last = news.records_in(told)
+    told = (
+        change_ring.recorded(header, 7, parts)
+        + change_ring.recorded(header, 8, [])
+        + change_ring.recorded(header, 9, parts[:1])
+    )
+    first, empty, last = change_ring.records_in(told)
     assert [(each.header, each.seq) for each in (first, empty, last)] == [(header, 7), (header, 8), (header, 9)]
 
     def found(of: Record, scope: int, *held: int) -> list[Part]:
@@ -198,11 +206,11 @@ def test_of_requests_committed_together_only_those_are_unpacked_that_concern_one
 
 
 def test_more_than_there_is_room_for_is_not_told() -> None:
-    most = [Part(2, [], b"")] * news._MOST_PARTS
-    assert len(news.recorded(bytes(HEADER), 1, most)) <= news._MORE
-    assert not news.recorded(bytes(HEADER), 1, [*most, most[0]])
-    assert not news.recorded(bytes(HEADER), 1, [Part(2, range(news._MOST_NUMBERS + 1), b"")])
-    assert not news.recorded(bytes(HEADER), 1, [Part(2, [], bytes(news._LONGEST + 1))])
+    most = [Part(2, [], b"")] * change_ring._MOST_PARTS
+    assert len(change_ring.recorded(bytes(HEADER), 1, most)) <= change_ring._MORE
+    assert not change_ring.recorded(bytes(HEADER), 1, [*most, most[0]])
+    assert not change_ring.recorded(bytes(HEADER), 1, [Part(2, range(change_ring._MOST_NUMBERS + 1), b"")])
+    assert not change_ring.recorded(bytes(HEADER), 1, [Part(2, [], bytes(change_ring._LONGEST + 1))])
 
 
 def test_who_was_away_for_long_asks_the_database(attached: World) -> None:
@@ -219,13 +227,13 @@ def test_who_was_away_for_long_asks_the_database(attached: World) -> None:
 
 
 def test_a_large_commit_and_another_writer_are_not_followed(attached: World) -> None:
-    attached.store.peek_node(ALICE, MEMORY)
+    attached.store.cached_node(ALICE, MEMORY)
     following = follower(attached)
     items = [[[b"memory", b"many", b"f%d" % i], b"text"] for i in range(MANY)]
     attached.do(ALICE, "write_many", items=items)
     assert following.take() is None
     many = child(attached, b"many").id
-    assert len(attached.store.peek_children(ALICE, many, b"", 1000)[0]) == MANY
+    assert len(attached.store.cached_children(ALICE, many, b"", 1000)[0]) == MANY
     attached.write(ALICE, "/memory/after", b"1")
     assert following.take()
     assert attached.writer is not None
@@ -233,7 +241,7 @@ def test_a_large_commit_and_another_writer_are_not_followed(attached: World) -> 
     attached.writer.start()
     attached.do(ALICE, "unlink", parent=many, name=b"f1")
     assert following.take() is None
-    assert attached.store.peek_child(ALICE, many, b"f1") is None
+    assert attached.store.cached_child(ALICE, many, b"f1") is None
     attached.do(BOB, "rename", parent=many, name=b"f2", new_parent=many, new_name=b"f1")
     assert following.take()
     assert child(attached, b"f1", many).name == b"f1"
@@ -241,9 +249,9 @@ def test_a_large_commit_and_another_writer_are_not_followed(attached: World) -> 
 
 def test_a_writer_that_leaves_takes_its_file_along_and_the_next_one_is_followed(attached: World) -> None:
     following = follower(attached)
-    assert attached.writer is not None and news.beside(attached.writer.address).exists()
+    assert attached.writer is not None and change_ring.beside(attached.writer.address).exists()
     assert attached.writer.stop() == 0
-    assert not news.beside(attached.writer.address).exists()
+    assert not change_ring.beside(attached.writer.address).exists()
     assert following.take() is None
     attached.writer.start()
     attached.write(ALICE, "/memory/f", b"1")
@@ -251,6 +259,22 @@ def test_a_writer_that_leaves_takes_its_file_along_and_the_next_one_is_followed(
     attached.write(ALICE, "/memory/f", b"2")
     assert MEMORY not in changed(following.take())
     attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
+    assert MEMORY in changed(following.take())
+
+
+def test_the_file_of_the_next_writer_is_followed_where_that_of_a_killed_one_was_removed(attached: World) -> None:
+    following = follower(attached)
+    assert attached.writer is not None
+    change_ring.beside(attached.writer.address).unlink()
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=0)
+    assert MEMORY in changed(following.take()), "who has it open needs no name"
+    attached.writer.kill()
+    attached.writer.start()
+    attached.write(ALICE, "/memory/f", b"1")
+    assert following.take() is None
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=1)
+    following.take()
+    attached.do(ALICE, "set_attributes", node=MEMORY, mtime=2)
     assert MEMORY in changed(following.take())
 
 
@@ -266,7 +290,7 @@ class _Told(Follower):
 
 def test_news_that_led_nowhere_are_made_up_for_by_the_database_alone(attached: World) -> None:
     told = _Told()
-    kept = Remembered(told)
+    kept = FollowedCache(told)
     made = attached.do(ALICE, "create", parent=MEMORY, name=b"f", mode=0o644, exclusive=True)["node"]
     told.records = [record(b"1")]
     assert not kept.told(b"1"), "nothing is known yet"
@@ -293,7 +317,7 @@ def test_without_room_for_it_nothing_is_told_and_all_goes_on(tmp_path: Path, cap
     store = open_direct(path, Policy.from_words([], "rw"), IndexRules())
     with contextlib.closing(store), contextlib.closing(database.connect(path, writable=True)) as db:
         address = tmp_path / "missing" / "writer.sock"
-        made = News(db, path, address, lambda: b"", list)
+        made = ChangeRing(db, path, address, lambda: b"", list)
         assert "they will have to ask" in caplog.text
         made.gather()
         made.tell()

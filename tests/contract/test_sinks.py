@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from avmfs.store import seen
-from avmfs.store.seen import SeenNames
-from avmfs.store.sinks import MOVED, RIGHTS, TOUCHED, Event, Sink, noticed, parse
+from avmfs.store.notify import kernel_filter
+from avmfs.store.notify.kernel_filter import KernelFilter
+from avmfs.store.notify.kernel_notices import Sink, noticed, parse_sink
+from avmfs.store.rows.log_ops import MOVED, RIGHTS, TOUCHED, Event
 
 GOOD = {"origin": b"mount", "names": b"N" * 16, "node": b"I" * 16 + bytes(24), "at": 16}
 
 
-def told(*events: Event, names: SeenNames | None = None) -> list[bytes]:
+def told(*events: Event, names: KernelFilter | None = None) -> list[bytes]:
     """What a sink of the mount ``mine`` is sent, frame by frame."""
     reading, writing = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)  # packets: a write is a read
     try:
@@ -60,15 +61,15 @@ def test_mail_is_told_to_nobody() -> None:
 
 
 @pytest.fixture
-def names() -> Iterator[SeenNames]:
-    descriptor = seen.create()
-    table = SeenNames(descriptor)
+def names() -> Iterator[KernelFilter]:
+    descriptor = kernel_filter.create()
+    table = KernelFilter(descriptor)
     yield table
     table.close()
     os.close(descriptor)
 
 
-def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames) -> None:
+def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: KernelFilter) -> None:
     names.note(3, b"mine")
     for number in (7, 8, 9):
         names.note_node(number)
@@ -78,7 +79,7 @@ def test_a_name_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames
     assert told(Event(b"other", "remove", 9, 3, b"mine"), names=names) == [b"NAMES", node(9)]
 
 
-def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: SeenNames) -> None:
+def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: KernelFilter) -> None:
     names.note(3, b"mine")
     names.note_node(7)
     changed = (Event(b"other", "attributes", 7, 3, b"mine"), Event(b"other", RIGHTS, 7, 3, b"mine"))
@@ -89,7 +90,7 @@ def test_another_owner_or_mode_ends_the_name_that_this_kernel_has(names: SeenNam
     assert told(*(event._replace(origin=b"mine") for event in changed), names=names) == []
 
 
-def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: SeenNames) -> None:
+def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: KernelFilter) -> None:
     names.note(3, b"a")
     names.note(3, b"b")
     assert [names.note_node(number) for number in (7, 8)] == [True, True]
@@ -100,7 +101,7 @@ def test_a_notice_ends_all_names_so_none_is_noted_after_it(names: SeenNames) -> 
     assert told(gone, names=names)[0] == b"NAMES"
 
 
-def test_a_node_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames) -> None:
+def test_a_node_that_this_kernel_does_not_have_costs_it_nothing(names: KernelFilter) -> None:
     """And one that it has costs a notice each time: none ends what it keeps of all nodes."""
     assert names.note_node(7) and not names.note_node(7)
     foreign = [Event(b"other", "write", 7), Event(b"", "attributes", 8), Event(b"other", TOUCHED, 3)]
@@ -112,8 +113,8 @@ def test_a_node_that_this_kernel_does_not_have_costs_it_nothing(names: SeenNames
 
 
 def test_an_earlier_version_has_told_of_no_nodes_so_its_successor_takes_all_for_known() -> None:
-    descriptor = seen.create(all_nodes=True)
-    table = SeenNames(descriptor)
+    descriptor = kernel_filter.create(all_nodes=True)
+    table = KernelFilter(descriptor)
     try:
         assert told(Event(b"other", "create", 2**62 + 5, 3, b"a"), names=table) == [node(2**62 + 5)]
     finally:
@@ -121,7 +122,7 @@ def test_an_earlier_version_has_told_of_no_nodes_so_its_successor_takes_all_for_
         os.close(descriptor)
 
 
-def test_a_moved_directory_and_changed_rights_concern_every_name(names: SeenNames) -> None:
+def test_a_moved_directory_and_changed_rights_concern_every_name(names: KernelFilter) -> None:
     for op in (MOVED, "shared", "ttl", "rules"):
         assert told(Event(b"other", op, 7, 3, b"x"), names=names)[0] == b"NAMES"
 
@@ -129,12 +130,12 @@ def test_a_moved_directory_and_changed_rights_concern_every_name(names: SeenName
 def test_only_what_cannot_shrink_is_a_table_of_names() -> None:
     device = os.open("/dev/fuse", os.O_RDWR)
     shrinking = os.memfd_create("t", os.MFD_ALLOW_SEALING)
-    os.ftruncate(shrinking, seen.SIZE)
-    short, null, good = os.memfd_create("t"), os.open("/dev/null", os.O_RDWR), seen.create()
+    os.ftruncate(shrinking, kernel_filter.SIZE)
+    short, null, good = os.memfd_create("t"), os.open("/dev/null", os.O_RDWR), kernel_filter.create()
     try:
         for bad in (shrinking, short, null):
-            assert parse(GOOD, [device, bad]) is None
-        sink = parse(GOOD, [device, good])
+            assert parse_sink(GOOD, [device, bad]) is None
+        sink = parse_sink(GOOD, [device, good])
         assert sink is not None and sink.seen is not None
         sink.close()
     finally:
@@ -145,7 +146,7 @@ def test_only_what_cannot_shrink_is_a_table_of_names() -> None:
 def test_only_a_fuse_device_can_be_a_sink() -> None:
     others = [*os.pipe(), os.open("/dev/null", os.O_WRONLY)]
     try:
-        assert [parse(GOOD, [descriptor]) for descriptor in others] == [None, None, None]
+        assert [parse_sink(GOOD, [descriptor]) for descriptor in others] == [None, None, None]
     finally:
         for descriptor in others:
             os.close(descriptor)
@@ -154,10 +155,18 @@ def test_only_a_fuse_device_can_be_a_sink() -> None:
 def test_a_malformed_sink_is_none() -> None:
     device = os.open("/dev/fuse", os.O_RDWR) if os.access("/dev/fuse", os.W_OK) else -1
     bad = [
-        None, [], {}, {**GOOD, "at": 33}, {**GOOD, "at": -1}, {**GOOD, "at": "16"}, {**GOOD, "origin": b""},
-        {**GOOD, "names": b"N" * 1000}, {**GOOD, "node": b"short"}, {**GOOD, "names": "text"},
-    ]  # fmt: skip
-    assert [parse(said, [device]) for said in bad] == [None] * len(bad)
+        None,
+        [],
+        {},
+        {**GOOD, "at": 33},
+        {**GOOD, "at": -1},
+        {**GOOD, "at": "16"},
+        {**GOOD, "origin": b""},
+        {**GOOD, "names": b"N" * 1000},
+        {**GOOD, "node": b"short"},
+        {**GOOD, "names": "text"},
+    ]
+    assert [parse_sink(said, [device]) for said in bad] == [None] * len(bad)
     if device >= 0:
-        assert parse(GOOD, [device]) is not None and parse(GOOD, []) is None
+        assert parse_sink(GOOD, [device]) is not None and parse_sink(GOOD, []) is None
         os.close(device)

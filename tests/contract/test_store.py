@@ -34,11 +34,9 @@ from avmfs.errors import (
 )
 from avmfs.node import Kind
 from avmfs.store.commands import names as command_names
-from avmfs.store.schema import MEMORY, PRIVATE, ROOT, SHARED
-from avmfs.store.submit import OPERATOR
-from avmfs.store.transaction import node_of
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.identity import OPERATOR
+from avmfs.store.rows.nodes import node_of
+from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
 
 Build = Callable[..., World]
 EXCHANGE, NOREPLACE = 2, 1
@@ -75,8 +73,10 @@ def test_nothing_can_be_made_or_moved_where_the_system_makes_names(world: World,
     world.write(ALICE, "/memory/a.md", b"a")
     world.mkdir(ALICE, "/memory/d")
     for command, more in (
-        ("create", {"mode": 0o644, "exclusive": True}), ("mkdir", {"mode": 0o755}), ("symlink", {"target": b"/x"}),
-    ):  # fmt: skip
+        ("create", {"mode": 0o644, "exclusive": True}),
+        ("mkdir", {"mode": 0o755}),
+        ("symlink", {"target": b"/x"}),
+    ):
         with pytest.raises(Denied):
             world.do(ALICE, command, parent=parent, name=name, **more)
     for moved in (b"a.md", b"d"):
@@ -138,7 +138,7 @@ def test_many_threads_creating_one_name_make_one_file(world: World) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert len(done) == 8 and len([made for made in done if made is not None]) == 1
 
 
@@ -178,10 +178,18 @@ def test_any_bytes_are_a_name(world: World, name: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "refusal"),
-    [(b"", Invalid), (b".", Invalid), (b"..", Invalid), (b"a/b", Invalid), (b"a\0b", Invalid),
-     (b"n.md:shared", Invalid),
-     (b"n.md:meta?x=1", Invalid), (b"n:recall:q=1", Invalid), (b"x" * 256, NameTooLong)],
-)  # fmt: skip
+    [
+        (b"", Invalid),
+        (b".", Invalid),
+        (b"..", Invalid),
+        (b"a/b", Invalid),
+        (b"a\0b", Invalid),
+        (b"n.md:shared", Invalid),
+        (b"n.md:meta?x=1", Invalid),
+        (b"n:recall:q=1", Invalid),
+        (b"x" * 256, NameTooLong),
+    ],
+)
 def test_bad_names_and_view_names_cannot_be_made(world: World, name: bytes, refusal: type[AvmError]) -> None:
     world.write(ALICE, "/memory/a", b"1")
     seq = world.newest_seq()
@@ -242,13 +250,24 @@ def test_a_private_space_does_not_exist_for_others(world: World) -> None:
     document = world.document(ALICE, "/memory/private/alice/diary.md")
     assert node.document == document.id
     questions: list[Callable[..., object]] = [
-        lambda r: r.node(node.id), lambda r: r.path(node.id), lambda r: r.read(node.id, 0, 100),
-        lambda r: r.open_node(node.id), lambda r: r.target(node.id), lambda r: r.children(home),
-        lambda r: r.subdirectories(home), lambda r: r.document(node), lambda r: r.versions(document.id),
-        lambda r: r.version_bytes(document.id, 1), lambda r: r.tags(document.id), lambda r: r.links(document.id),
-        lambda r: r.unindexed(document.id), lambda r: r.changes(home), lambda r: r.listing(home, limit=9, offset=0),
-        lambda r: r.counts(home), lambda r: r.tag_counts(home),
-    ]  # fmt: skip
+        lambda r: r.node(node.id),
+        lambda r: r.path(node.id),
+        lambda r: r.read(node.id, 0, 100),
+        lambda r: r.open_node(node.id),
+        lambda r: r.target(node.id),
+        lambda r: r.children(home),
+        lambda r: r.subdirectories(home),
+        lambda r: r.document(node),
+        lambda r: r.versions(document.id),
+        lambda r: r.version_bytes(document.id, 1),
+        lambda r: r.tags(document.id),
+        lambda r: r.links(document.id),
+        lambda r: r.unindexed(document.id),
+        lambda r: r.changes(home),
+        lambda r: r.listing(home, limit=9, offset=0),
+        lambda r: r.counts(home),
+        lambda r: r.tag_counts(home),
+    ]
     leaked = []
     for number, ask in enumerate(questions):
         with world.reading(BOB) as reader:
@@ -275,7 +294,8 @@ def test_no_command_reaches_into_anothers_private_space(world: World, path: str)
         ("create", {"parent": node, "name": b"x", "mode": 0, "exclusive": True}),
         ("mkdir", {"parent": node, "name": b"x", "mode": 0}),
         ("symlink", {"parent": node, "name": b"x", "target": b"y"}),
-        ("unlink", {"parent": home, "name": name}), ("rmdir", {"parent": home, "name": name}),
+        ("unlink", {"parent": home, "name": name}),
+        ("rmdir", {"parent": home, "name": name}),
         ("rename", {"parent": home, "name": name, "new_parent": MEMORY, "new_name": b"got"}),
         ("rename", {"parent": MEMORY, "name": b"mine", "new_parent": node, "new_name": b"f"}),
         ("set_attributes", {"node": node, "mode": 0}),
@@ -289,9 +309,11 @@ def test_no_command_reaches_into_anothers_private_space(world: World, path: str)
         ("add_link", {"node": mine, "target": node, "type": "t"}),
         ("add_link", {"node": node, "target": mine, "type": "t"}),
         ("remove_link", {"node": mine, "target": node, "type": None}),
-        ("set_shared", {"node": node, "agents": ["bob"]}), ("set_ttl", {"node": node, "expires": 1}),
-        ("merge_meta", {"node": node, "importance": 1.0, "user": {}}), ("mark", {"node": node}),
-    ]  # fmt: skip
+        ("set_shared", {"node": node, "agents": ["bob"]}),
+        ("set_ttl", {"node": node, "expires": 1}),
+        ("merge_meta", {"node": node, "importance": 1.0, "user": {}}),
+        ("mark", {"node": node}),
+    ]
     seq = world.newest_seq()
     for command, arguments in attempts:
         with pytest.raises(NotFound):
@@ -312,21 +334,31 @@ def test_maintenance_is_for_operators(world: World) -> None:
     world.drain()
     passage = world.rows("select id from passage")[0][0]
     for command, arguments in (
-        ("settle", {}), ("reap_orphans", {"nodes": []}), ("reap_all_orphans", {}), ("forget_clients", {"before": 0}),
+        ("settle", {}),
+        ("reap_orphans", {"nodes": []}),
+        ("reap_all_orphans", {}),
+        ("forget_clients", {"before": 0}),
         ("put_vectors", {"model": "m", "vectors": [[passage, b"\0" * 8]]}),
         ("drop_vectors", {"passages": [passage]}),
         ("follow_model", {"model": "m", "dimension": 2}),
-        ("skip_vectors", {"documents": [], "model": "m"}), ("reindex", {}), ("reap_expired", {}),
-    ):  # fmt: skip
+        ("skip_vectors", {"documents": [], "model": "m"}),
+        ("reindex", {}),
+        ("reap_expired", {}),
+    ):
         with pytest.raises(Denied):
             world.do(BOB, command, **arguments)
 
 
 def test_rules_by_pattern_make_read_only_and_hidden_places(build: Build) -> None:
     world = build(
-        [("/memory/ro/*", "ro", None), ("/memory/own/*", "rw", ("alice",)), ("/memory/own/*", "ro", None),
-         ("/memory/dark/*", "none", ("bob",)), ("*.secret", "none", ("bob",))]
-    )  # fmt: skip
+        [
+            ("/memory/ro/*", "ro", None),
+            ("/memory/own/*", "rw", ("alice",)),
+            ("/memory/own/*", "ro", None),
+            ("/memory/dark/*", "none", ("bob",)),
+            ("*.secret", "none", ("bob",)),
+        ]
+    )
     world.mkdir(ALICE, "/memory/plain")
     with pytest.raises(Denied):
         world.mkdir(ALICE, "/memory/ro")
@@ -394,10 +426,12 @@ def test_a_changed_rule_rescopes_when_the_store_settles(build: Build) -> None:
 
 def test_settling_and_moving_survive_very_deep_trees(build: Build) -> None:
     world = build()
-    parent = world.mkdir(ALICE, "/memory/deep")
-    for _ in range(1200):
-        parent = world.do(ALICE, "mkdir", parent=parent, name=b"d", mode=0o755)["node"]
-    world.do(ALICE, "create", parent=parent, name=b"f", mode=0o644, exclusive=True)
+    world.create(ALICE, "/memory/f")
+    bottom = world.deepen(world.mkdir(ALICE, "/memory/deep"), 1200)
+    db = apsw.Connection(str(world.path))  # nor can a file be made there any more
+    db.execute("update node set parent = ? where name = cast('f' as blob)", (bottom,))
+    db.close()
+    world.restart()
     world.rename(ALICE, "/memory/deep", "/memory/deeper")
     world.restart([("/memory/deeper/*", "none", ("bob",))])
     assert not world.exists(BOB, "/memory/deeper")
@@ -447,9 +481,9 @@ def test_an_open_file_that_moved_out_of_sight_is_not_read_on(world: World) -> No
     with world.reading(BOB) as reader, pytest.raises((Stale, NotFound)):
         reader.read(node, 0, 100)
     # The quick way too, whoever of this process has had the bytes just before.
-    assert world.store.peek_read(ALICE, node, 0, 100) == b"private now"
+    assert world.store.cached_read(ALICE, node, 0, 100) == b"private now"
     with pytest.raises(Stale):
-        world.store.peek_read(BOB, node, 0, 100)
+        world.store.cached_read(BOB, node, 0, 100)
     with pytest.raises(NotFound):
         world.do(BOB, "append", node=node, handle=None, data=b"x")
 
@@ -608,6 +642,32 @@ def test_a_file_whose_ttl_has_passed_is_gone_from_every_route(world: World) -> N
     world.rmdir(BOB, "/memory/d")
 
 
+def test_who_knows_the_number_of_an_expired_file_can_say_nothing_more_about_it(world: World) -> None:
+    """Least of all that it lives on."""
+    world.write(ALICE, "/memory/f", b"x")
+    world.write(ALICE, "/memory/g", b"x")
+    node, other = world.node(ALICE, "/memory/f").id, world.node(ALICE, "/memory/g").id
+    world.do(ALICE, "set_ttl", node=node, expires=world.clock() + 10**9)
+    world.clock.advance(2)
+    before = world.newest_seq()
+    for command, arguments in (
+        ("set_ttl", {"expires": None}),
+        ("set_tags", {"add": ["t"], "remove": [], "replace": False}),
+        ("set_shared", {"agents": ["bob"]}),
+        ("merge_meta", {"importance": 1.0, "user": {}}),
+        ("add_link", {"target": other, "type": "see"}),
+        ("remove_link", {"target": other}),
+        ("set_attributes", {"mode": 0o600}),
+        ("mark", {"version": 1}),
+    ):
+        for who in (ALICE, BOB):
+            with pytest.raises(NotFound):
+                world.do(who, command, node=node, **arguments)
+    with pytest.raises(NotFound):
+        world.do(ALICE, "add_link", node=other, target=node, type="see")
+    assert not world.exists(ALICE, "/memory/f") and world.newest_seq() == before
+
+
 def test_expired_files_are_reaped_and_a_ttl_can_be_taken_back(world: World) -> None:
     for name in ("a", "b", "c"):
         world.write(ALICE, f"/memory/{name}", b"x" * 100_000)
@@ -671,8 +731,9 @@ def test_tags_links_and_metadata(world: World) -> None:
     assert a.document is not None and b.document is not None
     with world.reading(BOB) as reader:
         assert [(link.outgoing, link.path, link.type) for link in reader.links(a.document)] == [
-            (True, b"/memory/b", "cites"), (True, b"/memory/b", "see")
-        ]  # fmt: skip
+            (True, b"/memory/b", "cites"),
+            (True, b"/memory/b", "see"),
+        ]
         assert [(link.outgoing, link.path) for link in reader.links(b.document)] == [(False, b"/memory/a")] * 2
         assert reader.tag_counts(ROOT) == [("only", 1)]
     world.share(ALICE, "/memory/b", "alice")
@@ -743,6 +804,18 @@ def test_marks_of_files_and_directories(world: World) -> None:
     assert world.do(BOB, "mark", node=directory.id) == {"version": 0, "seq": seq}
     assert world.do(BOB, "mark", node=directory.id, seq=seq + 100) == {"version": 0, "seq": seq}
     assert mark(BOB, directory.id) == (0, seq) and mark(ALICE, directory.id) is None
+    for reader, subject in ((ALICE, file.document), (BOB, file.document), (BOB, directory.id)):
+        node = directory.id if subject == directory.id else file.id
+        reached: list[object] = []
+        for number in (1, 2, 1):  # the last is slower than the one before it
+            ask = {"seq": seq - 2 + number} if node == directory.id else {"version": number}
+            world.do(reader, "mark", node=node, **ask)  # where it is told, whatever was there
+            reached.append(mark(reader, subject))
+            world.do(reader, "mark", node=node, forward=True, **({"seq": seq - 1} if "seq" in ask else {"version": 1}))
+            assert mark(reader, subject) == reached[-1]
+        assert reached[0] == reached[2] != reached[1]
+        world.do(reader, "mark", node=node, forward=True)
+        assert mark(reader, subject) == reached[1]
     world.unlink(ALICE, "/memory/d/f")
     world.rmdir(ALICE, "/memory/d")
     assert world.rows("select * from mark") == []
@@ -882,9 +955,12 @@ def test_listings_have_first_lines_pages_and_filters(world: World) -> None:
         found, total = reader.listing(under, limit=10, offset=0)
         assert total == 5
         assert [(entry.path.rpartition(b"/")[2], line) for entry, line in found] == [
-            (b"a.md", "# Heading of A"), (b"b.bin", "(binary)"), (b"big.md", "large file"), (b"c.md", "third LINE"),
+            (b"a.md", "# Heading of A"),
+            (b"b.bin", "(binary)"),
+            (b"big.md", "large file"),
+            (b"c.md", "third LINE"),
             (b"sub", ""),
-        ]  # fmt: skip
+        ]
         assert found[-1][0].handle is None and all(entry.handle for entry, _ in found[:-1])
         for offset in range(6):
             assert reader.listing(under, limit=2, offset=offset) == (found[offset : offset + 2], 5)
@@ -936,16 +1012,16 @@ def test_quick_answers_are_those_of_a_reader(world: World) -> None:
                     continue
                 with world.reading(who) as reader:
                     child = reader.child(parent, name)
-                    assert world.store.peek_child(who, parent, name) == child
+                    assert world.store.cached_child(who, parent, name) == child
                     if child is not None:
-                        assert world.store.peek_node(who, child.id) == reader.open_node(child.id)
-                        assert world.store.peek_writable(who, child.scope) == reader.visible.writable(child.scope)
+                        assert world.store.cached_node(who, child.id) == reader.open_node(child.id)
+                        assert world.store.cached_writable(who, child.scope) == reader.visible.writable(child.scope)
             with world.reading(who) as reader:
-                assert world.store.peek_subdirectories(who, MEMORY) == reader.subdirectories(MEMORY)
+                assert world.store.cached_subdirectories(who, MEMORY) == reader.subdirectories(MEMORY)
     with pytest.raises(Stale):
-        world.store.peek_node(BOB, world.node(ALICE, "/memory/private/alice").id)
+        world.store.cached_node(BOB, world.node(ALICE, "/memory/private/alice").id)
     with pytest.raises(Stale):
-        world.store.peek_node(BOB, 987654321)
+        world.store.cached_node(BOB, 987654321)
 
 
 def test_watching_tells_of_commits_where_a_daemon_runs(world: World) -> None:
@@ -956,7 +1032,7 @@ def test_watching_tells_of_commits_where_a_daemon_runs(world: World) -> None:
         return
     with world.store.watch(told.append):
         world.write(ALICE, "/memory/f", b"1")
-        seq, deadline = world.newest_seq(), time.monotonic() + 40
+        seq, deadline = world.newest_seq(), time.monotonic() + 300
         while seq not in told and time.monotonic() < deadline:
             time.sleep(0.01)
     assert seq in told
@@ -969,20 +1045,28 @@ def test_capacity_is_of_the_filesystem_below(world: World) -> None:
 def test_unknown_commands_and_wrong_arguments_are_invalid(world: World) -> None:
     seq = world.newest_seq()
     for command, arguments in (
-        ("drop_tables", {}), ("mkdir", {}), ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 0, "surplus": 1}),
-        ("mkdir", {"parent": MEMORY, "name": "text", "mode": 0}), ("mkdir", {"parent": "2", "name": b"x", "mode": 0}),
+        ("drop_tables", {}),
+        ("mkdir", {}),
+        ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 0, "surplus": 1}),
+        ("mkdir", {"parent": MEMORY, "name": "text", "mode": 0}),
+        ("mkdir", {"parent": "2", "name": b"x", "mode": 0}),
         ("mkdir", {"parent": MEMORY, "name": b"x", "mode": 1.5}),
         ("commit", {"node": MEMORY, "handle": None, "edits": [[]]}),
-        ("set_attributes", {"node": SHARED, "mode": "evil"}), ("set_attributes", {"node": SHARED, "mtime": 1.5}),
-        ("set_attributes", {"node": SHARED, "uid": True}), ("mark", {"node": None}),
+        ("set_attributes", {"node": SHARED, "mode": "evil"}),
+        ("set_attributes", {"node": SHARED, "mtime": 1.5}),
+        ("set_attributes", {"node": SHARED, "uid": True}),
+        ("mark", {"node": None}),
         ("write_path", {"path": [b"memory", "x"], "data": b""}),
         ("write_path", {"path": [b"memory", b"x"], "data": "text"}),
         ("write_path", {"path": [b"memory", b"x"], "data": b"", "mode": "burn"}),
-        ("write_many", {"items": [[[b"memory", b"x"], "text"]]}), ("write_many", {"items": [[1]]}),
-        ("tell", {"recipient": "bob", "body": b"x", "priority": "low", "expires": None, "body_limit": 9,
-                  "unread_limit": 9}),
+        ("write_many", {"items": [[[b"memory", b"x"], "text"]]}),
+        ("write_many", {"items": [[1]]}),
+        (
+            "tell",
+            {"recipient": "bob", "body": b"x", "priority": "low", "expires": None, "body_limit": 9, "unread_limit": 9},
+        ),
         ("mark_read", {"messages": ["1); drop table node; --"]}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Invalid):
             print(command, arguments, world.do(ALICE, command, **arguments))
     world.write(ALICE, "/memory/f", b"1")
@@ -1010,8 +1094,14 @@ def test_unknown_commands_and_wrong_arguments_are_invalid(world: World) -> None:
 
 def test_every_command_is_covered_by_this_suite() -> None:
     here = Path(__file__).parent
-    suite = "".join(path.read_text() for path in [*here.glob("*.py"), *here.parent.glob("unit/test_*gossip.py"),
-                                                  *here.parent.glob("unit/test_discovery.py")])  # fmt: skip
+    suite = "".join(
+        path.read_text()
+        for path in [
+            *here.glob("*.py"),
+            *here.parent.glob("unit/test_*gossip.py"),
+            *here.parent.glob("unit/test_discovery.py"),
+        ]
+    )
     assert [name for name in command_names() if f'"{name}"' not in suite] == []
 
 

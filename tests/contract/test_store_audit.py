@@ -11,18 +11,21 @@ from typing import Any
 
 import apsw
 import pytest
-from old_stores import first_version
 from store_world import ALICE, BOB, Mode, World
 
-from avmfs import paths
-from avmfs.access import Principal, Visible
+from avmfs.access import Principal
 from avmfs.agents import anchors, auditing
 from avmfs.agents.auditing import Chainer
 from avmfs.errors import Denied, NotFound, OverQuota
-from avmfs.store import audit, chain, commands, database, schema
-from avmfs.store.chain import Anchor, Verdict
-from avmfs.store.protocol_audit import Act
-from avmfs.store.submit import OPERATOR
+from avmfs.store import commands
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.audit import Act
+from avmfs.store.queries.audit import trimmed
+from avmfs.store.rows import hash_chain
+from avmfs.store.rows.hash_chain import Anchor, Verdict
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.schema import tables
+from avmfs.store.tx import audit_rows
 from avmfs.vfs.tree import Tree  # noqa: F401 - every layer that submits is loaded before the commands are counted
 
 Build = Callable[..., World]
@@ -64,13 +67,19 @@ def test_every_change_leaves_a_row_with_who_and_by_which_door(world: World) -> N
         "mark": lambda: world.do(alice, "mark", node=a.id),
         "rename": lambda: world.rename(alice, "/memory/d/a", "/memory/d/c"),
         "tell": lambda: world.do(
-            alice, "tell", recipient="bob", body="secret", priority="normal", expires=None, body_limit=99,
+            alice,
+            "tell",
+            recipient="bob",
+            body="secret",
+            priority="normal",
+            expires=None,
+            body_limit=99,
             unread_limit=9,
         ),
         "remove": lambda: world.unlink(alice, "/memory/d/c"),
         "mkdir": lambda: world.mkdir(alice, "/memory/d/e"),
         "rmdir": lambda: world.rmdir(alice, "/memory/d/e"),
-    }  # fmt: skip
+    }
     for op, do in done.items():
         before = tip(world)
         do()
@@ -112,12 +121,12 @@ def test_a_row_of_the_audit_alone_wakes_no_cursor_over_the_log(world: World) -> 
     world.write(ALICE, "/memory/a", b"1")
     node = world.node(BOB, "/memory/a")
     with world.reading(BOB) as reader:
-        newest, changes = reader.newest_seq(), reader.changes(schema.ROOT)
+        newest, changes = reader.newest_seq(), reader.changes(tables.ROOT)
     world.do(BOB, "mark", node=node.id)
     with world.reading(BOB) as reader:
-        assert (reader.newest_seq(), reader.changes(schema.ROOT)) == (newest, changes)
+        assert (reader.newest_seq(), reader.changes(tables.ROOT)) == (newest, changes)
     with world.reading(OPERATOR) as reader:
-        assert not any(change.op == "mark" for change in reader.changes(schema.ROOT))
+        assert not any(change.op == "mark" for change in reader.changes(tables.ROOT))
 
 
 def test_versions_know_by_which_door_they_came(world: World) -> None:
@@ -128,8 +137,9 @@ def test_versions_know_by_which_door_they_came(world: World) -> None:
     assert (document.author, document.route) == ("bob", "cli")
     with world.reading(ALICE) as reader:
         assert [(each.author, each.route) for each in reader.versions(document.id)] == [
-            ("bob", "cli"), ("alice", "mount"),
-        ]  # fmt: skip
+            ("bob", "cli"),
+            ("alice", "mount"),
+        ]
 
 
 def test_an_unknown_route_is_refused(world: World) -> None:
@@ -199,7 +209,15 @@ def test_acts_are_found_by_time_agent_and_place(world: World) -> None:
 
 def test_only_the_operator_sees_the_chain(world: World) -> None:
     with world.reading(ALICE) as reader:
-        for ask in (reader.audit.tip, reader.audit.bounds, reader.audit.guards, lambda: reader.audit.batches(0, 1)):
+        for ask in (
+            reader.audit.tip,
+            reader.audit.bounds,
+            reader.audit.altered,
+            lambda: reader.audit.batches(0, 1),
+            lambda: reader.audit.misattributed(1, (-1, 0), 9),
+            lambda: reader.audit.missent(9),
+            lambda: reader.audit.trim_is_told(Anchor(1, b"")),
+        ):
             with pytest.raises(Denied):
                 ask()
     for command in ("settle_refusals", "act_as_operator"):
@@ -245,9 +263,15 @@ def test_over_quota_is_a_refusal(world: World) -> None:
     world.do(BOB, "enroll")
     with pytest.raises(OverQuota):
         world.do(
-            ALICE, "tell", recipient="bob", body="x" * 100, priority="normal", expires=None, body_limit=10,
+            ALICE,
+            "tell",
+            recipient="bob",
+            body="x" * 100,
+            priority="normal",
+            expires=None,
+            body_limit=10,
             unread_limit=9,
-        )  # fmt: skip
+        )
     assert [row[3] for row in refusals(world)] == ["EDQUOT"]
 
 
@@ -288,8 +312,8 @@ def test_a_flood_of_different_refusals_stays_small(build: Build) -> None:
         with pytest.raises(Denied):
             world.do(BOB, "create", parent=parent, name=b"f%d" % number, mode=0o644, exclusive=True)
     rows = refusals(world)
-    assert len(rows) == audit.VARIETY + 1 and sum(row[5] for row in rows) == 200
-    assert [row[5] for row in rows if row[2] == "various"] == [200 - audit.VARIETY]
+    assert len(rows) == audit_rows.VARIETY + 1 and sum(row[5] for row in rows) == 200
+    assert [row[5] for row in rows if row[2] == "various"] == [200 - audit_rows.VARIETY]
 
 
 def test_refusals_of_doors_are_counted_like_the_stores_own(world: World) -> None:
@@ -389,7 +413,7 @@ def test_the_chain_covers_every_row_and_is_anchored_outside(audited: Audited) ->
 def test_verify_names_the_first_row_that_is_not_as_it_was(audited: Audited, change: str, reason: str | None) -> None:
     world = audited.world
     while tip(world) < 4:
-        world.do(ALICE, "mark", node=schema.MEMORY)
+        world.do(ALICE, "mark", node=tables.MEMORY)
     assert audited.chain() == 4
     audited.writes(6)
     assert audited.chain() > 3
@@ -443,15 +467,126 @@ def test_rows_cannot_be_changed_or_removed_through_the_store(audited: Audited) -
     audited.writes(2)
     audited.chain()
     for sql in (
-        "update log set agent = 'eve' where seq = 1", "delete from log where seq = 1", "delete from chain",
-        "update chain set at = 0", "update log set path = x'' where seq = 1",
-        "update log set salt = zeroblob(32) where seq = 1", "update or replace log set seq = 99 where seq = 1",
-    ):  # fmt: skip
+        "update log set agent = 'eve' where seq = 1",
+        "delete from log where seq = 1",
+        "delete from chain",
+        "update chain set at = 0",
+        "update log set path = x'' where seq = 1",
+        "update log set salt = zeroblob(32) where seq = 1",
+        "update or replace log set seq = 99 where seq = 1",
+    ):
         with pytest.raises(apsw.ConstraintError, match="append-only"):
             audited.vandal(sql, guarded=True)
     assert audited.verify().bad is None
     audited.vandal("drop trigger log_is_kept", guarded=True)
     assert auditing.verify(audited.world.store, OPERATOR, [])[1] == ("log_is_kept",)
+
+
+FIELDS: dict[str, Callable[[bytes, bytes, bytes | None, bytes], tuple[bytes, bytes, bytes | None]]] = {
+    "the salt takes the beginning of the path": lambda salt, path, old, sum: (salt + path[:7], path[7:], old),
+    "the salt takes the path": lambda salt, path, old, sum: (salt + path, b"", old),
+    "the path takes the end of the salt": lambda salt, path, old, sum: (salt[:-1], salt[-1:] + path, old),
+    "the path takes the salt": lambda salt, path, old, sum: (b"", salt + path, old),
+    "the paths meet elsewhere": lambda salt, path, old, sum: (
+        salt[:1],
+        salt[1:2],
+        salt[3:] + path + b"\0" + (old or b""),
+    ),
+    "no old path is an empty one": lambda salt, path, old, sum: (salt, path, b"" if old is None else None),
+    "a purged row gets a path": lambda salt, path, old, sum: (sum, b"/memory/innocent", None),
+    "a purged row gets an old path": lambda salt, path, old, sum: (sum, b"", b"/memory/innocent"),
+}
+
+
+@pytest.mark.parametrize("lengths", [True, False], ids=["as rows are hashed", "as they were before"])
+@pytest.mark.parametrize("forgery", FIELDS)
+def test_verify_finds_a_row_whose_fields_meet_elsewhere(audited: Audited, forgery: str, lengths: bool) -> None:
+    world = audited.world
+    world.write(ALICE, "/memory/a", b"1")
+    world.rename(ALICE, "/memory/a", "/memory/b")
+    audited.vandal("update log set salt = x'4141004141414141' where op in ('rename', 'create')")
+    with world.reading(OPERATOR) as reader:
+        rows = reader.audit.unchained(100)
+    head, hashes = hash_chain.START, b""
+    for row in rows:
+        head = hash_chain.follow(head, row, lengths=lengths)
+        hashes += head[: hash_chain.SHORT]
+    world.do(OPERATOR, "extend_chain", first=1, last=rows[-1].seq, hashes=hashes, head=head)
+    assert audited.verify().bad is None
+    row = next(row for row in rows if row.op == ("create" if forgery.startswith("no old") else "rename"))
+    salt, path, old = FIELDS[forgery](row.salt, row.path, row.other, hash_chain.commitment(row, lengths=lengths))
+    other = "null" if old is None else f"x'{old.hex()}'"
+    audited.vandal(
+        f"update log set salt = x'{salt.hex()}', path = x'{path.hex()}', other = {other} where seq = {row.seq}"
+    )
+    verdict = audited.verify()
+    assert verdict.bad == row.seq and "not as it was chained" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (
+            "drop trigger log_is_kept; create trigger log_is_kept before delete on log begin select 1; end",
+            "log_is_kept",
+        ),
+        (
+            "drop trigger chain_is_append_only;"
+            "create trigger chain_is_append_only before update on chain when 0 begin select raise(abort, 'no'); end",
+            "chain_is_append_only",
+        ),
+        (
+            "create trigger quiet before insert on log when new.agent = 'mallory' begin select raise(ignore); end",
+            "quiet",
+        ),
+        ("create trigger quiet after insert on node begin select 1; end", "quiet"),
+        ("alter table refusal rename to refused; create view refusal as select * from refused where 0", "refusal"),
+    ],
+)
+def test_verify_names_triggers_and_tables_that_are_not_as_they_were_made(
+    audited: Audited, change: str, found: str
+) -> None:
+    audited.writes(1)
+    audited.chain()
+    assert auditing.verify(audited.world.store, OPERATOR, []).ok
+    audited.vandal(change, guarded=True)
+    verified = auditing.verify(audited.world.store, OPERATOR, [])
+    assert not verified.ok and found in verified.altered
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("update version set author = 'eve' where number = 2", "'eve'"),
+        ("update version set author = x'ff' where number = 2", "X'FF'"),
+        ("update version set route = 'cli' where number = 2", "'cli'"),
+        ("update version set at = at - 1 where number = 2", "says 'alice'"),
+        ("update version set seq = seq - 1 where number = 2", "no such row"),
+        ("update version set seq = 10000 where number = 2", "no such row"),
+        (
+            "update version set seq = (select min(seq) from log where agent = 'bob' and op = 'write'), author = 'bob',"
+            " at = (select min(at) from log where agent = 'bob' and op = 'write')"
+            " where author = 'alice' and number = 2",
+            "no such row",
+        ),
+        ("update delivery set sender = 'eve'", "'eve'"),
+        ("update message set sender = 'eve'", "'eve'"),
+    ],
+)
+def test_verify_names_what_says_otherwise_than_the_log_who_wrote_it(audited: Audited, change: str, found: str) -> None:
+    world = audited.world
+    for who in (ALICE, BOB):
+        world.do(who, "enroll")
+    world.write(BOB, "/memory/b", b"1")
+    for text in (b"1", b"2"):
+        world.write(ALICE, "/memory/a", text)
+        world.clock.advance(2)
+    world.do(ALICE, "tell", recipient="bob", body="b", priority="normal", expires=None, body_limit=9, unread_limit=9)
+    audited.chain()
+    assert auditing.verify(world.store, OPERATOR, []).ok
+    audited.vandal(change, guarded=True)
+    verified = auditing.verify(world.store, OPERATOR, [])
+    assert not verified.ok and len(verified.forged) == 1 and found in verified.forged[0]
 
 
 def test_a_purge_can_be_total_and_leaves_the_chain_whole(audited: Audited) -> None:
@@ -462,7 +597,8 @@ def test_a_purge_can_be_total_and_leaves_the_chain_whole(audited: Audited) -> No
         rows = [row for row in reader.audit.rows(1, 10**6) if b"canary" in row.path]
     for row in rows:
         audited.vandal(
-            f"update log set path = x'', other = null, salt = x'{chain.commitment(row).hex()}' where seq = {row.seq}",
+            f"update log set path = x'', other = null, salt = x'{hash_chain.commitment(row).hex()}'"
+            f" where seq = {row.seq}",
             guarded=True,
         )
     verdict = audited.verify()
@@ -479,10 +615,20 @@ def test_a_trim_leaves_a_chain_that_can_be_verified(audited: Audited) -> None:
     audited.chain()
     audited.vandal(
         f"insert into checkpoint(seq, head, at) values({at.seq}, x'{at.head.hex()}', 0)",
-        f"delete from log where seq <= {at.seq}", f"delete from chain where last <= {at.seq}", guarded=True,
-    )  # fmt: skip
+        f"delete from log where seq <= {at.seq}",
+        f"delete from chain where last <= {at.seq}",
+        guarded=True,
+    )
     verdict = audited.verify()
-    assert verdict.bad is None and verdict.trimmed == at.seq and verdict.rows == 2
+    assert verdict.bad == 1 and "checkpoint that the log does not tell of" in verdict.reason
+    audited.vandal(
+        "insert into log(at, op, agent, node, scope, path, salt, route, elevated, about)"
+        f" values(1, 'trim', 'operator', 0, 0, x'', randomblob(8), 'daemon', 1, '{trimmed(at)}')",
+        guarded=True,
+    )
+    audited.chain()
+    verdict = audited.verify()
+    assert verdict.bad is None and verdict.trimmed == at.seq and verdict.rows == 3
     with pytest.raises(apsw.ConstraintError, match="append-only"):
         audited.vandal(f"delete from log where seq = {at.seq + 1}", guarded=True)
     audited.vandal(f"update checkpoint set head = zeroblob(32) where seq = {at.seq}")
@@ -493,7 +639,7 @@ def test_a_trim_leaves_a_chain_that_can_be_verified(audited: Audited) -> None:
 def test_a_batch_that_somebody_else_was_quicker_with_is_not_taken(audited: Audited) -> None:
     audited.writes(2)
     with audited.world.reading(OPERATOR) as reader:
-        batch = chain.extend(chain.START, reader.audit.unchained(100))
+        batch = hash_chain.extend(hash_chain.START, reader.audit.unchained(100))
     given = {"first": batch.first, "last": batch.last, "hashes": batch.hashes, "head": batch.head}
     assert audited.world.do(OPERATOR, "extend_chain", **given) == {"taken": True}
     assert audited.world.do(OPERATOR, "extend_chain", **given) == {"taken": False}
@@ -507,31 +653,12 @@ def test_what_is_hashed_is_free_of_content(audited: Audited) -> None:
     audited.world.tag(ALICE, "/memory/canary", "canary")
     with audited.world.reading(OPERATOR) as reader:
         rows = reader.audit.rows(1, 10**6)
-    assert not any(b"canary" in chain.canonical(row) for row in rows)
-    same = [chain.commitment(row) for row in rows if row.path == b"/memory/canary"]
+    assert not any(b"canary" in hash_chain.canonical(row) for row in rows)
+    same = [hash_chain.commitment(row) for row in rows if row.path == b"/memory/canary"]
     assert len(set(same)) == len(same) > 1, "salted: equal paths do not show"
-
-
-# Opening ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_store_of_version_1_gets_its_rows_chained(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with first_version(path) as db:
-        for seq in range(1, 6):
-            db.execute(
-                "insert into log(at, op, agent, node, scope, path, salt) values(?, 'write', 'alice', 7, 1, ?, ?)",
-                (seq, paths.raw(f"/memory/{seq}"), os.urandom(8)),
-            )
-    database.prepare(path)
-    db = apsw.Connection(os.fspath(path))
-    assert db.execute("pragma user_version").get == schema.VERSION
-    assert len(db.execute("select value from setting where key = 'fence'").get) == 64
-    assert db.execute("select count(*) from log where route = '' and elevated = 0").get == 5
-    db.close()
 
 
 def test_no_command_can_change_something_and_leave_no_row() -> None:
     """The rule is in the applier, around all commands; what it leaves out is named here, with the reason there."""
-    assert audit.UNTOLD.issubset(commands.names())
-    assert sorted(audit.UNTOLD) == ["drain_lexical", "hold", "note_refusal", "sync"]
+    assert audit_rows.UNTOLD.issubset(commands.names())
+    assert sorted(audit_rows.UNTOLD) == ["drain_lexical", "hold", "note_refusal", "sync"]

@@ -10,10 +10,8 @@ from store_world import ALICE, BOB, World
 
 from avmfs.errors import Denied, NotFound, Stale
 from avmfs.node import Document
-from avmfs.store.schema import MEMORY
-from avmfs.store.submit import OPERATOR
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import MEMORY
 
 Build = Callable[..., World]
 
@@ -40,8 +38,11 @@ def still_known(world: World, path: str, before: Document, versions: list[bytes]
     """The document goes on under ``path``, with these further versions."""
     after = world.document(ALICE, path)
     assert (after.id, after.handle, after.creator, after.created) == (
-        before.id, before.handle, before.creator, before.created
-    )  # fmt: skip
+        before.id,
+        before.handle,
+        before.creator,
+        before.created,
+    )
     assert (after.shared, after.importance, after.user) == (before.shared, 0.7, {"k": "v"})
     assert "keep" in world.tags(ALICE, path)
     node = world.node(ALICE, path)
@@ -50,8 +51,9 @@ def still_known(world: World, path: str, before: Document, versions: list[bytes]
         mark = reader.mark(before.id)
         assert mark is not None and mark.version == 1
         assert [(link.outgoing, link.path) for link in reader.links(before.id)] == [
-            (True, b"/memory/other.md"), (False, b"/memory/other.md")
-        ]  # fmt: skip
+            (True, b"/memory/other.md"),
+            (False, b"/memory/other.md"),
+        ]
         found = reader.by_handle(before.handle)
         assert found is not None and found.id == node.id
     old = world.history(ALICE, path)
@@ -76,6 +78,37 @@ def test_replacing_by_rename_continues_the_targets_document(world: World, old: b
     with world.reading(OPERATOR) as reader:
         assert reader.by_handle(gone.handle) is None
         assert reader.versions(before.id)[0].author == "bob"
+
+
+def test_replacing_joins_links_and_leaves_those_of_others(world: World) -> None:
+    names = ("a", "b", "c", "target", "temporary")
+    nodes = {name: world.write(BOB, f"/memory/{name}", b"x")["node"] for name in names}
+    pairs = "a b,b c,a temporary,temporary c,temporary target,target temporary,b target"
+    for pair in pairs.split(","):
+        source, target = pair.split()
+        world.do(BOB, "add_link", node=nodes[source], target=nodes[target], type="see")
+    world.rename(BOB, "/memory/temporary", "/memory/target")
+    known = {world.document(BOB, f"/memory/{name}").id: name for name in ("a", "b", "c", "target")}
+    links = {f"{known[source]} {known[target]}" for source, target in world.rows("select source, target from link")}
+    assert links == {"a b", "b c", "a target", "target c", "b target"}
+    for there, ways in (("a", "b temporary"), ("b", "temporary c")):  # what has links in one direction only
+        nodes["temporary"] = world.write(BOB, "/memory/temporary", b"x")["node"]
+        nodes |= {name: world.node(BOB, f"/memory/{name}").id for name in "abc"}
+        source, target = ways.split()
+        world.do(BOB, "add_link", node=nodes[source], target=nodes[target], type="new")
+        world.rename(BOB, "/memory/temporary", f"/memory/{there}")
+    links = {
+        f"{known[one]} {known[two]}" for one, two in world.rows("select source, target from link where type = 'new'")
+    }
+    assert links == {"b a", "b c"}
+
+
+def test_a_file_never_written_comes_back_to_its_name_from_a_backup(world: World) -> None:
+    world.create(ALICE, "/memory/f")
+    document = world.document(ALICE, "/memory/f").id
+    world.rename(ALICE, "/memory/f", "/memory/f~")
+    world.create(ALICE, "/memory/f")
+    assert world.document(ALICE, "/memory/f").id == document != world.document(ALICE, "/memory/f~").id
 
 
 def test_replacing_by_an_empty_file_and_of_a_file_never_written(world: World) -> None:
@@ -227,8 +260,11 @@ def test_one_handle_within_a_second_is_one_version(world: World) -> None:
     assert world.history(BOB, "/memory/f")[0] == b"abc" * 5
     world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"1")
     assert world.do(ALICE, "append", node=world.node(ALICE, "/memory/f").id, handle=9, data=b"2") == {
-        "size": 17, "version": 7, "seq": world.newest_seq(), "offset": 16
-    }  # fmt: skip
+        "size": 17,
+        "version": 7,
+        "seq": world.newest_seq(),
+        "offset": 16,
+    }
 
 
 def test_a_version_that_another_agent_has_read_is_never_amended(world: World) -> None:
@@ -347,9 +383,10 @@ def test_write_many_is_all_or_nothing(world: World) -> None:
     before = world.newest_seq()
     with pytest.raises(Denied):
         world.do(
-            ALICE, "write_many",
+            ALICE,
+            "write_many",
             items=[[[b"memory", b"new", b"%d.md" % number], b"x" * 70_000] for number in range(5)]
             + [[[b"memory", b"private", b"x"], b""]],
-        )  # fmt: skip
+        )
     assert world.newest_seq() == before and not world.exists(ALICE, "/memory/new")
     assert world.rows("select count(*) from block") == [(0,)]

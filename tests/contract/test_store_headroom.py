@@ -11,10 +11,9 @@ import apsw
 import pytest
 
 from avmfs.errors import NoSpace
-from avmfs.store import headroom
-from avmfs.store.headroom import PAGE, Headroom
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.files.wal_header import PAGE
+from avmfs.store.writer import disk_reserve
+from avmfs.store.writer.disk_reserve import DiskReserve
 
 MB = 1 << 20
 
@@ -33,19 +32,19 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(os, "statvfs", disk.statvfs)
-    monkeypatch.setattr(headroom, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(disk_reserve, "_AGAIN_S", 0.0)
     return disk
 
 
 @pytest.fixture
-def room(disk: Disk, tmp_path: Path) -> Iterator[Headroom]:
+def room(disk: Disk, tmp_path: Path) -> Iterator[DiskReserve]:
     db = apsw.Connection(os.fspath(tmp_path / "db"))
     db.execute("create table t(data)")
-    yield Headroom(tmp_path / "db", db)
+    yield DiskReserve(tmp_path / "db", db)
     db.close()
 
 
-def admitted(room: Headroom, command: str, size: int) -> bool:
+def admitted(room: DiskReserve, command: str, size: int) -> bool:
     try:
         room.admit(command, {"edits": bytes(size)})
     except NoSpace:
@@ -53,7 +52,7 @@ def admitted(room: Headroom, command: str, size: int) -> bool:
     return True
 
 
-def test_with_room_everything_is_admitted_that_fits_twice(disk: Disk, room: Headroom) -> None:
+def test_with_room_everything_is_admitted_that_fits_twice(disk: Disk, room: DiskReserve) -> None:
     assert room.reserve == MB
     assert admitted(room, "commit", 9 * MB)
     disk.free = 10 * MB
@@ -62,7 +61,7 @@ def test_with_room_everything_is_admitted_that_fits_twice(disk: Disk, room: Head
     assert not room.low
 
 
-def test_of_the_reserve_only_what_makes_the_store_smaller_may_take(disk: Disk, room: Headroom) -> None:
+def test_of_the_reserve_only_what_makes_the_store_smaller_may_take(disk: Disk, room: DiskReserve) -> None:
     disk.free = 2 * MB - PAGE
     assert admitted(room, "commit", 300_000)
     assert room.low
@@ -77,7 +76,7 @@ def test_of_the_reserve_only_what_makes_the_store_smaller_may_take(disk: Disk, r
     assert admitted(room, "create", 1), "others have made room"
 
 
-def test_what_is_in_the_log_is_wanted_in_the_database(disk: Disk, room: Headroom) -> None:
+def test_what_is_in_the_log_is_wanted_in_the_database(disk: Disk, room: DiskReserve) -> None:
     disk.free = 3 * MB
     room.committed(2 * MB // PAGE)
     assert room.low
@@ -87,15 +86,15 @@ def test_what_is_in_the_log_is_wanted_in_the_database(disk: Disk, room: Headroom
 
 
 def test_the_requests_of_one_transaction_share_what_there_is(
-    disk: Disk, room: Headroom, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, room: DiskReserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.free = 2 * MB - PAGE
     room.look()
-    monkeypatch.setattr(headroom, "_AGAIN_S", 60.0)
+    monkeypatch.setattr(disk_reserve, "_AGAIN_S", 60.0)
     assert [admitted(room, "commit", 200_000) for _ in range(4)] == [True, True, False, False]
 
 
-def test_free_pages_are_room(disk: Disk, room: Headroom, tmp_path: Path) -> None:
+def test_free_pages_are_room(disk: Disk, room: DiskReserve, tmp_path: Path) -> None:
     db = room._db
     db.execute("insert into t values(zeroblob(2000000))")
     disk.free = MB
@@ -105,7 +104,7 @@ def test_free_pages_are_room(disk: Disk, room: Headroom, tmp_path: Path) -> None
     assert not admitted(room, "commit", 900_000), "no more than the log has room for"
 
 
-def test_it_is_told_once(disk: Disk, room: Headroom, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_told_once(disk: Disk, room: DiskReserve, caplog: pytest.LogCaptureFixture) -> None:
     disk.free = MB
     for _ in range(3):
         admitted(room, "create", 1)

@@ -7,15 +7,15 @@ from typing import Any
 
 import apsw
 import pytest
-from old_stores import first_version
 from store_world import ALICE, BOB, CAROL, Mode, World, rows
 
 from avmfs.access import Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
-from avmfs.store import database, filling
-from avmfs.store.commands import outbox
+from avmfs.store.commands import fanout, outbox
 from avmfs.store.commands.subscribing import PER_AGENT
-from avmfs.store.submit import OPERATOR
+from avmfs.store.identity import OPERATOR
+from avmfs.store.queries import matching
+from avmfs.store.schema import database
 
 URL = "https://example.com/hook"
 MINUTE = 60 * 10**9
@@ -33,8 +33,7 @@ def subscribe(world: World, who: Principal, pattern: str, mode: str = "realtime"
 
 def take(world: World, **more: Any) -> list[dict[str, Any]]:
     """All that is due now, after the log has been looked through."""
-    while world.do(OPERATOR, "outbox_fill")["more"]:
-        pass
+    matching.catch_up(world.store)
     asked = {"busy": [], "full": [], "limit": 16, "each": 100, **more}
     return list(world.do(OPERATOR, "outbox_take", **asked)["subscriptions"])
 
@@ -54,13 +53,22 @@ def done(world: World, taken: list[dict[str, Any]], **more: Any) -> None:
     for each in taken:
         sent = [delivery["turn"] for delivery in each["deliveries"]]
         world.do(
-            OPERATOR, "outbox_report",
-            **{"subscription": each["id"], "sent": sent, "failed": None, "error": "", "dead": False, "retry_at": None,
-               **more},
-        )  # fmt: skip
+            OPERATOR,
+            "outbox_report",
+            **{
+                "subscription": each["id"],
+                "sent": sent,
+                "failed": None,
+                "error": "",
+                "dead": False,
+                "retry_at": None,
+                **more,
+            },
+        )
 
 
 def notices(world: World, who: Principal) -> list[tuple[str, str]]:
+    matching.catch_up(world.store)
     world.do(who, "collect_notices")
     with world.reading(who) as reader:
         return [(event.event, event.path) for each in reader.outbox.notices() for event in each.events]
@@ -81,10 +89,14 @@ def test_each_change_below_the_pattern_is_told_in_order_and_nothing_else(world: 
     world.rename(ALICE, "/memory/shared/before.md", "/memory/after.md")
     world.unlink(ALICE, "/memory/shared/d/b.md")
     assert told(take(world)) == [
-        ("create", "/memory/shared/a.md"), ("write", "/memory/shared/a.md"), ("mkdir", "/memory/shared/d"),
-        ("tags", "/memory/shared/a.md"), ("rename", "/memory/shared/d/b.md"), ("remove", "/memory/shared/before.md"),
+        ("create", "/memory/shared/a.md"),
+        ("write", "/memory/shared/a.md"),
+        ("mkdir", "/memory/shared/d"),
+        ("tags", "/memory/shared/a.md"),
+        ("rename", "/memory/shared/d/b.md"),
+        ("remove", "/memory/shared/before.md"),
         ("remove", "/memory/shared/d/b.md"),
-    ]  # fmt: skip
+    ]
 
 
 def test_every_delivery_has_an_id_that_stays_until_it_is_made(world: World) -> None:
@@ -183,8 +195,10 @@ def test_visibility_is_judged_again_at_delivery(world: World) -> None:
     assert writes == ["/memory/shared/there"]
     # What could be seen and has vanished from sight is told as removed, which a look would tell too.
     assert {path for event, path in left if event == "remove"} == {
-        "/memory/shared/moved", "/memory/shared/limited", "/memory/shared/gone",
-    }  # fmt: skip
+        "/memory/shared/moved",
+        "/memory/shared/limited",
+        "/memory/shared/gone",
+    }
     assert not any("private" in path for _, path in left)
 
 
@@ -243,10 +257,12 @@ def test_an_agent_touches_only_its_own_and_the_outbox_only_the_operator(world: W
     assert world.do(BOB, "redeliver", messages=dead) == {"count": 0}
     assert world.do(BOB, "forget_notices", messages=unread) == {"count": 0}
     for command, arguments in (
-        ("outbox_fill", {}), ("outbox_take", {"busy": [], "full": [], "limit": 1, "each": 1}), ("outbox_tidy", {}),
+        ("outbox_fill", {"after": 0, "upto": 1, "events": "[]", "found": []}),
+        ("outbox_take", {"busy": [], "full": [], "limit": 1, "each": 1}),
+        ("outbox_tidy", {}),
         ("set_hooks", {"hooks": []}),
         ("outbox_report", {"subscription": 1, "sent": [], "failed": None, "error": "", "dead": False, "retry_at": 0}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Denied):
             world.do(BOB, command, **arguments)
     assert world.do(ALICE, "forget_notices", messages=unread) == {"count": 2}
@@ -263,8 +279,9 @@ def test_throttled_tells_the_last_state_of_a_path_once_in_its_time(world: World)
     world.write(ALICE, "/memory/b", b"1")
     first = take(world)
     assert [(event[3], event[5]) for each in first[0]["deliveries"] for event in each["events"]] == [
-        ("/memory/a", world.document(ALICE, "/memory/a").head), ("/memory/b", 1),
-    ]  # fmt: skip
+        ("/memory/a", world.document(ALICE, "/memory/a").head),
+        ("/memory/b", 1),
+    ]
     done(world, first)
     world.clock.advance(5)
     world.write(ALICE, "/memory/a", b"4")
@@ -311,10 +328,10 @@ def test_batched_tells_what_came_together_as_one(world: World) -> None:
 
 def test_a_batch_that_is_full_leaves_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
-    for n in range(filling.BATCH_EVENTS // 2 + 2):
+    for n in range(fanout.BATCH_EVENTS // 2 + 2):
         world.write(ALICE, f"/memory/{n}", b"x")
     taken = take(world)
-    assert [len(each["events"]) for each in taken[0]["deliveries"]] == [filling.BATCH_EVENTS]
+    assert [len(each["events"]) for each in taken[0]["deliveries"]] == [fanout.BATCH_EVENTS]
     done(world, taken)
     world.clock.advance(61)
     assert len(told(take(world))) == 4
@@ -334,8 +351,8 @@ def test_a_digest_sums_up_each_path(world: World) -> None:
 def test_a_long_digest_is_gathered_in_pieces_and_is_one(
     world: World, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "PIECE_EVENTS", 4)
-    monkeypatch.setattr(filling, "PIECES_EVENTS", 20)
+    monkeypatch.setattr(fanout, "PIECE_EVENTS", 4)
+    monkeypatch.setattr(fanout, "PIECES_EVENTS", 20)
     subscribe(world, BOB, "/memory/*", "digest", every=60 * MINUTE)
     for n in range(40):
         world.write(ALICE, f"/memory/{n % 15}", b"%d" % n)
@@ -415,13 +432,31 @@ def test_a_dead_letter_is_delivered_anew_under_its_id(world: World) -> None:
 
 
 def test_a_queue_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "QUEUED", 5)
+    monkeypatch.setattr(fanout, "QUEUED", 5)
     subscribe(world, BOB, "/memory/*")
     for n in range(4):
         world.write(ALICE, f"/memory/{n}", b"x")
     assert len(told(take(world))) == 5
     with world.reading(BOB) as reader:
         assert len(reader.outbox.dead()) == 3
+
+
+def test_what_waits_for_one_agent_has_an_end_however_many_subscriptions_it_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "OF_AN_AGENT", 5)
+    for n in range(3):
+        subscribe(world, BOB, "/memory/*", url=f"{URL}/{n}")
+    subscribe(world, CAROL, "/memory/*")
+    for n in range(4):
+        world.write(ALICE, "/memory/a", b"%d" % n)
+    matching.catch_up(world.store)
+    waiting = rows(
+        world.path,
+        "select agent, count(*) from outbox join subscription on subscription.id = subscription"
+        " where state in (0, 1) group by agent order by agent",
+    )
+    assert waiting == [("bob", 5), ("carol", 5)]
 
 
 def test_of_what_nobody_reads_the_newest_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,11 +509,21 @@ def test_a_secret_is_shown_once_and_asking_again_changes_the_mode(world: World) 
 @pytest.mark.parametrize(
     "asked",
     [
-        {"pattern": "memory/*"}, {"pattern": ""}, {"pattern": "/" + "*" * 40}, {"pattern": "/" + "a" * 5000},
-        {"pattern": "/a\nb"}, {"mode": "often"}, {"mode": "batched", "every": 0}, {"every": -1},
-        {"mode": "digest", "every": 10**18}, {"url": ""}, {"url": "http://" + "x" * 3000},
+        {"pattern": "memory/*"},
+        {"pattern": ""},
+        {"pattern": "/" + "*" * 33},
+        {"pattern": "/" + "a" * 1024},
+        {"pattern": "/" + "?" * 20 + "*" * 13},
+        {"pattern": "/" + "[ab]" * 33},
+        {"pattern": "/a\nb"},
+        {"mode": "often"},
+        {"mode": "batched", "every": 0},
+        {"every": -1},
+        {"mode": "digest", "every": 10**18},
+        {"url": ""},
+        {"url": "http://" + "x" * 3000},
     ],
-)  # fmt: skip
+)
 def test_a_bad_subscription_is_refused(world: World, asked: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
         subscribe(world, BOB, **{"pattern": "/memory/*", **asked})
@@ -507,7 +552,67 @@ def test_hooks_are_what_the_configuration_says_now(world: World) -> None:
         assert reader.outbox.subscriptions(everybody=True) == []
 
 
+@pytest.mark.parametrize("who", [BOB, Principal("")], ids=["bob", "nobody"])
+def test_what_a_hook_failed_at_is_the_operators_alone(world: World, who: Principal) -> None:
+    hook = {"pattern": "/memory/*", "event": "write", "command": ["/bin/false", "secret"], "timeout_s": 1.0}
+    world.do(OPERATOR, "set_hooks", hooks=[hook])
+    world.write(ALICE, "/memory/private/alice/x", b"x")
+    taken = take(world)
+    done(world, taken, sent=[], failed=taken[0]["deliveries"][0]["turn"], error="token=abc", dead=True)
+    with world.reading(OPERATOR) as reader:
+        assert [letter.error for letter in reader.outbox.dead()] == ["token=abc"]
+    with world.reading(who) as reader:
+        assert reader.outbox.dead() == reader.outbox.notices() == []
+
+
 # Cost and durability
+
+
+def test_patterns_are_matched_where_no_writer_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe(world, BOB, "/memory/*a*a*a*b")
+    world.write(ALICE, "/memory/aaab", b"x")
+    matched: list[bool] = []
+    applier = world.store._submitter._applier  # type: ignore[attr-defined]
+    real = matching.matches
+
+    def matches(place: str, path: str) -> bool:
+        with world.store.connection() as (db, _):
+            db.execute("select 1")
+        matched.append(applier.db.get_autocommit())
+        return real(place, path)
+
+    monkeypatch.setattr(matching, "matches", matches)
+    assert len(told(take(world))) == 2
+    assert matched == [True] * 2, "outside of every transaction"
+    assert not hasattr(fanout, "matches") and not hasattr(outbox, "matches")
+
+
+def test_two_that_look_through_the_same_changes_queue_them_once(world: World) -> None:
+    subscribe(world, BOB, "/memory/*")
+    world.write(ALICE, "/memory/a", b"x")
+    with world.reading(OPERATOR) as reader:
+        these = reader.outbox.unmatched()
+    assert these is not None
+    found = matching.matched(these)
+    assert world.do(OPERATOR, "outbox_fill", **found)["done"]
+    assert not world.do(OPERATOR, "outbox_fill", **found)["done"]
+    assert len(told(take(world))) == 2
+    with pytest.raises(Invalid):
+        world.do(OPERATOR, "outbox_fill", **{**found, "after": found["upto"], "upto": 10**9})
+
+
+def test_what_one_subscription_too_many_has_found_waits_for_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "FOUND", 3)
+    subscribe(world, BOB, "/memory/*")
+    for n in range(4):
+        world.write(ALICE, f"/memory/{n}", b"x")
+    with world.reading(OPERATOR) as reader:
+        these = reader.outbox.unmatched()
+    assert these is not None
+    assert matching.matched(these)["upto"] < these.rows[-1][0]
+    assert len(told(take(world))) == 8
 
 
 def test_a_write_runs_as_many_statements_with_subscriptions_as_without(tmp_path: Any) -> None:
@@ -541,23 +646,13 @@ def test_looking_through_many_changes_for_many_subscriptions_takes_few_statement
         ran: list[str] = []
         applier = world.store._submitter._applier  # type: ignore[attr-defined]
         applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
-        assert not world.do(OPERATOR, "outbox_fill", limit=1000)["more"]
+        matching.catch_up(world.store)
         applier.db.trace_v2(0)
         assert 3 < len(ran) < 15, ran
         with world.reading(OPERATOR) as reader:
             assert not reader.outbox.behind()
     finally:
         world.close()
-
-
-def test_a_store_of_the_first_version_gets_its_outbox(tmp_path: Any) -> None:
-    with first_version(tmp_path / "avm.db"):
-        pass
-    world = World(tmp_path, "direct")
-    subscribe(world, BOB, "/memory/*")
-    world.write(ALICE, "/memory/a", b"x")
-    assert len(told(take(world))) == 2
-    world.close()
 
 
 def test_the_ids_of_a_fill_that_was_lost_come_again(tmp_path: Any) -> None:
@@ -570,3 +665,23 @@ def test_the_ids_of_a_fill_that_was_lost_come_again(tmp_path: Any) -> None:
     db.close()
     assert [delivery["message"] for delivery in take(world)[0]["deliveries"]] == first
     world.close()
+
+
+def test_what_has_gone_since_is_looked_up_once_for_all(tmp_path: Any) -> None:
+    world = World(tmp_path, "direct")
+    try:
+        subscribe(world, BOB, "/memory/*", "batched", every=MINUTE)
+        for n in range(100):
+            world.write(BOB, f"/memory/{n}", b"1")
+            world.unlink(BOB, f"/memory/{n}")
+        matching.catch_up(world.store)
+        world.clock.advance(61)
+        ran: list[str] = []
+        applier = world.store._submitter._applier  # type: ignore[attr-defined]
+        applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        taken = take(world)
+        applier.db.trace_v2(0)
+        assert sum(event == "write" for event, _ in told(taken)) == 100
+        assert sum("from log where" in sql for sql in ran) == 1
+    finally:
+        world.close()

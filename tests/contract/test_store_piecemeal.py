@@ -15,13 +15,13 @@ from store_world import ALICE, BOB, WriterProcess, faults
 
 from avmfs.access import Policy
 from avmfs.errors import Denied, NoSpace
-from avmfs.store import database, piecemeal
-from avmfs.store.piecemeal import PART
-from avmfs.store.schema import MEMORY
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.submit import OPERATOR, WriterClient
-
-pytestmark = pytest.mark.timeout(120)
+from avmfs.store.client.client import WriterClient
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.store import SqliteStore
+from avmfs.store.writer import split_commit
+from avmfs.store.writer.split_commit import PART
 
 MB = 1 << 20
 
@@ -40,17 +40,17 @@ def laid(edits: list[Any], size: int) -> bytes:
 def test_parts_come_to_the_same_as_the_whole() -> None:
     data = random.Random(1).randbytes(3 * PART)
     edits = [["t", 0], ["w", 0, data], ["w", 100, b"little"], ["t", 5 * PART], ["w", 4 * PART, data[: PART + 1]]]
-    found = list(piecemeal.parts(edits))
+    found = list(split_commit.parts(edits))
     assert len(found) == 5 and found[0][0] == ["t", 0]
-    assert all(piecemeal.size({"edits": part}) <= PART for part in found)
+    assert all(split_commit.size({"edits": part}) <= PART for part in found)
     assert laid(list(chain(*found)), 0) == laid(edits, 0)
-    assert list(piecemeal.parts([["t", 7]])) == [[["t", 7]]]
-    assert list(piecemeal.parts([])) == [[]]
+    assert list(split_commit.parts([["t", 7]])) == [[["t", 7]]]
+    assert list(split_commit.parts([])) == [[]]
 
 
 @pytest.mark.parametrize("malformed", ["x", 7, [], ["w"], ["w", "0", b"x"], ["w", 0, "x"], None])
 def test_malformed_edits_are_left_to_the_command(malformed: Any) -> None:
-    assert list(piecemeal.parts([malformed])) == [[malformed]]
+    assert list(split_commit.parts([malformed])) == [[malformed]]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from store_world import World
 from test_store_peek import _Actor, _compare
 
-from avmfs.store.news import Follower
+from avmfs.store.notify.change_ring import Follower
 
 
 class _Crowd(_Actor):
@@ -34,7 +34,6 @@ class _Crowd(_Actor):
             thread.join()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("share", [0.2, 0.05])
 def test_quick_answers_are_right_after_commands_that_were_committed_together(

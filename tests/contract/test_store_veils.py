@@ -11,9 +11,6 @@ from avmfs_config import default_settings
 
 from avmfs.errors import Invalid
 from avmfs.rpc.local import LocalDoor
-from avmfs.store import database, schema, schema_veils
-
-pytestmark = pytest.mark.timeout(60)
 
 
 class Doors:
@@ -119,19 +116,3 @@ def test_made_private_again_and_published_again_it_shows_what_it_is_then(doors: 
     assert "zqsecretqz" not in told and "two" in told
     doors.move("/shared/n.md", "/shared/m.md")  # within one scope nothing changes
     assert doors.versions("/shared/m.md") == [3]
-
-
-def test_a_store_from_before_veils_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = next(n for n, script in enumerate(schema.MIGRATIONS) if script == schema_veils.SQL)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:number])
-        earlier.setattr(schema, "VERSION", number)
-        database.prepare(tmp_path / "avm.db")
-    doors = Doors(tmp_path)
-    try:
-        doors.write("/private/n.md", "one\n")
-        doors.write("/private/n.md", "two\n")
-        doors.move("/private/n.md", "/shared/n.md")
-        assert doors.versions("/shared/n.md") == [2]
-    finally:
-        doors.close()

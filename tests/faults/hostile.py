@@ -6,10 +6,10 @@ import os
 import struct
 import time
 
-from avmfs_daemon.children import Entries, run_mount
-from avmfs_daemon.spec import ChildSpec
-from avmfs_daemon.starting import leave, serve
-from avmfs_daemon.surroundings import surroundings
+from avmfs_daemon.child_spec import ChildSpec
+from avmfs_daemon.cli_context import paths_and_environ
+from avmfs_daemon.entrypoints import Entries, run_mount
+from avmfs_daemon.start import leave, serve
 
 from avmfs import wire
 
@@ -42,7 +42,7 @@ def mount(spec: ChildSpec) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    paths, environ = surroundings()
+    paths, environ = paths_and_environ()
     # The module by its name: children import it anew.
     from hostile import mount as entry
 

@@ -63,7 +63,7 @@ class Receiver:
                     headers = {name.lower(): value for name, value in self.headers.items()}
                     receiver.got.append(Delivery(fate, self.path, headers, body))
                 if fate == "hang":
-                    receiver._over.wait(30)
+                    receiver._over.wait(300)
                 if fate in ("hang", "hang up"):
                     self.close_connection = True
                     return

@@ -17,9 +17,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemons import LIMIT_S, QUIET, SOON_S, Daemon, alive, is_immutable, set_immutable, wait
+from daemons import (
+    FORK_SERVER_KILLED,
+    HOLDER_KILLED,
+    KILLED,
+    LIMIT_S,
+    QUIET,
+    SOON_S,
+    Daemon,
+    alive,
+    is_immutable,
+    set_immutable,
+    wait,
+)
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
+from avmfs.errors import Busy, Denied
+from avmfs.rpc.client import RemoteDoor
+
+pytestmark = [pytest.mark.mount, pytest.mark.logs(KILLED)]
 
 
 def duration_of(*command: str) -> float:
@@ -66,13 +81,23 @@ def test_agents_share_a_memory_and_stop_leaves_nothing(daemon: Daemon) -> None:
     assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
     family = daemon.family()
     assert family.keys() == {
-        "supervisor", "holder", "fork server", "writer", "index", "door", "keeper", "alice", "bob",
-    }  # fmt: skip
+        "supervisor",
+        "holder",
+        "fork server",
+        "writer",
+        "index",
+        "door",
+        "keeper",
+        "alice",
+        "bob",
+    }
     daemon.command("stop")
     wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice") and not daemon.mounted("bob")
     assert not is_immutable(daemon.at("alice"))
     assert sorted(path.name for path in daemon.run.iterdir()) == ["daemon.lock"]
+    log = daemon.root / "data/avm.db-wal"
+    assert not log.exists() or log.stat().st_size == 0, "the database's file alone is the store"
     assert "not running" in daemon.command("stop", expect=1)
     daemon.start()
     assert (daemon.at("bob") / "memory/note.md").read_text() == "hello"
@@ -83,20 +108,42 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
     daemon.start()
     status = daemon.status()
     assert status.keys() == {
-        "pid", "version", "mounts", "embedding", "index", "gossip", "outbox", "store", "isolation", "isolation_reason",
+        "pid",
+        "version",
+        "mounts",
+        "embedding",
+        "index",
+        "gossip",
+        "outbox",
+        "store",
+        "isolation",
+        "isolation_reason",
         "holder_pid",
-    }  # fmt: skip
+        "problem",
+    }
     (mount,) = status["mounts"]
     assert mount.keys() == {
-        "agent_id", "mountpoint", "pid", "state", "restarts", "since", "survives", "caching", "caching_reason",
+        "agent_id",
+        "mountpoint",
+        "pid",
+        "state",
+        "restarts",
+        "since",
+        "survives",
+        "caching",
+        "caching_reason",
         "unread",
-    }  # fmt: skip
+    }
     assert (mount["agent_id"], mount["state"], mount["restarts"]) == ("alice", "ready", 0)
     assert mount["mountpoint"] == str(daemon.at("alice"))
     assert status["embedding"]["state"] == "off"
     assert status["store"].keys() == {
-        "path", "waiting_lexical", "waiting_semantic", "writer_pid", "writer_state",
-    }  # fmt: skip
+        "path",
+        "waiting_lexical",
+        "waiting_semantic",
+        "writer_pid",
+        "writer_state",
+    }
     assert status["isolation"] == "advisory"
     table = daemon.command("status")
     assert "alice" in table and "ready" in table and str(daemon.at("alice")) in table
@@ -120,8 +167,12 @@ def test_other_users_reach_the_door_and_only_that(daemon: Daemon) -> None:
     daemon.start()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in daemon.run.glob("*.sock")}
     assert modes == {
-        "avm.sock": 0o666, "index.sock": 0o600, "writer.sock": 0o600, "control.sock": 0o600, "hold.sock": 0o600,
-    }  # fmt: skip
+        "avm.sock": 0o666,
+        "index.sock": 0o600,
+        "writer.sock": 0o600,
+        "control.sock": 0o600,
+        "hold.sock": 0o600,
+    }
     assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o711
     status = daemon.status()  # the door is not all: alice's mount belongs to the daemon's own user
     assert (status["isolation"], status["isolation_reason"]) == ("advisory", "the mount of alice has no uid of its own")
@@ -200,8 +251,10 @@ sys.stdin.read()
     daemon.mounts("alice")
     daemon.start()
     assert {name: (memory / name).read_text() for name in ("new", "cut", "old")} == {
-        "new": "newnewnew", "cut": "cutc", "old": "oldoldold" + "ong",
-    }  # fmt: skip
+        "new": "newnewnew",
+        "cut": "cutc",
+        "old": "oldoldold" + "ong",
+    }
 
 
 def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
@@ -225,6 +278,7 @@ def test_bad_mounts_are_named_and_nothing_starts(daemon: Daemon) -> None:
     assert not list(daemon.run.glob("*.sock"))
 
 
+@pytest.mark.logs("this version serves none")
 def test_what_has_no_effect_is_told(daemon: Daemon) -> None:
     daemon.mounts("alice")
     said = "config.yaml: providers: this version serves none; all 1 are ignored"
@@ -249,6 +303,7 @@ def test_a_foreign_database_is_refused(daemon: Daemon) -> None:
     assert not daemon.mounted("alice")
 
 
+@pytest.mark.logs("the directory is not empty")
 def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.at("alice").mkdir()
@@ -306,6 +361,7 @@ def test_a_changed_mount_is_replaced_without_a_gap(daemon: Daemon) -> None:
     wait(lambda: not alive(before))
 
 
+@pytest.mark.logs("the configuration stays as it was")
 def test_a_bad_reload_keeps_the_old_configuration(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
@@ -329,6 +385,65 @@ def test_changed_rules_hold_without_a_restart(daemon: Daemon) -> None:
         (daemon.at("bob") / "memory/note").write_text("no")
     (daemon.at("alice") / "memory/note").write_text("yes")
     assert daemon.family() == before
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_commands_go_on_during_reloads_and_the_next_one_finds_the_new_settings(daemon: Daemon, slow: bool) -> None:
+    """Who had been let in by the door of before gets the answer; who comes after the reload comes to the next door."""
+    address = daemon.run / "avm.sock"
+    daemon.mounts("alice")
+    daemon.start()
+    url, pattern = "http://localhost:9/hook", "/memory/*"
+    failed: list[Exception] = []
+    stop = threading.Event()
+
+    def command() -> None:
+        while not stop.is_set():
+            try:
+                with contextlib.closing(RemoteDoor(address, "alice")) as door:
+                    time.sleep(0.1 if slow else 0)  # between greeting and request
+                    door.call("read", path="/:stats")
+            except Exception as e:
+                failed.append(e)
+
+    with contextlib.closing(RemoteDoor(address, "alice")) as door, pytest.raises(Denied):
+        door.call("subscribe", pattern=pattern, url=url)
+    threads = [threading.Thread(target=command) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for allow in ("[localhost]", "[]", "[localhost]"):
+            daemon.settings(QUIET + f"webhooks: {{allow: {allow}}}\n")
+            daemon.command("reload")
+            with contextlib.closing(RemoteDoor(address, "alice")) as door:
+                allowed = contextlib.nullcontext() if allow == "[localhost]" else pytest.raises(Denied)
+                with allowed:
+                    door.call("subscribe", pattern=pattern, url=url)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(LIMIT_S)
+    assert not failed
+
+
+def test_a_command_that_waits_holds_up_no_reload(daemon: Daemon) -> None:
+    daemon.mounts("alice")
+    daemon.start()
+    with contextlib.closing(RemoteDoor(daemon.run / "avm.sock", "alice")) as door:
+
+        def wait_for_mail() -> None:
+            with pytest.raises(Busy):
+                door.call("inbox", wait=60.0)
+
+        waiting = threading.Thread(target=wait_for_mail)
+        waiting.start()
+        time.sleep(0.5)
+        before = daemon.family()["door"]
+        daemon.settings(QUIET + "webhooks: {timeout_s: 3}\n")
+        daemon.command("reload")
+        assert not alive(before), "it has not waited for the message"
+        waiting.join(30)
+    assert not waiting.is_alive()
 
 
 # --- kill -9
@@ -361,7 +476,7 @@ def test_connecting_to_a_killed_door_or_writer_never_fails(daemon: Daemon) -> No
         while not stop.is_set():
             try:
                 with socket.socket(socket.AF_UNIX) as sock:
-                    sock.settimeout(5)
+                    sock.settimeout(300)
                     sock.connect(str(daemon.run / name))
             except OSError as e:
                 failures.append(e)
@@ -403,6 +518,7 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed_again_and_again
     assert all((daemon.at("bob") / "memory" / name).read_text() == name for name in written)
 
 
+@pytest.mark.logs(FORK_SERVER_KILLED)
 def test_a_killed_fork_server_takes_nothing_with_it(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
@@ -431,6 +547,7 @@ def test_after_a_killed_supervisor_and_holder_the_children_go_and_start_just_wor
     assert {mount["state"] for mount in daemon.status()["mounts"]} == {"ready"}
 
 
+@pytest.mark.logs(HOLDER_KILLED)
 def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
@@ -444,9 +561,12 @@ def test_start_at_once_after_a_killed_supervisor(daemon: Daemon) -> None:
 def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Daemon) -> None:
     daemon.mounts("alice")
     command = subprocess.Popen(
-        [sys.executable, "-m", "avmfs_daemon", "start", "--daemon"], env=daemon.environ, cwd=daemon.root,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "avmfs_daemon", "start", "--daemon"],
+        env=daemon.environ,
+        cwd=daemon.root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait(lambda: (daemon.run / "control.sock").exists())  # it waits to be told of the mounts
     finally:
@@ -461,6 +581,7 @@ def test_a_daemon_goes_on_when_the_command_that_started_it_is_killed(daemon: Dae
     assert " ERROR " not in daemon.log() and "Traceback" not in daemon.log(), daemon.log()
 
 
+@pytest.mark.logs("cannot note the mountpoints")
 def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_stop(daemon: Daemon) -> None:
     """As on a full disk."""
     (daemon.run / "state.json.new").mkdir(parents=True)
@@ -478,6 +599,7 @@ def test_a_runtime_directory_that_takes_no_note_holds_up_neither_a_start_nor_a_s
     assert "cannot note the mountpoints" in daemon.log()
 
 
+@pytest.mark.logs("ended a writer ")
 def test_a_writer_that_hangs_after_its_supervisor_was_killed_keeps_nobody_from_starting(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
@@ -492,6 +614,7 @@ def test_a_writer_that_hangs_after_its_supervisor_was_killed_keeps_nobody_from_s
     daemon.command("stop")
 
 
+@pytest.mark.logs(HOLDER_KILLED)
 def test_mounts_of_a_killed_run_are_removed_even_when_no_longer_configured(daemon: Daemon) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
@@ -563,6 +686,7 @@ def test_a_dead_mount_covers_its_directory_until_there_is_another(daemon: Daemon
     assert os.listdir(at) == []
 
 
+@pytest.mark.logs("ended: ended with status 0")
 def test_a_terminated_mount_child_leaves_no_bare_directory(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from daemons import LIMIT_S, SOON_S, Daemon, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mount
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from daemons import REPOSITORY, Daemon, alive, wait
 
-from avmfs.store import database
+from avmfs.store.schema import database
 
 ROUNDS = int(os.environ.get("AVM_CRASH_ROUNDS", "4"))
 
-pytestmark = pytest.mark.timeout(120 + 10 * ROUNDS)
+pytestmark = pytest.mark.timeout(600 + 10 * ROUNDS)
 
 # A client in a process of its own: it writes to the mount and journals intent and acknowledgement outside. Errors end
 # an operation, not the client: the mount may be gone for a moment.
@@ -60,7 +60,7 @@ while True:
 
 
 def shell(command: str) -> int:
-    return subprocess.run(["bash", "-c", command], timeout=20).returncode
+    return subprocess.run(["bash", "-c", command], timeout=300).returncode
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_nothing_acknowledged_is_lost_whoever_is_killed(daemon: Daemon, tmp_path
     finally:
         for client in clients.values():
             client.kill()
-            client.wait(10)
+            client.wait(300)
     wait(lambda: _reads(daemon.at("alice") / "memory/log") is not None)
     for mount in (daemon.at("alice"), daemon.at("bob")):
         lines = (mount / "memory/log").read_text().splitlines()

@@ -22,12 +22,12 @@ import pytest
 from avmfs_daemon import control
 from daemons import LIMIT_S, QUIET, Daemon, wait
 
-from avmfs.store import database
+from avmfs.store.schema import database
 
 ROUNDS = int(os.environ.get("AVM_KILL_ROUNDS", "12"))
 CLIENTS = 4
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120 + 3 * ROUNDS)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600 + 3 * ROUNDS)]
 
 
 class Load:
@@ -40,10 +40,18 @@ class Load:
         self.journals = {f"c{number}": folder / f"c{number}" for number in range(CLIENTS)}
         self.processes = {
             name: subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("tireless.py")), str(daemon.at("alice")), str(journal),
-                 name, str(CLIENTS)], stdin=subprocess.PIPE,
-            ) for name, journal in self.journals.items()
-        }  # fmt: skip
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("tireless.py")),
+                    str(daemon.at("alice")),
+                    str(journal),
+                    name,
+                    str(CLIENTS),
+                ],
+                stdin=subprocess.PIPE,
+            )
+            for name, journal in self.journals.items()
+        }
 
     def said(self, name: str, what: str) -> list[Any]:
         lines = map(json.loads, self.journals[name].read_text().splitlines())
@@ -67,13 +75,13 @@ class Load:
                 process.stdin.write(b"\n")
                 process.stdin.close()
         for process in self.processes.values():
-            process.wait(60)
+            process.wait(300)
 
     def end(self) -> None:
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(300)
             if process.stdin is not None and not process.stdin.closed:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
@@ -142,9 +150,10 @@ def kill(daemon: Daemon, who: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victims", "pause_s"), [(["alice"], 0.1), (["writer"], 0.4), (["alice", "writer"], 0.4)],
+    ("victims", "pause_s"),
+    [(["alice"], 0.1), (["writer"], 0.4), (["alice", "writer"], 0.4)],
     ids=["child", "writer", "both"],
-)  # fmt: skip
+)
 def test_clients_notice_no_kill(daemon: Daemon, load: Load, victims: list[str], pause_s: float) -> None:
     chance = random.Random(11)
     for _ in range(ROUNDS):
@@ -227,9 +236,12 @@ def test_a_file_under_random_steps_is_what_it_would_be_on_a_disk(daemon: Daemon,
     daemon.start()
     path = daemon.at("alice") / "memory/random"
     client = subprocess.Popen(
-        [sys.executable, "-c", RANDOM_STEPS, str(path), str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", RANDOM_STEPS, str(path), str(seed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     said: list[str] = []
     assert client.stdin is not None and client.stdout is not None and client.stderr is not None
     listener = threading.Thread(target=lambda out: said.extend(out), args=(client.stdout,))
@@ -243,10 +255,10 @@ def test_a_file_under_random_steps_is_what_it_would_be_on_a_disk(daemon: Daemon,
             assert client.poll() is None, client.stderr.read()
         client.stdin.write("enough\n")
         client.stdin.close()
-        client.wait(60)
+        client.wait(300)
     finally:
         client.kill()
-        client.wait(10)
+        client.wait(300)
         listener.join(LIMIT_S)
     assert said[-1] == "well\n", client.stderr.read()
     client.stdout.close()

@@ -30,7 +30,7 @@ DELIVERIES = int(os.environ.get("AVM_OUTBOX_DELIVERIES", "60"))
 QUEUES = 4
 REFUSED = "127.0.0.2"
 
-pytestmark = pytest.mark.timeout(100 + DELIVERIES)
+pytestmark = pytest.mark.timeout(600 + DELIVERIES)
 
 
 def door(daemon: Daemon, agent: str, **more: Any) -> RemoteDoor:
@@ -40,9 +40,10 @@ def door(daemon: Daemon, agent: str, **more: Any) -> RemoteDoor:
 def configured(daemon: Daemon, *allow: str, more: str = "", backoff_s: float = 0.05, attempts: int = 100) -> None:
     allowed = ", ".join(allow)
     daemon.settings(
-        QUIET + f"webhooks: {{allow: [{allowed}], attempts: {attempts}, timeout_s: 0.5, backoff_s: {backoff_s}}}\n"
+        QUIET
+        + f"webhooks: {{allow: [{allowed}], attempts: {attempts}, timeout_s: 0.5, backoff_s: {backoff_s}}}\n"
         + more
-    )  # fmt: skip
+    )
 
 
 def fates(seed: int) -> Any:
@@ -127,11 +128,17 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
             with contextlib.suppress(ProcessLookupError):
                 os.kill(family[victim], signal.SIGKILL)
             if victim == "supervisor":
-                wait(lambda family=family: not any(  # type: ignore[misc]
-                    alive(pid) for name, pid in family.items() if name != "holder"), 10)  # fmt: skip
+                wait(
+                    lambda family=family: (
+                        not any(  # type: ignore[misc]
+                            alive(pid) for name, pid in family.items() if name != "holder"
+                        )
+                    ),
+                    10,
+                )
                 daemon.start()
             wait(lambda: "keeper" in daemon.family())
-        writer.join(60)
+        writer.join(300)
         assert len(writer.done) == DELIVERIES // 2
         try:
             wait(lambda: not missing(), 60 + DELIVERIES / 5)
@@ -144,8 +151,14 @@ def test_every_delivery_arrives_signed_and_none_where_it_may_not_whoever_is_kill
         for queue, secret in secrets.items():
             mine = [each for each in taken if each.target == queue]
             assert {each.said["pattern"] for each in mine} == {f"/memory{queue}/*"}
-            assert not any(verify(secrets[other], mine[0].headers, mine[0].body, time.time()) for other in secrets
-                           if other != queue) and secret  # fmt: skip
+            assert (
+                not any(
+                    verify(secrets[other], mine[0].headers, mine[0].body, time.time())
+                    for other in secrets
+                    if other != queue
+                )
+                and secret
+            )
             _check_order_and_ids(mine)
         assert refused.connections == before, "a refused address was reached"
         status = daemon.status()["outbox"]

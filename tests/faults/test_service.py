@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from daemons import LIMIT_S, Daemon, alive, wait
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mount
 
 
 class Manager:
@@ -58,9 +58,10 @@ def manager(request: pytest.FixtureRequest, root: Path) -> Iterator[Manager]:
 def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemon, manager: Manager) -> None:
     daemon.mounts("alice")
     environ = {
-        **daemon.environ, "NOTIFY_SOCKET": manager.address,  # type: ignore[attr-defined]
-        "WATCHDOG_USEC": "600000",
-    }  # fmt: skip
+        **daemon.environ,
+        "NOTIFY_SOCKET": manager.address,  # type: ignore[attr-defined]
+        "WATCHDOG_USEC": "3000000",
+    }
     with open(daemon.root / "log", "wb") as log:
         process = subprocess.Popen(
             [*_python(), "start"], env=environ, cwd=daemon.root, stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -72,10 +73,10 @@ def test_systemd_hears_of_readiness_reloads_the_end_and_every_beat(daemon: Daemo
         daemon.family()
         manager.until("WATCHDOG=1")
         started, before = time.monotonic(), sum("WATCHDOG" in each for each in manager.heard)
-        time.sleep(2.0)
+        time.sleep(6.0)
         manager.drain()
         beats, took = sum("WATCHDOG" in each for each in manager.heard) - before, time.monotonic() - started
-        assert took / 0.6 <= beats <= took / 0.2 + 2  # each 0.2 s; on a busy machine fewer, but enough for the watchdog
+        assert took / 3 <= beats <= took + 2  # each second; on a busy machine fewer, but enough for the watchdog
 
         os.kill(process.pid, signal.SIGHUP)
         assert re.search(r"^MONOTONIC_USEC=\d+$", manager.until("RELOADING=1"), re.MULTILINE)
@@ -207,17 +208,17 @@ print("after")
 
 LEFT = """
 import os, subprocess, sys, time
-from avmfs_daemon import leftovers
+from avmfs_daemon import stale_mounts
 group, went = sys.argv[1:]
 with open(group + "/cgroup.procs", "w") as file:
     file.write(str(os.getpid()))
-leftovers.GOING_S = 1.0
+stale_mounts.GOING_S = 1.0
 sleep = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
 kept, hanging = (subprocess.Popen(sleep) for _ in range(2))
 going = subprocess.Popen(["sh", "-c", "sleep 0.3; : > " + went])
-assert leftovers.end_service(keep=kept.pid) == []
+assert stale_mounts.end_service(keep=kept.pid) == []
 assert kept.poll() is None and hanging.wait() == -9 and going.wait() == 0, (kept.poll(), hanging.poll(), going.poll())
-assert leftovers.end_service(keep=None) == [] and kept.wait() == -9
+assert stale_mounts.end_service(keep=None) == [] and kept.wait() == -9
 """
 
 
@@ -228,8 +229,11 @@ def test_what_outlives_the_supervisor_in_its_service_is_ended_and_nothing_outsid
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             [sys.executable, "-c", LEFT, str(group), str(tmp_path / "went")],
-            env=environ, capture_output=True, text=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "went").exists() and outside.poll() is None
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from daemons import Daemon
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.mount
 
 
 def begun(work: Callable[[], object]) -> threading.Thread:
@@ -62,8 +62,11 @@ def test_commits_under_way_keep_no_other_request_waiting(daemon: Daemon) -> None
             os.kill(writer, signal.SIGCONT)
         assert all(ended(change, 30) for change in changes)
     assert _texts(memory) == {
-        "same": "second, longer", "new": "new", "moved": "old", "log": "line\n",
-    }  # fmt: skip
+        "same": "second, longer",
+        "new": "new",
+        "moved": "old",
+        "log": "line\n",
+    }
 
 
 def _texts(memory: Path) -> dict[str, str]:

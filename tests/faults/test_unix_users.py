@@ -17,7 +17,7 @@ import pytest
 from daemons import wait
 from unix_machine import USERS, Machine, as_entries, missing
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 SECRET = "zqsecretqz"
 
@@ -281,8 +281,11 @@ def test_a_daemon_that_is_not_root_says_who_can_make_the_link(machine: Machine) 
     )
     machine.told("alice", "ln", "-s", machine.at("alice"), link)
     assert machine.python("alice", "print(json.dumps(os.listdir(sys.argv[1])))", link) == [
-        "memory", "private", "shared", "tell",
-    ]  # fmt: skip
+        "memory",
+        "private",
+        "shared",
+        "tell",
+    ]
 
 
 def test_without_user_allow_other_the_reason_and_the_remedy_are_told(another: Any) -> None:
@@ -347,3 +350,48 @@ def test_an_ordinary_user_needs_nothing_but_fusermount3(another: Any) -> None:
     assert machine.python("alice", look, machine.at("alice")) == ["memory", "private", "shared", "tell"]
     machine.daemon("stop")
     assert machine.python("alice", look, machine.at("alice")) == []
+
+
+CALL = """
+import urllib.request
+url, token = sys.argv[1], sys.argv[2]
+session = {}
+def post(**body):
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+               "Authorization": "Bearer " + token, **session}
+    asked = urllib.request.Request(url, json.dumps({"jsonrpc": "2.0", **body}).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=30) as reply:
+        if "mcp-session-id" in reply.headers:
+            session["mcp-session-id"] = reply.headers["mcp-session-id"]
+        return [json.loads(line[5:]) for line in reply.read().decode().splitlines() if line.startswith("data:")]
+post(id=1, method="initialize", params={"protocolVersion": "2025-06-18", "capabilities": {},
+                                        "clientInfo": {"name": "test", "version": "1"}})
+post(method="notifications/initialized")
+said = post(id=2, method="tools/call", params={"name": "avm_read", "arguments": {"path": sys.argv[3]}})
+print(json.dumps(said[-1]["result"]))
+"""
+
+
+def test_each_user_serves_their_own_agent_over_http(machine: Machine) -> None:
+    """The data directory is the daemon's user's alone, and so no place for the tokens of others."""
+    server = machine.begun(
+        "alice", sys.executable, "-m", "avmfs.mcp", "--user", "alice", "--http", "--port", "0", agent="alice"
+    )
+    try:
+        assert server.stderr is not None
+        lines = [server.stderr.readline()]
+        assert "token in" in lines[0], lines[0] + server.stderr.read()
+        file = machine.home("alice") / ".local/share/avm/mcp/alice.token"
+        assert lines[0] == f"avm-mcp: token in {file}\n"
+        url = server.stderr.readline().split(" on ")[1].strip()
+        secret = machine.python("alice", "print(json.dumps(Path(sys.argv[1]).read_text()))", file).strip()
+        found = machine.python("alice", CALL, url, secret, "/private/secret.md")
+        assert SECRET in json.dumps(found) and not found.get("isError")
+        assert machine.python("bob", "print(json.dumps(said(open, sys.argv[1])))", file) == errno.EACCES
+    finally:
+        server.kill()
+        server.communicate(timeout=40)
+    refused = machine.told(
+        "alice", sys.executable, "-m", "avmfs.mcp", "--user", "bob", "--http", "--port", "0", agent="bob", code=1
+    )
+    assert "may not speak for 'bob'" in refused

@@ -31,9 +31,17 @@ class Client:
 
     def run(self) -> None:
         steps = (
-            self.create, self.append, self.save, self.read, self.list, self.contest, self.piecewise, self.remove,
-            self.directory, self.tell,
-        )  # fmt: skip
+            self.create,
+            self.append,
+            self.save,
+            self.read,
+            self.list,
+            self.contest,
+            self.piecewise,
+            self.remove,
+            self.directory,
+            self.tell,
+        )
         last, slowest = time.monotonic(), 0.0
         while not select.select([sys.stdin], [], [], 0)[0]:
             self.number += 1

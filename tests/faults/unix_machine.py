@@ -21,7 +21,7 @@ from typing import Any
 from daemons import QUIET, REPOSITORY
 
 USERS = {"alice": 41001, "bob": 41002, "avmfs": 41003}
-LIMIT_S = 40
+LIMIT_S = 200
 PATHS = [REPOSITORY, REPOSITORY / "daemon", REPOSITORY / "config"]
 _READ = "import json, os, sys\nfrom pathlib import Path\n"
 _SAID = """
@@ -96,8 +96,11 @@ class Machine:
         script = "\n".join([*commands, "echo made; exec sleep 600"])
         made = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
         assert made.stdout is not None
         line = made.stdout.readline()
         assert line == "made\n", line + made.stdout.read()
@@ -139,10 +142,15 @@ class Machine:
     def environ(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AVM_", "XDG_"))}
         return {
-            **kept, "AVM_CONFIG_DIR": str(self.config), "AVM_DATA_DIR": str(self.data), "HF_HUB_OFFLINE": "1",
-            "AVM_RUNTIME_DIR": str(self.run), "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
-            "PYTHONDONTWRITEBYTECODE": "1", "AVM_FRONT_END": self._front_end,
-        }  # fmt: skip
+            **kept,
+            "AVM_CONFIG_DIR": str(self.config),
+            "AVM_DATA_DIR": str(self.data),
+            "HF_HUB_OFFLINE": "1",
+            "AVM_RUNTIME_DIR": str(self.run),
+            "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "AVM_FRONT_END": self._front_end,
+        }
 
     # Doing things on it --------------------------------------------------------------------------------------
 
@@ -150,14 +158,31 @@ class Machine:
         self, user: str, *command: str | Path, agent: str | None = None, mask: int = 0o022
     ) -> subprocess.CompletedProcess[str]:
         """A program run by a user (also "root")."""
+        return subprocess.run(
+            **self._as(user, command, agent),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=LIMIT_S,
+            umask=mask,
+        )
+
+    def begun(self, user: str, *command: str | Path, agent: str | None = None) -> subprocess.Popen[str]:
+        """As `done`, while it runs."""
+        return subprocess.Popen(
+            **self._as(user, command, agent), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def _as(self, user: str, command: Sequence[str | Path], agent: str | None) -> dict[str, Any]:
         uid = str(self.uid(user))
         become = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"] if self.uid(user) else []
         more = {"HOME": str(self.home(user)) if self.uid(user) else "/root", "USER": user}
         more |= {"AVM_AGENT": agent} if agent else {}
-        return subprocess.run(
-            ["nsenter", "--mount", "--target", str(self._namespace.pid), *become, *command], capture_output=True,
-            env={**self.environ, **more}, cwd="/", stdin=subprocess.DEVNULL, text=True, timeout=LIMIT_S, umask=mask,
-        )  # fmt: skip
+        return {
+            "args": ["nsenter", "--mount", "--target", str(self._namespace.pid), *become, *command],
+            "env": {**self.environ, **more},
+            "cwd": "/",
+        }
 
     def told(self, user: str, *command: str | Path, agent: str | None = None, code: int = 0) -> str:
         done = self.done(user, *command, agent=agent)

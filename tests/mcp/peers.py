@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 TOKEN = "a-token-for-tests-0123456789"
 
 
@@ -127,8 +127,12 @@ def http_server(environ: dict[str, str], agent: str, *options: str) -> Iterator[
     """The URL of a server on a free port, with TOKEN."""
     process = subprocess.Popen(
         [sys.executable, "-m", "avmfs.mcp", "--user", agent, "--http", "--port", "0", *options],
-        env={**environ, "AVM_MCP_TOKEN": TOKEN}, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd="/",
-    )  # fmt: skip
+        env={**environ, "AVM_MCP_TOKEN": TOKEN},
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd="/",
+    )
     assert process.stderr is not None
     timer = threading.Timer(LIMIT_S, process.kill)
     timer.start()
@@ -152,10 +156,17 @@ class Lines:
 
     def __init__(self, environ: dict[str, str], agent: str = "alice", *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "avmfs.mcp", "--user", agent, *options], env=environ, cwd="/",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "avmfs.mcp", "--user", agent, *options],
+            env=environ,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self._left = b""
+        self._ready = selectors.DefaultSelector()
+        assert self.process.stdout is not None
+        self._ready.register(self.process.stdout, selectors.EVENT_READ)
         self.said: list[dict[str, Any]] = []
 
     def send(self, line: bytes | dict[str, Any]) -> None:
@@ -175,18 +186,25 @@ class Lines:
                 self.said.append(message)
                 if message.get("id") == number:
                     return message
-            if select.select([self.process.stdout], [], [], 0.5)[0]:
+            if self._ready.select(0.5):
                 more = os.read(self.process.stdout.fileno(), 65536)
                 assert more, "the server has ended"
                 self._left += more
         raise AssertionError(f"no answer to {number}: {self.said}")
 
     def greet(self) -> dict[str, Any]:
-        self.send({
-            "jsonrpc": "2.0", "id": 0, "method": "initialize",
-            "params": {"protocolVersion": "2025-06-18", "capabilities": {},
-                       "clientInfo": {"name": "test", "version": "1"}},
-        })  # fmt: skip
+        self.send(
+            {
+                "jsonrpc": "2.0",
+                "id": 0,
+                "method": "initialize",
+                "params": {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {},
+                    "clientInfo": {"name": "test", "version": "1"},
+                },
+            }
+        )
         found = self.answer(0)
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return found

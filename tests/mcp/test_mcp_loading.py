@@ -6,10 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.timeout(60)
-
 _LIGHTLY = """
 import json, sys
 from avmfs.mcp.loading import lightly
@@ -31,7 +27,7 @@ print(json.dumps([early, Same is Client, pydantic.BaseModel.model_config, Own.__
 
 
 def test_the_sdk_is_loaded_without_what_a_server_never_uses() -> None:
-    done = subprocess.run([sys.executable, "-c", _LIGHTLY], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", _LIGHTLY], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[], True, {}, True, False]
 
@@ -42,5 +38,5 @@ def test_what_is_loaded_already_stays_as_it_is() -> None:
         "with lightly(): import mcp\n"
         "assert mcp is before and mcp.Client"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

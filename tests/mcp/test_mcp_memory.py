@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import peers
@@ -10,7 +11,7 @@ from anyio.from_thread import BlockingPortal
 from mount_world import World
 from peers import Peer
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 
 @pytest.fixture
@@ -50,8 +51,11 @@ def test_a_file_s_life(notes: Peer, world: World) -> None:
     do("create", path="/memories/deep/.hidden", file_text="x")
     shown = do("view", path="/memories").splitlines()[1:]
     assert [line.split("\t")[1] for line in shown] == [
-        "/memories", "/memories/deep", "/memories/deep/er", "/memories/plan.md",
-    ]  # fmt: skip
+        "/memories",
+        "/memories/deep",
+        "/memories/deep/er",
+        "/memories/plan.md",
+    ]
     assert do("rename", old_path="/memories/plan.md", new_path="/memories/old/plan.md") == (
         "Successfully renamed /memories/plan.md to /memories/old/plan.md"
     )
@@ -116,21 +120,37 @@ def test_it_says_why_it_did_nothing(notes: Peer) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/memories/../secret.md", "/memories/a/../../secret.md", "/memories/%2e%2e/secret.md",
+        "/memories/../secret.md",
+        "/memories/a/../../secret.md",
+        "/memories/%2e%2e/secret.md",
         "/memories/..%2fsecret.md",
-        "/memories/..\\secret.md", "/memories/./a.md", "/memories//a.md", "/memories/a\x00b", "/memoriesx/a.md",
-        "memories/a.md", "/private/secret.md", "/", "", "~/a.md", "/memories/a.md:meta", "/memories/a.md:tags",
-        "/memories/:list", "/memories/%2E%2E/%2E%2E/x", "/memories/" + "x" * 300,
+        "/memories/..\\secret.md",
+        "/memories/./a.md",
+        "/memories//a.md",
+        "/memories/a\x00b",
+        "/memoriesx/a.md",
+        "memories/a.md",
+        "/private/secret.md",
+        "/",
+        "",
+        "~/a.md",
+        "/memories/a.md:meta",
+        "/memories/a.md:tags",
+        "/memories/:list",
+        "/memories/%2E%2E/%2E%2E/x",
+        "/memories/" + "x" * 300,
     ],
-)  # fmt: skip
+)
 def test_a_path_that_leaves_memories_or_names_a_view_is_refused(notes: Peer, path: str) -> None:
     notes.call("avm_write", path="/private/secret.md", content="not for this tool\n")
     for command, arguments in {
-        "view": {"path": path}, "create": {"path": path, "file_text": "x"},
+        "view": {"path": path},
+        "create": {"path": path, "file_text": "x"},
         "str_replace": {"path": path, "old_str": "not", "new_str": "x"},
-        "insert": {"path": path, "insert_line": 0, "insert_text": "x"}, "delete": {"path": path},
+        "insert": {"path": path, "insert_line": 0, "insert_text": "x"},
+        "delete": {"path": path},
         "rename": {"old_path": path, "new_path": "/memories/stolen.md"},
-    }.items():  # fmt: skip
+    }.items():
         said = notes.refused("memory", command=command, **arguments)
         assert "not for this tool" not in said
     notes.call("memory", command="create", path="/memories/mine.md", file_text="x")
@@ -164,6 +184,105 @@ def test_no_edit_of_two_sessions_at_once_is_lost(notes: Peer, portal: BlockingPo
                 peer.call("memory", command="str_replace", path="/memories/log.md", old_str=old, new_str=new)
 
         for done in [pool.submit(edit, peer, place) for place, peer in enumerate((notes, other))]:
-            done.result(90)
+            done.result(300)
     lines = notes.text("avm_read", path="/private/memories/log.md").splitlines()
     assert sorted(lines) == sorted(["20 20", *["0"] * 20, *["1"] * 20])
+
+
+@pytest.fixture
+def carol(world: World, portal: BlockingPortal) -> Iterator[Peer]:
+    """She has a mount, too, where links can be made."""
+    with peers.stdio(portal, world.environ, "carol") as peer:
+        yield peer
+
+
+OUT = {
+    # how it leads out: (what /memories has under `way`, the path that goes by it, what is there)
+    "file": ("../../../shared/out/plan.md", "way"),
+    "absolute": ("/memory/shared/out/plan.md", "way"),
+    "middle": ("../../../shared/out", "way/plan.md"),
+    "new file": ("../../../shared/out", "way/new.md"),
+    "new folder": ("../../../shared/out", "way/new/er.md"),
+    "dangling": ("../../../shared/out/new.md", "way"),
+    "dangling middle": ("../../../shared/none", "way/new.md"),
+    "own, but not below": ("../own.md", "way"),
+    "by another": ("second", "way"),
+    "loop": ("way", "way"),
+}
+
+
+@pytest.mark.parametrize("how", OUT)
+def test_a_link_that_leads_out_of_memories_is_not_followed(carol: Peer, world: World, how: str) -> None:
+    mount = world.mounts["carol"]
+    memories, out = mount / "private/memories", mount / "shared/out"
+    target, path = OUT[how]
+    memories.mkdir(exist_ok=True)
+    out.mkdir(exist_ok=True)
+    for file in (out / "plan.md", mount / "private/own.md"):
+        file.write_text("kept\n")
+    carol.call("memory", command="create", path="/memories/mine.md", file_text="mine\n")
+    (memories / "way").symlink_to(target)
+    (memories / "second").symlink_to("../../../shared/out/plan.md")
+    try:
+        for line in (
+            {"command": "view", "path": f"/memories/{path}"},
+            {"command": "create", "path": f"/memories/{path}", "file_text": "leaked\n"},
+            {"command": "str_replace", "path": f"/memories/{path}", "old_str": "kept", "new_str": "leaked"},
+            {"command": "insert", "path": f"/memories/{path}", "insert_line": 0, "insert_text": "leaked\n"},
+            *(
+                [
+                    {"command": "delete", "path": f"/memories/{path}"},
+                    {"command": "rename", "old_path": f"/memories/{path}", "new_path": "/memories/stolen.md"},
+                ]
+                if "/" in path
+                else []
+            ),
+            {"command": "rename", "old_path": "/memories/mine.md", "new_path": f"/memories/{path}/x.md"},
+        ):
+            said = carol.refused("memory", **line)
+            assert "kept" not in said.replace("`kept`", ""), line
+            assert sorted(each.name for each in out.iterdir()) == ["plan.md"], line
+            assert (out / "plan.md").read_text() == "kept\n" == (mount / "private/own.md").read_text(), line
+        assert "kept" not in carol.text("memory", command="view", path="/memories")
+        if "/" not in path:  # the link itself is hers to move and to remove
+            carol.call("memory", command="rename", old_path=f"/memories/{path}", new_path="/memories/moved")
+            assert (memories / "moved").is_symlink()
+            carol.call("memory", command="delete", path="/memories/moved")
+            assert (out / "plan.md").exists()
+    finally:
+        for name in ("way", "second", "moved", "mine.md"):
+            (memories / name).unlink(missing_ok=True)
+
+
+def test_memories_that_are_a_link_themselves_are_not_followed(carol: Peer, world: World) -> None:
+    mount = world.mounts["carol"]
+    memories, out = mount / "private/memories", mount / "shared/out"
+    memories.mkdir(exist_ok=True)
+    out.mkdir(exist_ok=True)
+    memories.rename(mount / "private/aside")
+    memories.symlink_to("../../shared/out")
+    try:
+        assert "leads out" in carol.refused("memory", command="view", path="/memories")
+        assert "leads out" in carol.refused("memory", command="create", path="/memories/x.md", file_text="leaked")
+        assert not (out / "x.md").exists()
+    finally:
+        memories.unlink()
+        (mount / "private/aside").rename(memories)
+
+
+def test_a_link_within_memories_is_followed(carol: Peer, world: World) -> None:
+    memories = world.mounts["carol"] / "private/memories"
+    carol.call("memory", command="create", path="/memories/real/plan.md", file_text="one\n")
+    (memories / "file").symlink_to("real/plan.md")
+    (memories / "folder").symlink_to("/private/memories/real")
+    carol.call("memory", command="str_replace", path="/memories/file", old_str="one", new_str="two")
+    assert "two" in carol.text("memory", command="view", path="/memories/folder/plan.md")
+    carol.call("memory", command="create", path="/memories/folder/new.md", file_text="x\n")
+    assert (memories / "real/new.md").read_text() == "x\n"
+    carol.call("memory", command="rename", old_path="/memories/folder/new.md", new_path="/memories/folder/newer.md")
+    carol.call("memory", command="delete", path="/memories/folder/newer.md")
+    assert (memories / "file").is_symlink() and sorted(each.name for each in (memories / "real").iterdir()) == [
+        "plan.md"
+    ]
+    for name in ("file", "folder"):
+        (memories / name).unlink()

@@ -27,7 +27,6 @@ from avmfs.rpc.client import RemoteDoor
 
 pytestmark = [
     pytest.mark.mount,
-    pytest.mark.timeout(120),
     # The client warns of the older protocol's calls, which most clients still use.
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
@@ -50,9 +49,14 @@ def started(environ: dict[str, str], *options: str, user: int | None = None) -> 
     """Exit code and stderr of a server that is to end by itself; stdout stays empty."""
     program = ["-m", "avmfs.mcp"] if user is None else ["-c", _AS, str(user)]
     done = subprocess.run(
-        [sys.executable, *program, *options], env=environ, capture_output=True, text=True, timeout=LIMIT_S,
-        stdin=subprocess.DEVNULL, cwd="/",
-    )  # fmt: skip
+        [sys.executable, *program, *options],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+    )
     assert done.stdout == "" and "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr
 
@@ -93,11 +97,15 @@ def test_what_is_private_cannot_be_reached(alice: Peer, bob: Peer) -> None:
         assert "No such file" in bob.refused("avm_read", path=arguments)
         assert bob.ask("call_tool", "avm_fetch", {"targets": [arguments]}).is_error
     for tool, arguments in {
-        "avm_write": {"path": path, "content": "x"}, "avm_history": {"path": path}, "avm_link": {"path": path},
-        "avm_tags": {"path": path, "add": ["x"]}, "avm_list": {"path": "/memory/private/alice"},
-        "avm_recent": {"under": "/memory/private/alice"}, "avm_stats": {"under": "/memory/private/alice"},
+        "avm_write": {"path": path, "content": "x"},
+        "avm_history": {"path": path},
+        "avm_link": {"path": path},
+        "avm_tags": {"path": path, "add": ["x"]},
+        "avm_list": {"path": "/memory/private/alice"},
+        "avm_recent": {"under": "/memory/private/alice"},
+        "avm_stats": {"under": "/memory/private/alice"},
         "avm_recall": {"query": "xylophone", "under": "/memory/private/alice"},
-    }.items():  # fmt: skip
+    }.items():
         assert "No such file" in bob.refused(tool, **arguments)
     assert bob.said("avm_recall", query="xylophone secret", min_relevance=0.0)["items"] == 0
     assert bob.said("avm_search", query="xylophone")["hits"] == []
@@ -135,12 +143,19 @@ def test_a_malformed_line_does_not_end_the_server_and_stdout_is_protocol_alone(w
     with Lines(world.environ) as server:
         assert server.greet()["result"]["serverInfo"]["name"] == "avm"
         for odd in (
-            b"", b"not json", b"\xff\xfe\x00", b'{"jsonrpc": "2.0"}', b"[]", b"null", b'{"id": 1', b'"' * 70_000,
+            b"",
+            b"not json",
+            b"\xff\xfe\x00",
+            b'{"jsonrpc": "2.0"}',
+            b"[]",
+            b"null",
+            b'{"id": 1',
+            b'"' * 70_000,
             b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "avm_read", "arguments": '
             b'{"path": "\\ud800"}}}',
             b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}',
             b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}',
-        ):  # fmt: skip
+        ):
             server.send(odd)
         assert "error" in server.request(1, "no/such/method")
         assert "error" in server.request(2, "tools/call", name=5)
@@ -171,7 +186,7 @@ def test_it_goes_on_without_the_daemon_and_with_the_next_one(portal: BlockingPor
             alice.call("avm_write", path="/shared/note.md", content="the heron stands\n")
             world.command("stop")
             assert world.process is not None
-            world.process.wait(20)
+            world.process.wait(300)
             assert alice.text("avm_read", path="/shared/note.md") == "the heron stands\n"
             alice.call("avm_write", path="/shared/note.md", content="and waits\n", mode="append")
             found = alice.said("avm_recall", query="heron")
@@ -249,10 +264,16 @@ def test_resources_are_listed_with_templates_and_read(world: World, alice: Peer,
 @pytest.mark.parametrize(
     "uri",
     [
-        "avm://memory/shared/none.md", "avm://memory/../etc/passwd", "avm://memory/shared/%2e%2e/private",
-        "avm://nothing", "avm://memory/a%00b", "file:///etc/passwd", "avm://recall/", "avm://memory/shared:list?limit=x",
+        "avm://memory/shared/none.md",
+        "avm://memory/../etc/passwd",
+        "avm://memory/shared/%2e%2e/private",
+        "avm://nothing",
+        "avm://memory/a%00b",
+        "file:///etc/passwd",
+        "avm://recall/",
+        "avm://memory/shared:list?limit=x",
     ],
-)  # fmt: skip
+)
 def test_a_bad_uri_is_a_protocol_error_that_says_why(alice: Peer, bob: Peer, uri: str) -> None:
     for peer in (alice, bob):
         with pytest.raises(MCPError) as caught:
@@ -375,9 +396,10 @@ def test_two_agents_speak_over_http_and_stdio(portal: BlockingPortal, url: str, 
 def test_http_is_for_who_has_the_token_and_names_the_server(url: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     usual = {
-        "Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {TOKEN}",
+        "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
-    }  # fmt: skip
+    }
 
     def code(**changed: str | None) -> int:
         headers = {name: value for name, value in {**usual, **changed}.items() if value is not None}
@@ -425,8 +447,11 @@ def test_nothing_but_http_with_the_token_gets_to_the_server() -> None:
         anyio.run(ask, kind, [])
     anyio.run(ask, "websocket", [(b"authorization", f"Bearer {TOKEN}".encode())])
     assert reached == [] and [each["type"] for each in sent] == [
-        "websocket.close", "http.response.start", "http.response.body", "websocket.close",
-    ]  # fmt: skip
+        "websocket.close",
+        "http.response.start",
+        "http.response.body",
+        "websocket.close",
+    ]
     anyio.run(ask, "http", [(b"authorization", f"Bearer {TOKEN}".encode())])
     anyio.run(ask, "lifespan", [])
     assert reached == ["http", "lifespan"]

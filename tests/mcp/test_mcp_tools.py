@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from typing import Any
 
 import jsonschema
@@ -15,14 +14,29 @@ from peers import Peer
 
 from avmfs.mcp import reference, registry
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 NAMES = sorted(registry.tools())
 WANTED = {
-    "avm_recall", "avm_browse", "avm_fetch", "avm_remember", "avm_search", "avm_list", "avm_read", "avm_write",
-    "avm_tags", "avm_recent", "avm_stats", "avm_tell", "avm_inbox", "avm_history", "avm_link", "memory",
-    "avm_topics", "avm_ask",
-}  # fmt: skip
+    "avm_recall",
+    "avm_browse",
+    "avm_fetch",
+    "avm_remember",
+    "avm_search",
+    "avm_list",
+    "avm_read",
+    "avm_write",
+    "avm_tags",
+    "avm_recent",
+    "avm_stats",
+    "avm_tell",
+    "avm_inbox",
+    "avm_history",
+    "avm_link",
+    "memory",
+    "avm_topics",
+    "avm_ask",
+}
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
 GOOD: dict[str, tuple[dict[str, Any], str]] = {
@@ -32,20 +46,28 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_fetch": ({"targets": ["/memory/shared/ground/zebra.md"]}, "stripes"),
     "avm_recent": ({"under": "/memory/shared", "minutes": 10}, "zebra.md"),
     "avm_stats": ({}, '"files"'),
-    "avm_remember": ({"content": "a good memory", "tags": ["good"], "importance": 0.5, "namespace": "shared",
-                      "created": "2026-03-07T10:30"}, "remembered as /memory/shared/"),
+    "avm_remember": (
+        {
+            "content": "a good memory",
+            "tags": ["good"],
+            "importance": 0.5,
+            "namespace": "shared",
+            "created": "2026-03-07T10:30",
+        },
+        "remembered as /memory/shared/",
+    ),
     "avm_list": ({"path": "/memory/shared/ground", "query": "stripes"}, "zebra.md"),
     "avm_read": ({"path": "/shared/ground/zebra.md", "offset": 2, "limit": 5}, "Zebra"),
     "avm_write": ({"path": "/shared/good/new.md", "content": "x\n", "mode": "create"}, "v1"),
     "avm_tags": ({"path": "/shared/ground/zebra.md", "add": ["striped"]}, "striped"),
     "avm_history": ({"path": "/shared/ground/zebra.md", "older": 1}, "v2"),
     "avm_link": ({"path": "/shared/ground/zebra.md", "target": "/shared/ground/horse.md", "type": "like"}, "(like)"),
-    "avm_tell": ({"recipient": "carol", "body": "hello", "priority": "low", "expires": "1h"}, "sent to carol"),
+    "avm_tell": ({"recipient": "carol", "body": "hello", "priority": "low", "expires": "1h"}, "to carol"),
     "avm_inbox": ({"unread_only": True}, "(no"),
     "memory": ({"command": "view", "path": "/memories"}, "/memories"),
     "avm_topics": ({"under": "/memory/shared", "limit": 5}, "Zebra"),
     "avm_ask": ({"question": "zebra stripes", "max_tokens": 500}, "Who knows"),
-}  # fmt: skip
+}
 
 # What each refuses beside wrong types and names, and a word of the reason.
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -67,7 +89,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),
     "memory": ({"command": "view", "path": "/etc/passwd"}, "not below /memories"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +237,9 @@ def test_urgent_mail_sent_from_a_mount_arrives(world: World, bob: Peer) -> None:
 
 
 def test_a_conversation_has_a_thread_and_mail_can_go(alice: Peer, bob: Peer) -> None:
-    alice.call("avm_tell", recipient="bob", body="shall we?")
+    sent = alice.call("avm_tell", recipient="bob", body="shall we?")
     (asked,) = bob.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
+    assert sent.content[0].text == f"sent #{asked['id']} to bob\n", "both call it the same"
     bob.call("avm_tell", recipient="alice", body="yes", re=asked["id"])
     (answer,) = alice.said("avm_inbox", unread_only=True, mark_read=True)["messages"]
     assert answer["re"] == answer["thread"] is not None
@@ -229,11 +252,10 @@ def test_a_conversation_has_a_thread_and_mail_can_go(alice: Peer, bob: Peer) -> 
 def test_who_waits_for_mail_keeps_no_other_tool_waiting(alice: Peer, bob: Peer) -> None:
     bob.call("avm_inbox", mark_read=True)
     waiting = bob.portal.start_task_soon(bob.client.call_tool, "avm_inbox", {"wait": 60, "unread_only": True})
-    began = time.monotonic()
     bob.call("avm_stats")
-    assert not waiting.done() and time.monotonic() - began < 30
+    assert not waiting.done()
     alice.call("avm_tell", recipient="bob", body="here it is")
-    result = waiting.result(40)
+    result = waiting.result(300)
     assert [each["body"] for each in result.structured_content["messages"]] == ["here it is"]
     bob.call("avm_inbox", mark_read=True)
 
@@ -301,9 +323,14 @@ def test_tags_links_and_history_change_and_show_the_same(alice: Peer, ground: st
 def test_what_is_not_there_is_told_alike_by_every_tool_of_files(alice: Peer, path: str) -> None:
     """Changes too: they were refused for the name of the view, or for the root."""
     for name, more in (
-        ("avm_read", {}), ("avm_tags", {"add": ["x"]}), ("avm_tags", {"replace": []}), ("avm_tags", {}),
-        ("avm_link", {"target": "/shared/ground/zebra.md"}), ("avm_link", {}), ("avm_history", {}),
-    ):  # fmt: skip
+        ("avm_read", {}),
+        ("avm_tags", {"add": ["x"]}),
+        ("avm_tags", {"replace": []}),
+        ("avm_tags", {}),
+        ("avm_link", {"target": "/shared/ground/zebra.md"}),
+        ("avm_link", {}),
+        ("avm_history", {}),
+    ):
         said = alice.refused(name, path=path, **more)
         assert "No such file or directory" in said and "nope.md" in said, (name, said)
 

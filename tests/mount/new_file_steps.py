@@ -93,9 +93,15 @@ class Hands:
 def _same(h: Hands, at: os.stat_result) -> tuple[object, ...]:
     mine = os.fstat(h.fd)
     return (
-        at.st_ino == mine.st_ino, at.st_ino == mine.st_ino and at.st_mtime_ns == mine.st_mtime_ns, at.st_mode,
-        at.st_nlink, at.st_uid, at.st_gid, at.st_size, mine.st_size,
-    )  # fmt: skip
+        at.st_ino == mine.st_ino,
+        at.st_ino == mine.st_ino and at.st_mtime_ns == mine.st_mtime_ns,
+        at.st_mode,
+        at.st_nlink,
+        at.st_uid,
+        at.st_gid,
+        at.st_size,
+        mine.st_size,
+    )
 
 
 def _entries(h: Hands) -> object:
@@ -305,4 +311,4 @@ STEPS: dict[str, Callable[[Hands], Any]] = {
     "link": _through_a_link,
     "copy": lambda h: (shutil.copyfile(h.path, h.top / "copy"), (h.top / "copy").read_bytes())[1],
     "wait": lambda h: time.sleep(0.025),
-}  # fmt: skip
+}

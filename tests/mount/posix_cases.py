@@ -107,9 +107,10 @@ class Trace:
                 self.note("  gone", path)
                 continue
             moved = [
-                what for what in ("mtime", "ctime")
+                what
+                for what in ("mtime", "ctime")
                 if getattr(after, f"st_{what}_ns") != getattr(before[path], f"st_{what}_ns")
-            ]  # fmt: skip
+            ]
             backwards = [
                 what for what in moved if getattr(after, f"st_{what}_ns") < getattr(before[path], f"st_{what}_ns")
             ]
@@ -248,9 +249,12 @@ def set_id_bits_go_when_another_user_writes(t: Trace) -> None:
             t(show, "f")
             os.unlink("f")
         for function, *arguments in (
-            (os.truncate, "f", 1), (ftruncate, "f", 2), (opening, "f", os.O_WRONLY | os.O_TRUNC),
-            (opening, "f", os.O_RDWR | os.O_TRUNC), (os.truncate, "f", 0),
-        ):  # fmt: skip
+            (os.truncate, "f", 1),
+            (ftruncate, "f", 2),
+            (opening, "f", os.O_WRONLY | os.O_TRUNC),
+            (opening, "f", os.O_RDWR | os.O_TRUNC),
+            (os.truncate, "f", 0),
+        ):
             put("f", b"abc")
             os.chmod("f", mode)
             t.as_user(A, A, (function, *arguments), (show, "f"))
@@ -315,9 +319,17 @@ def chown_by_owners_and_others(t: Trace) -> None:
 def new_names_belong_to_their_maker(t: Trace) -> None:
     os.chmod(".", 0o777)
     t.as_user(
-        A, B, (put, "f"), (os.mkdir, "d"), (os.symlink, "x", "s"), (show, "f"), (show, "d"), (show, "s"),
-        (os.mknod, "m", stat.S_IFREG | 0o640), (show, "m"),
-    )  # fmt: skip
+        A,
+        B,
+        (put, "f"),
+        (os.mkdir, "d"),
+        (os.symlink, "x", "s"),
+        (show, "f"),
+        (show, "d"),
+        (show, "s"),
+        (os.mknod, "m", stat.S_IFREG | 0o640),
+        (show, "m"),
+    )
     for mode in (0o4755, 0o6755):  # a new file has nothing that truncating it could have taken the bits for
         t.as_user(A, A, (opening, "n", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), (show, "n"))
         os.unlink("n")
@@ -331,10 +343,21 @@ def names_in_a_set_group_id_directory_get_its_group(t: Trace) -> None:
     os.chown("g", A, C)
     os.chmod("g", 0o2777)
     t.as_user(
-        A, B, (put, "g/f"), (os.mkdir, "g/d", 0o755), (os.symlink, "x", "g/s"), (os.mknod, "g/m", stat.S_IFREG | 0o644),
-        (show, "g/f"), (show, "g/d"), (show, "g/s"), (show, "g/m"), (os.mkdir, "g/d/deeper", 0o700),
-        (show, "g/d/deeper"), (opening, "g/x", os.O_CREAT | os.O_WRONLY, 0o2755), (show, "g/x"),
-    )  # fmt: skip
+        A,
+        B,
+        (put, "g/f"),
+        (os.mkdir, "g/d", 0o755),
+        (os.symlink, "x", "g/s"),
+        (os.mknod, "g/m", stat.S_IFREG | 0o644),
+        (show, "g/f"),
+        (show, "g/d"),
+        (show, "g/s"),
+        (show, "g/m"),
+        (os.mkdir, "g/d/deeper", 0o700),
+        (show, "g/d/deeper"),
+        (opening, "g/x", os.O_CREAT | os.O_WRONLY, 0o2755),
+        (show, "g/x"),
+    )
     os.mkdir("g/r", 0o755)
     t(show, "g/r")
     put("g/rf")
@@ -392,10 +415,19 @@ def open_flags_decide(t: Trace) -> None:
     os.symlink("loop", "loop")
     for name in ("f", "d", "to-f", "to-d", "to-new", "loop", "none", "f/x", "d/", "f/", "none/", "d/.", ""):
         for flags in (
-            os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDONLY | directory, os.O_RDONLY | nofollow, os.O_WRONLY | create,
-            os.O_RDWR | create | excl, os.O_RDONLY | create | directory, os.O_WRONLY | nofollow | create,
-            os.O_PATH | nofollow, os.O_RDONLY | trunc, os.O_RDONLY | create | excl | nofollow,
-        ):  # fmt: skip
+            os.O_RDONLY,
+            os.O_WRONLY,
+            os.O_RDWR,
+            os.O_RDONLY | directory,
+            os.O_RDONLY | nofollow,
+            os.O_WRONLY | create,
+            os.O_RDWR | create | excl,
+            os.O_RDONLY | create | directory,
+            os.O_WRONLY | nofollow | create,
+            os.O_PATH | nofollow,
+            os.O_RDONLY | trunc,
+            os.O_RDONLY | create | excl | nofollow,
+        ):
             t(opening, name, flags)
             if os.path.lexists("none"):
                 os.unlink("none")
@@ -482,9 +514,11 @@ def permissions_of_open_and_access(t: Trace) -> None:
             os.chmod("n", mode)
             for uid, gid in ((A, A), (C, B), (C, C)):
                 t.as_user(
-                    uid, gid, *((access, "n", how) for how in (os.R_OK, os.W_OK, os.X_OK, os.F_OK)),
+                    uid,
+                    gid,
+                    *((access, "n", how) for how in (os.R_OK, os.W_OK, os.X_OK, os.F_OK)),
                     *((opening, "n", how) for how in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR)),
-                )  # fmt: skip
+                )
             t(access, "n", os.X_OK)
             t(opening, "n", os.O_RDONLY)
         drop("n")
@@ -494,11 +528,25 @@ def permissions_of_open_and_access(t: Trace) -> None:
     for mode in (0o644, 0o711, 0o600, 0o777, 0o755, 0o733):
         os.chmod("d", mode)
         t.as_user(
-            A, A, (get, "d/f"), (show, "d/f"), (os.listdir, "d"), (opening, "d/new", os.O_CREAT | os.O_WRONLY),
-            (os.unlink, "d/new"), (os.mkdir, "d/sub"), (os.rmdir, "d/sub"), (os.rename, "d/f", "d/g"),
-            (os.rename, "d/g", "d/f"), (os.truncate, "d/f", 0), (os.chmod, "d/f", 0o600), (os.symlink, "a", "d/s"),
-            (os.readlink, "d/s"), (os.unlink, "d/s"), (os.utime, "d/f", None), (os.utime, "d/f", (1, 1)),
-        )  # fmt: skip
+            A,
+            A,
+            (get, "d/f"),
+            (show, "d/f"),
+            (os.listdir, "d"),
+            (opening, "d/new", os.O_CREAT | os.O_WRONLY),
+            (os.unlink, "d/new"),
+            (os.mkdir, "d/sub"),
+            (os.rmdir, "d/sub"),
+            (os.rename, "d/f", "d/g"),
+            (os.rename, "d/g", "d/f"),
+            (os.truncate, "d/f", 0),
+            (os.chmod, "d/f", 0o600),
+            (os.symlink, "a", "d/s"),
+            (os.readlink, "d/s"),
+            (os.unlink, "d/s"),
+            (os.utime, "d/f", None),
+            (os.utime, "d/f", (1, 1)),
+        )
 
 
 @users
@@ -516,9 +564,13 @@ def a_sticky_directory_guards_the_names_of_others(t: Trace) -> None:
             for name in ("mine", "root", "other"):
                 remove = os.rmdir if kind == "dir" else os.unlink
                 t.as_user(
-                    A, A, (os.rename, f"s/{name}", "s/moved"), (os.rename, "s/moved", f"s/{name}"),
-                    (os.rename, "s/mine", f"s/{name}"), (remove, f"s/{name}"),
-                )  # fmt: skip
+                    A,
+                    A,
+                    (os.rename, f"s/{name}", "s/moved"),
+                    (os.rename, "s/moved", f"s/{name}"),
+                    (os.rename, "s/mine", f"s/{name}"),
+                    (remove, f"s/{name}"),
+                )
                 for left in ("mine", "root", "other"):
                     t.note(left, os.path.lexists(f"s/{left}"))
             for left in ("mine", "root", "other"):
@@ -753,14 +805,52 @@ def renaming_mistakes(t: Trace) -> None:
     os.symlink("d", "to-d")
     os.symlink("f", "to-f")
     for old, new in (
-        ("none", "x"), ("none", "f"), ("f", "none/x"), ("f/x", "y"), ("f", "f/x"), ("d", "d/x"), ("d", "d/sub/x"),
-        ("d", "d/sub"), ("d/sub", "d"), ("d", "e"), ("f", "d"), ("d", "f"), ("f", "."), (".", "x"), ("d/.", "x"),
-        ("d/..", "x"), ("..", "x"), ("f", ""), ("", "f"), ("f", "f"), ("d", "d"), ("f", "./f"), ("d/", "d"),
-        ("f", "g/"), ("f/", "g"), ("d", "g/"), ("g", "d"), ("g/", "d/"), ("loop/x", "y"), ("f", "loop/x"),
-        ("to-d/", "moved"), ("to-d", "moved"), ("moved", "to-d"), ("to-f", "to-g"), ("to-g", "to-f"), ("f", "to-f"),
-        ("to-f", "f"), ("d/sub", "to-d"), ("d/sub", "to-d/"), ("f", "d/"), ("d/f", "f"), ("e/full", "d/sub"),
-        ("d/sub/deep", "d"), ("d/sub/deep", "e"), ("d/sub", "e"),
-    ):  # fmt: skip
+        ("none", "x"),
+        ("none", "f"),
+        ("f", "none/x"),
+        ("f/x", "y"),
+        ("f", "f/x"),
+        ("d", "d/x"),
+        ("d", "d/sub/x"),
+        ("d", "d/sub"),
+        ("d/sub", "d"),
+        ("d", "e"),
+        ("f", "d"),
+        ("d", "f"),
+        ("f", "."),
+        (".", "x"),
+        ("d/.", "x"),
+        ("d/..", "x"),
+        ("..", "x"),
+        ("f", ""),
+        ("", "f"),
+        ("f", "f"),
+        ("d", "d"),
+        ("f", "./f"),
+        ("d/", "d"),
+        ("f", "g/"),
+        ("f/", "g"),
+        ("d", "g/"),
+        ("g", "d"),
+        ("g/", "d/"),
+        ("loop/x", "y"),
+        ("f", "loop/x"),
+        ("to-d/", "moved"),
+        ("to-d", "moved"),
+        ("moved", "to-d"),
+        ("to-f", "to-g"),
+        ("to-g", "to-f"),
+        ("f", "to-f"),
+        ("to-f", "f"),
+        ("d/sub", "to-d"),
+        ("d/sub", "to-d/"),
+        ("f", "d/"),
+        ("d/f", "f"),
+        ("e/full", "d/sub"),
+        ("d/sub/deep", "d"),
+        ("d/sub/deep", "e"),
+        ("d/sub", "e"),
+    ):
         t(os.rename, old, new)
     t(tree)
 
@@ -810,9 +900,21 @@ def symlinks(t: Trace) -> None:
     t(os.readlink, "s")
     t(get, "s")
     for target, name in (
-        ("x", "s"), ("x", "d"), ("x", "f"), ("x", "none/s"), ("x", "f/s"), ("x", ""), ("x", "."), ("x", "new/"),
-        ("s", "t"), ("loop2", "loop1"), ("loop1", "loop2"), ("d/../f", "up"), ("/", "root"), ("./././f", "dots"),
-    ):  # fmt: skip
+        ("x", "s"),
+        ("x", "d"),
+        ("x", "f"),
+        ("x", "none/s"),
+        ("x", "f/s"),
+        ("x", ""),
+        ("x", "."),
+        ("x", "new/"),
+        ("s", "t"),
+        ("loop2", "loop1"),
+        ("loop1", "loop2"),
+        ("d/../f", "up"),
+        ("/", "root"),
+        ("./././f", "dots"),
+    ):
         t(os.symlink, target, name)
     for name in ("t", "up", "dots", "loop1", "f", "d", "none"):
         t(get, name)
@@ -845,9 +947,15 @@ def setting_times(t: Trace) -> None:
     for kind in ("file", "dir"):
         make(kind, "n")
         for atime, mtime in (
-            (0, 0), (1, 2), (10**18 + 1, 10**18 + 123_456_789), (2**31 * 10**9, 2**31 * 10**9 + 5),
-            (4_102_444_800 * 10**9, 4_102_444_800 * 10**9), (999_999_999, 1), (-1, -1), (-10**9 - 5, -2 * 10**9),
-        ):  # fmt: skip
+            (0, 0),
+            (1, 2),
+            (10**18 + 1, 10**18 + 123_456_789),
+            (2**31 * 10**9, 2**31 * 10**9 + 5),
+            (4_102_444_800 * 10**9, 4_102_444_800 * 10**9),
+            (999_999_999, 1),
+            (-1, -1),
+            (-(10**9) - 5, -2 * 10**9),
+        ):
             t.changed(("n", "."), os.utime, "n", ns=(atime, mtime))
             t(times, "n")
         drop("n")
@@ -965,9 +1073,13 @@ def writing_changes_times(t: Trace) -> None:
     for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND):
         descriptor = os.open("f", flags)
         for function, *arguments in (
-            (os.write, b"xx"), (os.fsync,), (os.ftruncate, 5), (os.ftruncate, 5), (os.posix_fallocate, 0, 30),
+            (os.write, b"xx"),
+            (os.fsync,),
+            (os.ftruncate, 5),
+            (os.ftruncate, 5),
+            (os.posix_fallocate, 0, 30),
             (os.posix_fallocate, 0, 3),
-        ):  # fmt: skip
+        ):
             t.changed(("f", "."), _unnamed(function), _Descriptor(descriptor), *arguments)
         os.utime(descriptor, (10, 20))
         t.note(os.fstat(descriptor).st_mtime)

@@ -23,6 +23,7 @@ RUNS = {
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
     "bench_audit": [],
+    "bench_attacks": ["--attacks", "tags,diffs", "--seconds", "0.2"],
     "bench_guarded": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_coherence": ["--mounts", "2", "--checks", "64", "--variants", "ext4,avmfs"],
@@ -42,10 +43,24 @@ RUNS = {
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
-    "bench_api", "bench_store", "bench_outbox", "bench_guarded", "bench_programs", "bench_beside", "bench_files",
-    "bench_idle", "bench_mail", "bench_vectors", "bench_index", "bench_recall", "bench_engines", "bench_embedding",
-    "bench_discovery", "bench_recovery",
-}  # fmt: skip
+    "bench_api",
+    "bench_store",
+    "bench_outbox",
+    "bench_guarded",
+    "bench_programs",
+    "bench_beside",
+    "bench_files",
+    "bench_idle",
+    "bench_mail",
+    "bench_vectors",
+    "bench_index",
+    "bench_recall",
+    "bench_engines",
+    "bench_embedding",
+    "bench_discovery",
+    "bench_recovery",
+    "bench_attacks",
+}
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 
 
@@ -64,9 +79,13 @@ def test_a_script_measures_every_variant_and_leaves_no_mount(script: str, tmp_pa
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", f"benchmarks.{script}", "--quick", "--local", str(tmp_path), "--json", str(result)]
     done = subprocess.run(
-        [*command, *RUNS[script]], cwd=ROOT, capture_output=True, text=True, timeout=110,
+        [*command, *RUNS[script]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), f"{ROOT}/daemon", f"{ROOT}/config"])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     report = read_json(result)
     assert report.failures == {}

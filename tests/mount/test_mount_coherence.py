@@ -135,5 +135,10 @@ def _exclusive(here: Path, there: Path, name: str, number: int) -> bool:
 
 _ALWAYS: list[Callable[[Path, Path, str, int], bool]] = [_overwrite, _save, _append, _directory, _held_open, _exclusive]
 _EXISTING: list[Callable[[Path, Path, str, int], bool]] = [
-    _unlink, _chmod, _truncate, _utime, _becomes_a_directory, _save_and_leave,
-]  # fmt: skip
+    _unlink,
+    _chmod,
+    _truncate,
+    _utime,
+    _becomes_a_directory,
+    _save_and_leave,
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mount_world import World, cat, echo, until
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.mount
 
 
 def test_a_mode_is_written_and_what_it_tells_is_read(world: World) -> None:

@@ -342,7 +342,7 @@ for _ in range(25):
         with ExitStack() as stack:
             paths = (place.alice, place.bob, place.alice, place.bob)
             contenders = [stack.enter_context(running(code, path / "n", kind)) for path in paths]
-            assert [process.wait(40) for process in contenders] == [0, 0, 0, 0]
+            assert [process.wait(300) for process in contenders] == [0, 0, 0, 0]
         assert (place.bob / "n").read_text() == "100", kind
 
 

@@ -32,9 +32,12 @@ NODES, BYTES = 20, 100_000
 @pytest.fixture(scope="module")
 def mounts() -> list[dict[str, Any]]:
     return [
-        {"agent_id": "alice"}, {"agent_id": "bob"}, {"agent_id": "carol", "coherence": "strict"},
-        {"agent_id": "dave"}, {"agent_id": "eve", "read_only": True},
-    ]  # fmt: skip
+        {"agent_id": "alice"},
+        {"agent_id": "bob"},
+        {"agent_id": "carol", "coherence": "strict"},
+        {"agent_id": "dave"},
+        {"agent_id": "eve", "read_only": True},
+    ]
 
 
 SETTINGS = f"""
@@ -213,8 +216,10 @@ def test_a_new_name_that_was_unlinked_or_replaced_elsewhere_does_not_come_back(p
         return errno_of((place.bob / f"other{number}").rename, place.bob / f"f{number}")
 
     for number, (_, said) in enumerate(rounds(150, make, against)):
-        told = [(top / f"f{number}").read_bytes() if (top / f"f{number}").exists() else None
-                for top in (place.alice, place.bob)]  # fmt: skip
+        told = [
+            (top / f"f{number}").read_bytes() if (top / f"f{number}").exists() else None
+            for top in (place.alice, place.bob)
+        ]
         mine = b"alice's are longer" * (number % 2)
         if number % 3:
             assert told == [None if said == "ok" else mine] * 2, (number, said, told)
@@ -228,13 +233,23 @@ def test_a_new_name_that_was_unlinked_or_replaced_elsewhere_does_not_come_back(p
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("shared/x:meta", "EINVAL"), ("shared/x:list?q=a", "EINVAL"), ("shared/:tags", "EINVAL"), ("private/x", "ok"),
-        ("shared/" + "n" * 256, "ENAMETOOLONG"), ("shared/" + "\xfc" * 128, "ENAMETOOLONG"), ("new", "EACCES"),
-        ("shared/no directory/x", "ENOENT"), ("memory/private/bob/x", "ENOENT"), ("memory/private/x", "EACCES"),
-        ("tell/nobody", "ENOENT"), ("@yesterday/memory/x", "ENOENT"), ("trash/x", "ENOENT"), ("shared", "EISDIR"),
+        ("shared/x:meta", "EINVAL"),
+        ("shared/x:list?q=a", "EINVAL"),
+        ("shared/:tags", "EINVAL"),
+        ("private/x", "ok"),
+        ("shared/" + "n" * 256, "ENAMETOOLONG"),
+        ("shared/" + "\xfc" * 128, "ENAMETOOLONG"),
+        ("new", "EACCES"),
+        ("shared/no directory/x", "ENOENT"),
+        ("memory/private/bob/x", "ENOENT"),
+        ("memory/private/x", "EACCES"),
+        ("tell/nobody", "ENOENT"),
+        ("@yesterday/memory/x", "ENOENT"),
+        ("trash/x", "ENOENT"),
+        ("shared", "EISDIR"),
         ("shared/" + "n" * 255, "ok"),
     ],
-)  # fmt: skip
+)
 def test_a_name_that_cannot_be_is_refused_by_open_itself(alice: Path, place: Place, name: str, said: str) -> None:
     for flags in FLAGS:
         for _ in range(3):
@@ -261,8 +276,11 @@ def test_who_may_not_write_is_refused_by_open_itself_at_any_time(world: World, p
 
 
 def test_a_rule_that_comes_later_refuses_or_loses_nothing(world: World, place: Place) -> None:
-    alice, bob, file = (world.mounts["alice"] / "memory/late", world.mounts["bob"] / "memory/late",
-                        world.root / "config/config.yaml")  # fmt: skip
+    alice, bob, file = (
+        world.mounts["alice"] / "memory/late",
+        world.mounts["bob"] / "memory/late",
+        world.root / "config/config.yaml",
+    )
     bob.mkdir()
     made: list[str] = []
     said = ""
@@ -329,8 +347,8 @@ def test_bytes_beyond_a_quota_fail_and_are_nowhere(world: World, place: Place) -
         said = [errno_of(os.write, descriptor, b"x" * 2 * BYTES), closes(descriptor)]
         assert "EDQUOT" in said and set(said) <= {"ok", "EDQUOT"}
         for path in (place.bob / f"f{number}", dave / f"f{number}"):  # his own are gone once the kernel has released it
-            until(lambda path=path: not path.exists() or path.read_bytes() == b"", 1.0)
-            until(lambda path=path: not path.exists() or path.stat().st_size == 0, 1.0)
+            until(lambda path=path: not path.exists() or path.read_bytes() == b"")
+            until(lambda path=path: not path.exists() or path.stat().st_size == 0)
         assert sorted(os.listdir(dave)) == sorted(os.listdir(place.bob))
     (dave / "fits").write_bytes(b"x" * (BYTES * 9 // 10))
     assert (place.bob / "fits").stat().st_size == BYTES * 9 // 10
@@ -354,6 +372,6 @@ def test_a_size_that_could_not_be_kept_is_shown_by_none_once_the_file_is_closed(
             time.sleep(0.01 * (number % 2))  # until the kernel has released the other, or not
             path.stat()
             os.close(reader)
-        until(lambda path=path: path.stat().st_size == 3, 1.0)
+        until(lambda path=path: path.stat().st_size == 3)
         assert (path.read_bytes(), (place.bob / path.name).stat().st_size) == (b"old", 3)
     shutil.rmtree(place.bob)

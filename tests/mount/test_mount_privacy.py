@@ -25,10 +25,17 @@ def _everything(mount: Path) -> dict[str, str]:
         at = directory.stat()
         found[f"{directory} stat"] = repr((at.st_size, at.st_nlink, at.st_mtime_ns, at.st_ctime_ns))
         for name in (
-            ":list", ":list?q=a", ":list?q=", ":stats", ":changes", ":changes?since=0", ":delta?peek=1", ":mark",
+            ":list",
+            ":list?q=a",
+            ":list?q=",
+            ":stats",
+            ":changes",
+            ":changes?since=0",
+            ":delta?peek=1",
+            ":mark",
             *(f":search?q={question}&limit=200" for question in QUESTIONS),
             *(f":recall?q={question}&min_relevance=0&cite=path" for question in QUESTIONS),
-        ):  # fmt: skip
+        ):
             found[f"{directory}/{name}"] = cat(directory / name)
     for path in sorted((mount / "memory").rglob("*")):
         if path.is_file():
@@ -91,10 +98,16 @@ def test_private_places_cannot_be_named(alice: Path, bob: Path) -> None:
     secret.write_text("two\n")
     handle, there = meta(secret)["id"], bob / "memory/private/alice"
     for path in (
-        there, there / "secret.md", bob / "memory/private/alice/", bob / "private/../alice/secret.md", bob / handle,
-        bob / "memory/private/alic", bob / "memory/private/ALICE", bob / "memory/private/%",
+        there,
+        there / "secret.md",
+        bob / "memory/private/alice/",
+        bob / "private/../alice/secret.md",
+        bob / handle,
+        bob / "memory/private/alic",
+        bob / "memory/private/ALICE",
+        bob / "memory/private/%",
         bob / "memory/private/a_ice",
-    ):  # fmt: skip
+    ):
         assert code_of(os.stat, path) == errno.ENOENT, path
         assert code_of(os.listdir, path) == errno.ENOENT, path
         assert code_of(cat_bytes, path) == errno.ENOENT, path

@@ -309,13 +309,21 @@ def test_a_path_whose_directory_another_mount_keeps_replacing_is_there_or_not(pl
         return play
 
     churn = each(
-        there.mkdir, lambda: (there / "f").write_text("x"), lambda: os.unlink(there / "f"),
-        lambda: os.rmdir(there / "g"), lambda: os.rmdir(there),
-    )  # fmt: skip
+        there.mkdir,
+        lambda: (there / "f").write_text("x"),
+        lambda: os.unlink(there / "f"),
+        lambda: os.rmdir(there / "g"),
+        lambda: os.rmdir(there),
+    )
     use = each(
-        lambda: os.listdir(at), lambda: os.mkdir(at / "g"), lambda: os.stat(at), lambda: os.stat(at / "f"),
-        lambda: (at / "f").write_text("y"), lambda: os.chmod(at, 0o755), lambda: (at / "f").read_text(),
-    )  # fmt: skip
+        lambda: os.listdir(at),
+        lambda: os.mkdir(at / "g"),
+        lambda: os.stat(at),
+        lambda: os.stat(at / "f"),
+        lambda: (at / "f").write_text("y"),
+        lambda: os.chmod(at, 0o755),
+        lambda: (at / "f").read_text(),
+    )
     found: set[object] = set().union(*(errors for results in rounds(300, churn, use, use) for errors in results))  # type: ignore[arg-type]
     assert errno.ENOENT in found and found <= {errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY}, found
 

@@ -18,19 +18,27 @@ from mount_world import LIMIT_S, Place, cat, linux_only, needs, python, sh, view
 pytestmark = pytest.mark.mount
 
 GIT = {
-    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_AUTHOR_NAME": "A",
-    "GIT_COMMITTER_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
     "GIT_EDITOR": "true",
-}  # fmt: skip
+}
 VIM = "vim -N -u NONE -i NONE -es"
 
 
 @contextmanager
 def background(command: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        ["bash", "-c", f"exec {command}"],
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         yield process
     finally:
@@ -82,9 +90,11 @@ def test_nano_saves(place: Place) -> None:
     (place.alice / "n").write_text("a\n")
     keys = r"(sleep 1; printf hello; sleep .4; printf '\x0f'; sleep .4; printf '\r'; sleep .4; printf '\x18'; sleep .4)"
     sh(
-        f"{keys} | timeout 10 script -qec 'nano -I n' /dev/null > /dev/null", cwd=place.alice, check=False,
+        f"{keys} | timeout 10 script -qec 'nano -I n' /dev/null > /dev/null",
+        cwd=place.alice,
+        check=False,
         env={"TERM": "xterm"},
-    )  # fmt: skip
+    )
     assert (place.bob / "n").read_text() == "helloa\n"
 
 
@@ -119,8 +129,10 @@ def test_git_stash_rebase_worktree_and_gc(place: Place) -> None:
         " && git worktree remove ../wt && git repack -adq && git gc -q --prune=now && git fsck --strict"
         " && git clone -q . ../clone && cd ../clone && git fsck && git reset -q --hard HEAD~1 && git clean -fdxq"
         " && git pull -q && git tag v1 && git archive HEAD > ../a.tar && git bundle create -q ../b HEAD",
-        cwd=place.alice, env=GIT, limit_s=60,
-    )  # fmt: skip
+        cwd=place.alice,
+        env=GIT,
+        limit_s=60,
+    )
     assert sh("git status --porcelain && git fsck --no-dangling", cwd=place.bob / "clone", env=GIT).stdout == ""
     assert sh("git log --format=%s", cwd=place.bob / "clone", env=GIT).stdout.split() == ["t", "z", "2", "1"]
 
@@ -128,7 +140,7 @@ def test_git_stash_rebase_worktree_and_gc(place: Place) -> None:
 def test_two_processes_share_a_wal_database_that_is_mapped(place: Place) -> None:
     code = """
 import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], timeout=30)
+db = sqlite3.connect(sys.argv[1], timeout=300)
 db.execute("pragma mmap_size=10000000")
 for number in range(30):
     with db:
@@ -144,7 +156,7 @@ print(db.execute("pragma integrity_check").fetchone()[0])
     processes = [
         subprocess.Popen(["python3", "-c", code, path, str(who)], stdout=subprocess.PIPE, text=True) for who in (1, 2)
     ]
-    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["ok", "ok"]
+    assert [process.communicate(timeout=300)[0].strip() for process in processes] == ["ok", "ok"]
     db = sqlite3.connect(path)
     assert db.execute("select count(*) from t").fetchone() == (60,)
     assert db.execute("pragma integrity_check").fetchone() == ("ok",)
@@ -342,7 +354,7 @@ def test_sort_split_and_patch(place: Place) -> None:
         "seq 20000 | sort -R -T . > s && sort -n -T . s -o s && split -l 3000 s part_ && cat part_* | cmp - s"
         " && tee t < s > u && cmp t u && cp s v && sed -i 5d v && (diff -u s v > p || true)",
         cwd=place.alice,
-    )  # fmt: skip
+    )
     if shutil.which("patch"):
         sh("patch -s s p && cmp s v && test ! -e s.rej", cwd=place.bob)
     assert sh("exec 7<>t; echo ZZ >&7; read -u 7 x; echo $x; set -o noclobber; echo y > t", cwd=place.bob, check=False).returncode == 1  # fmt: skip  # noqa: E501

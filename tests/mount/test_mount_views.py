@@ -47,16 +47,26 @@ def test_views_are_never_listed(place: Place, alice: Path) -> None:
         assert found == ["a.md", "d", "d/b.md", "d/e", "d/e/c.md"]
     assert sorted(os.listdir(alice)) == ["memory", "private", "shared", "tell"]
     assert sh("find . | sort && ls -aR | grep : | grep -v :$ | wc -l", cwd=place.bob).stdout.split() == [
-        ".", "./a.md", "./d", "./d/b.md", "./d/e", "./d/e/c.md", "0",
-    ]  # fmt: skip
+        ".",
+        "./a.md",
+        "./d",
+        "./d/b.md",
+        "./d/e",
+        "./d/e/c.md",
+        "0",
+    ]
 
 
 def test_recursive_programs_do_not_meet_views(place: Place) -> None:
     _tree(place)
     sh("cp -r d copied && diff -r d copied", cwd=place.bob)
     assert sorted(sh("grep -rl alpha . | sort", cwd=place.bob).stdout.split()) == [
-        "./a.md", "./copied/b.md", "./copied/e/c.md", "./d/b.md", "./d/e/c.md",
-    ]  # fmt: skip
+        "./a.md",
+        "./copied/b.md",
+        "./copied/e/c.md",
+        "./d/b.md",
+        "./d/e/c.md",
+    ]
     sh("rm -r d copied a.md", cwd=place.bob)
     assert os.listdir(place.alice) == []
 
@@ -134,7 +144,7 @@ def test_stat_of_a_view_has_no_effect_and_says_size_0(place: Place, alice: Path,
     everything = [f"{place.bob}/a.md:{name}{query}" for name in ON_FILES for query in ("", "?x=1")]
     everything += [f"{place.bob}/d/:{name}{NEEDED.get(name, '')}" for name in ON_DIRECTORIES]
     everything += [f"{bob}/:{name}{NEEDED.get(name, '')}" for name in ON_ROOT]
-    everything += [f"{bob}/:inbox?mark=read", f"{bob}/:inbox?wait=30", f"{bob}/:recall?q=alpha&max_tokens=9999999"]
+    everything += [f"{bob}/:inbox?mark=read", f"{bob}/:inbox?wait=600", f"{bob}/:recall?q=alpha&max_tokens=9999999"]
     everything += [f"{bob}/tell/alice", f"{bob}/tell/alice?priority=urgent"]
     began = time.monotonic()
     for path in everything:
@@ -142,7 +152,7 @@ def test_stat_of_a_view_has_no_effect_and_says_size_0(place: Place, alice: Path,
         assert at.st_size == 0 and stat.S_ISREG(at.st_mode), path
         os.access(path, os.R_OK)
     sh("ls -l " + " ".join(map(quoted, everything)) + " && test -e :list && test ! -s :list", cwd=place.bob)
-    assert time.monotonic() - began < 25, "something was rendered"
+    assert time.monotonic() - began < 300, "something was rendered"
     assert [cat(place.bob / "a.md:mark"), cat(place.bob / "d/:mark")] == marks
     assert "(2 messages, 2 unread)" in cat(bob / ":inbox")
     assert cat(alice / ":inbox") == "(no messages)\n"
@@ -189,8 +199,11 @@ def test_reading_a_view_works_with_every_way_of_reading(place: Place) -> None:
         file.seek(100_000)
         assert file.read(10) == whole[100_000:100_010]
     assert sh(f"head -c 5 {quoted(path)}; wc -c < {quoted(path)}; tail -n 1 {quoted(path)}").stdout.split() == [
-        "line", str(len(whole)), "line", "19999",
-    ]  # fmt: skip
+        "line",
+        str(len(whole)),
+        "line",
+        "19999",
+    ]
     sh("cp f:data copied && cmp copied f", cwd=place.bob)
 
 
@@ -203,11 +216,16 @@ def test_a_bad_value_fails_visibly_and_changes_nothing(place: Place, alice: Path
     echo("1h", view(note, ":ttl"))
     echo("keep", view(note, ":tags"))
     for command in (
-        "echo soon > note.md:ttl", "/bin/echo soon > note.md:ttl", "printf soon > note.md:ttl; exit 1",
-        "/usr/bin/printf soon > note.md:ttl", "printf 'soon\\n' > note.md:ttl",
+        "echo soon > note.md:ttl",
+        "/bin/echo soon > note.md:ttl",
+        "printf soon > note.md:ttl; exit 1",
+        "/usr/bin/printf soon > note.md:ttl",
+        "printf 'soon\\n' > note.md:ttl",
         "echo soon | tee note.md:ttl > /dev/null",
-        "sh -c 'echo soon > note.md:ttl'", "cp /etc/hostname note.md:ttl", "echo soon | dd of=note.md:ttl status=none",
-    ):  # fmt: skip
+        "sh -c 'echo soon > note.md:ttl'",
+        "cp /etc/hostname note.md:ttl",
+        "echo soon | dd of=note.md:ttl status=none",
+    ):
         done = sh(command, cwd=place.alice, check=False)
         assert done.returncode != 0, command
         if "exit 1" not in command:
@@ -215,9 +233,17 @@ def test_a_bad_value_fails_visibly_and_changes_nothing(place: Place, alice: Path
             assert "soon" in cat(alice / ":error") or "cp " in command
     assert re.fullmatch(r"59m( \d+s)?|1h\n", cat(view(note, ":ttl")).strip())
     for name, bad in (
-        ("tags", "a,+b"), ("tags", "x" * 65), ("meta", "[1]"), ("meta", '{"size": 1}'), ("meta", '{"importance": 2}'),
-        ("links", "/no/such/file"), ("links", "-"), ("shared", "zed"), ("mark", "v99x"), ("meta", "{bad json}"),
-    ):  # fmt: skip
+        ("tags", "a,+b"),
+        ("tags", "x" * 65),
+        ("meta", "[1]"),
+        ("meta", '{"size": 1}'),
+        ("meta", '{"importance": 2}'),
+        ("links", "/no/such/file"),
+        ("links", "-"),
+        ("shared", "zed"),
+        ("mark", "v99x"),
+        ("meta", "{bad json}"),
+    ):
         assert code_of(echo, bad, view(note, f":{name}")) in (errno.EINVAL, errno.ENOENT), (name, bad)
     assert cat(view(note, ":tags")) == "keep\n" and meta(note)["importance"] is None
 
@@ -252,8 +278,15 @@ def test_a_refusal_by_any_error_of_a_view_has_a_reason_and_one_of_a_file_leaves_
 def test_tags_are_set_added_and_removed(place: Place) -> None:
     (place.alice / "f").write_text("x")
     tags, theirs = place.alice / "f:tags", place.bob / "f:tags"
-    for write, wanted in (("b,a", "a,b"), ("+c", "a,b,c"), ("-a", "b,c"), ("+x -b", "c,x"), ("only", "only"),
-                          ("#hash, two words", "hash,two words"), ("", "(no tags)")):  # fmt: skip
+    for write, wanted in (
+        ("b,a", "a,b"),
+        ("+c", "a,b,c"),
+        ("-a", "b,c"),
+        ("+x -b", "c,x"),
+        ("only", "only"),
+        ("#hash, two words", "hash,two words"),
+        ("", "(no tags)"),
+    ):
         echo(write, tags)
         assert cat(theirs) == f"{wanted}\n", write
     sh("echo +p > f:tags; /bin/echo +q > f:tags; printf +r > f:tags; echo +s >> f:tags", cwd=place.bob)
@@ -314,12 +347,19 @@ def test_shared_limits_reading_and_writing_everywhere(world: World, place: Place
     (place.bob / "plan.md").write_text("alpha by bob\n")
     assert note.read_text() == "alpha by bob\n"
     for function, *arguments in (
-        ((carol / "plan.md").read_text,), (os.open, carol / "plan.md", os.O_WRONLY), ((carol / "plan.md").stat,),
-        (os.truncate, carol / "plan.md", 0), ((carol / "plan.md").chmod, 0o777),
-        ((carol / "plan.md").unlink,), ((carol / "plan.md").rename, carol / "mine"), (cat, carol / "plan.md:meta"),
-        (cat, carol / "plan.md:history"), (cat, world.mounts["carol"] / handle),
-        (cat, world.mounts["carol"] / f"{handle}:data"), (os.open, carol / "plan.md:shared", os.O_WRONLY),
-    ):  # fmt: skip
+        ((carol / "plan.md").read_text,),
+        (os.open, carol / "plan.md", os.O_WRONLY),
+        ((carol / "plan.md").stat,),
+        (os.truncate, carol / "plan.md", 0),
+        ((carol / "plan.md").chmod, 0o777),
+        ((carol / "plan.md").unlink,),
+        ((carol / "plan.md").rename, carol / "mine"),
+        (cat, carol / "plan.md:meta"),
+        (cat, carol / "plan.md:history"),
+        (cat, world.mounts["carol"] / handle),
+        (cat, world.mounts["carol"] / f"{handle}:data"),
+        (os.open, carol / "plan.md:shared", os.O_WRONLY),
+    ):
         assert code_of(function, *arguments) == errno.ENOENT, function
     assert os.listdir(carol) == ["linking.md"]
     for name in (":list", ":changes", ":stats", ":search?q=alpha", ":recall?q=alpha", ":delta", ":list?tag=secrettag"):
@@ -365,12 +405,13 @@ def test_an_expired_file_is_gone_from_every_route_at_once(place: Place, alice: P
     echo("passing", view(brief, ":tags"))
     handle = meta(brief)["id"]
     assert "brief.md" in cat(place.bob / ":search?q=alpha")
-    echo("2s", view(brief, ":ttl"))
-    expires = time.time() + 2
-    assert cat(place.bob / "brief.md:ttl") in ("1s\n", "2s\n", "0s\n")
+    echo("5s", view(brief, ":ttl"))
+    expires = time.time() + 5
+    assert cat(place.bob / "brief.md:ttl") in [f"{left}s\n" for left in range(6)]
     assert (place.bob / "brief.md").read_text() == "alpha brief\n"
     assert sorted(os.listdir(place.bob)) == ["brief.md", "stays.md"]
-    while time.time() < expires + 0.005:
+    while time.time() < expires + 0.005:  # a name that has rested is one that the kernel may keep
+        brief.exists(), (place.bob / "brief.md").exists()
         time.sleep(0.005)
     assert os.listdir(place.bob) == os.listdir(place.alice) == ["stays.md"]
     for path in (place.bob / "brief.md", brief, place.bob / "brief.md:data", bob / handle, bob / f"{handle}:meta"):
@@ -462,12 +503,25 @@ def test_unknown_and_ill_typed_parameters_are_refused_with_a_reason(place: Place
     (place.alice / "f").write_text("x\n")
     (place.alice / "f").write_text("y\n")
     for path, said in {
-        ":list?limt=5": "limt", ":list?limit=abc": "limit='abc'", ":list?limit=0": "1 to", ":list?limit=1e3": "number",
-        ":list?limit=99999999999999": "1 to", ":search": "'q' is required", ":recall?q=x&max_tokens=-1": "1 to",
-        ":recall?q=x&min_relevance=nan": "0 to 1", ":recall?q=x&strategy=best": "balanced", ":list?q=a&q=b": "twice",
-        ":list?q": "KEY=VALUE", ":list?=x": "KEY=VALUE", ":list:limt=5": "limt", ":changes?since=yesterdayish": "since",
-        "f:diff?from=x": "from", "f:delta?peek=maybe": "peek", "f:tags?x=1": "x", ":stats?a=b": "none",
-    }.items():  # fmt: skip
+        ":list?limt=5": "limt",
+        ":list?limit=abc": "limit='abc'",
+        ":list?limit=0": "1 to",
+        ":list?limit=1e3": "number",
+        ":list?limit=99999999999999": "1 to",
+        ":search": "'q' is required",
+        ":recall?q=x&max_tokens=-1": "1 to",
+        ":recall?q=x&min_relevance=nan": "0 to 1",
+        ":recall?q=x&strategy=best": "balanced",
+        ":list?q=a&q=b": "twice",
+        ":list?q": "KEY=VALUE",
+        ":list?=x": "KEY=VALUE",
+        ":list:limt=5": "limt",
+        ":changes?since=yesterdayish": "since",
+        "f:diff?from=x": "from",
+        "f:delta?peek=maybe": "peek",
+        "f:tags?x=1": "x",
+        ":stats?a=b": "none",
+    }.items():
         assert code_of(cat, f"{place.bob}/{path}") == errno.EINVAL, path
         assert said in cat(bob / ":error"), path
     for path in (":inbox?mark=unread", ":inbox?format=xml", ":inbox?wait=-1", ":inbox?wait=soon", ":help?x=1"):
@@ -479,8 +533,30 @@ def test_unknown_and_ill_typed_parameters_are_refused_with_a_reason(place: Place
 
 def test_odd_questions_are_answered_or_refused_but_never_fail_otherwise(place: Place) -> None:
     (place.alice / "f").write_text("alpha AND beta\n")
-    for query in ('"', "AND", "OR NOT", "alpha AND", "NEAR(a b)", "col:x", "*", "^a", "-", "(", "'", "🦊", "局势",
-                  "a" * 200, "\x01", "%00", "", " ", "\\", "alpha*", "{}", "%ff%fe"):  # fmt: skip
+    for query in (
+        '"',
+        "AND",
+        "OR NOT",
+        "alpha AND",
+        "NEAR(a b)",
+        "col:x",
+        "*",
+        "^a",
+        "-",
+        "(",
+        "'",
+        "🦊",
+        "局势",
+        "a" * 200,
+        "\x01",
+        "%00",
+        "",
+        " ",
+        "\\",
+        "alpha*",
+        "{}",
+        "%ff%fe",
+    ):
         for form in (f":search?q={query}", f":recall:q={query}", f":list?q={query}"):
             assert code_of(cat, f"{place.bob}/{form}") in (None, errno.EINVAL), form
 
@@ -490,8 +566,8 @@ def test_history_and_diff_tell_the_versions(place: Place) -> None:
     note.write_text("one\n")
     (place.bob / "n.md").write_text("one\ntwo\n")
     rows = cat(place.bob / "n.md:history").splitlines()
-    assert re.fullmatch(r"v2  \S+ \S+  bob/mount  8 bytes \(\+4 bytes\)", rows[0])
-    assert re.fullmatch(r"v1  \S+ \S+  alice/mount  4 bytes \(\+4 bytes\)", rows[1])
+    assert re.fullmatch(r"v2  \S+ \S+  write  bob/mount  8 bytes \(\+4 bytes\)", rows[0])
+    assert re.fullmatch(r"v1  \S+ \S+  create  alice/mount  4 bytes \(\+4 bytes\)", rows[1])
     assert cat(note.with_name("n.md:diff")) == "--- v1\n+++ v2\n@@ -1 +1,2 @@\n one\n+two\n"
     assert cat(note.with_name("n.md:diff?from=0&to=1")) == "--- v0\n+++ v1\n@@ -0,0 +1 @@\n+one\n"
     assert cat(note.with_name("n.md:diff?from=v2&to=v1")) == "--- v2\n+++ v1\n@@ -1,2 +1 @@\n one\n-two\n"
@@ -504,8 +580,10 @@ def test_list_changes_and_stats_tell_what_is_there(place: Place) -> None:
     assert stats["bytes"] == sum(len(f"alpha {name}\n") for name in ("a.md", "d/b.md", "d/e/c.md"))
     os.symlink("a.md", place.alice / "s")
     assert [row.split(maxsplit=1)[1] for row in cat(place.bob / ":list").splitlines()] == [
-        "a.md  alpha a.md", "d/", "s -> a.md",
-    ]  # fmt: skip
+        "a.md  alpha a.md",
+        "d/",
+        "s -> a.md",
+    ]
     stats = json.loads(cat(place.bob / ":stats"))
     assert stats["files"] == 3 and stats["directories"] == 2 and stats["symlinks"] == 1 and stats["tags"] == {"t": 1}
     changed = [row.split("  ")[-1] for row in cat(place.bob / ":changes?minutes=5").splitlines()]

@@ -43,9 +43,21 @@ class Worker:
 
     def run(self, seconds: float) -> None:
         steps = (
-            self.mkdir, self.fill, self.write, self.write, self.append, self.link, self.rename, self.rename, self.save,
-            self.exchange, self.remove, self.remove, self.chmod, self.truncate,
-        )  # fmt: skip
+            self.mkdir,
+            self.fill,
+            self.write,
+            self.write,
+            self.append,
+            self.link,
+            self.rename,
+            self.rename,
+            self.save,
+            self.exchange,
+            self.remove,
+            self.remove,
+            self.chmod,
+            self.truncate,
+        )
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.number += 1

@@ -19,11 +19,41 @@ from mount_world import World, cat, echo, view
 
 CANARY = re.compile(r"zq[a-z]+qz", re.IGNORECASE)
 KINDS = (
-    "content", "name", "folder", "tag", "metakey", "metavalue", "linktype", "linkname", "old", "deleted", "renamed",
-    "expired", "expiredshared", "limitedname", "limitedtext", "limitedold", "limitedtag", "limitedlater", "message",
-    "urgent", "question", "asked", "error", "symlink", "born", "moved", "gone", "hidden", "hiddenname", "draft",
-    "topic", "drafted", "draftedbelow", "widened",
-)  # fmt: skip
+    "content",
+    "name",
+    "folder",
+    "tag",
+    "metakey",
+    "metavalue",
+    "linktype",
+    "linkname",
+    "old",
+    "deleted",
+    "renamed",
+    "expired",
+    "expiredshared",
+    "limitedname",
+    "limitedtext",
+    "limitedold",
+    "limitedtag",
+    "limitedlater",
+    "message",
+    "urgent",
+    "question",
+    "asked",
+    "error",
+    "symlink",
+    "born",
+    "moved",
+    "gone",
+    "hidden",
+    "hiddenname",
+    "draft",
+    "topic",
+    "drafted",
+    "draftedbelow",
+    "widened",
+)
 WORD = {kind: f"zq{kind}qz" for kind in KINDS}
 CONTROL = "zqnowhereqz"  # like them, and planted nowhere
 SETTINGS = """

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import click
 from planting import WORD, Planted
+
+from avmfs.cli.main import avm
 
 FULL = os.environ.get("AVM_SWEEP") == "full"
 EACH = 1000 if FULL else 12  # values of one parameter, the others as usual
@@ -41,15 +44,24 @@ class Ground:
     def of(planted: Planted, files: Sequence[str], folders: Sequence[str]) -> Ground:
         hers = planted.hers
         guesses = [
-            "/memory/private/alice", "/memory/private/alice/note.md", "/memory/private/alice/old.md:history",
-            "/private/../alice/note.md", "/memory/private/ALICE/note.md", "/memory/private/a_ice/note.md",
-            "/memory/private/alic%/note.md", "/memory/private/ali/note.md", "/memory/hidden", "/memory/private/%",
-            *(f"/{handle}" for handle in planted.handles[:4]), *(f"/{handle}:meta" for handle in planted.handles[:2]),
+            "/memory/private/alice",
+            "/memory/private/alice/note.md",
+            "/memory/private/alice/old.md:history",
+            "/private/../alice/note.md",
+            "/memory/private/ALICE/note.md",
+            "/memory/private/a_ice/note.md",
+            "/memory/private/alic%/note.md",
+            "/memory/private/ali/note.md",
+            "/memory/hidden",
+            "/memory/private/%",
+            *(f"/{handle}" for handle in planted.handles[:4]),
+            *(f"/{handle}:meta" for handle in planted.handles[:2]),
             *(path for path in hers if any(WORD[kind] in path for kind in ("name", "limitedname", "hiddenname"))),
-            f"/memory/private/alice/{WORD['folder']}/below", "/memory/shared/team/ends.md",
+            f"/memory/private/alice/{WORD['folder']}/below",
+            "/memory/shared/team/ends.md",
             "/memory/shared/team/brief.md",
             *(f"/memory/private/alice/note.md{suffix}" for suffix in (":meta", ":tags", ":data")),
-        ]  # fmt: skip
+        ]
         return Ground(tuple(files), tuple(folders), tuple(dict.fromkeys(guesses)))
 
 
@@ -62,27 +74,73 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
     targets = _mixed(ground.guesses, ground.files, ground.folders)
     plain = ("market, said by bob", "x")
     return {
-        **dict.fromkeys(("path", "paths", "target", "targets", "source", "where", "under", "namespace", "old_path",
-                         "new_path", "prefix", "root"), targets),
+        **dict.fromkeys(
+            (
+                "path",
+                "paths",
+                "target",
+                "targets",
+                "source",
+                "where",
+                "under",
+                "namespace",
+                "old_path",
+                "new_path",
+                "prefix",
+                "root",
+            ),
+            targets,
+        ),
         **dict.fromkeys(("pattern", "patterns"), ("/memory/private/alice/*", "/memory/**", "/memory/hidden/*", "*")),
         **dict.fromkeys(("q", "query", "question"), QUERIES),
         **dict.fromkeys(("name", "topic"), ("market", "report", "alice", "note", "open")),
         **dict.fromkeys(("tag", "tags", "add", "remove", "replace"), ("shown", "market", "a,b", "%")),
-        **dict.fromkeys(("agent", "agents", "recipient", "user", "by", "to", "of", "who", "author", "sender",
-                         "whose"), AGENTS),
-        **dict.fromkeys(("content", "text", "body", "data", "about", "title", "label", "file_text", "insert_text",
-                         "old_str", "new_str", "note", "reason"), plain),
+        **dict.fromkeys(
+            ("agent", "agents", "recipient", "user", "by", "to", "of", "who", "author", "sender", "whose"), AGENTS
+        ),
+        **dict.fromkeys(
+            (
+                "content",
+                "text",
+                "body",
+                "data",
+                "about",
+                "title",
+                "label",
+                "file_text",
+                "insert_text",
+                "old_str",
+                "new_str",
+                "note",
+                "reason",
+            ),
+            plain,
+        ),
         **dict.fromkeys(("since", "created", "at", "until", "older", "newer", "number", "from", "version"), TIMES),
         "expires": ("1s", "2h", "never", "x"),
         "type": ("related", "cites", "x y"),
-        **dict.fromkeys(("strategy", "mode", "priority", "cite", "privacy", "via", "action", "actions", "command",
-                         "format", "shape", "mark"),
-                        ("balanced", "full", "none", "urgent", "path", "read", "write", "jsonl", "realtime",
-                         "replace")),
+        **dict.fromkeys(
+            (
+                "strategy",
+                "mode",
+                "priority",
+                "cite",
+                "privacy",
+                "via",
+                "action",
+                "actions",
+                "command",
+                "format",
+                "shape",
+                "mark",
+            ),
+            ("balanced", "full", "none", "urgent", "path", "read", "write", "jsonl", "realtime", "replace"),
+        ),
         **dict.fromkeys(("url", "webhook"), ("http://127.0.0.1:9/", "https://example.com/x")),
-        **dict.fromkeys(("id", "ids", "messages", "anchor", "key", "group", "capability"),
-                        ("1", "x", "sudo", "search_all")),
-    }  # fmt: skip
+        **dict.fromkeys(
+            ("id", "ids", "messages", "anchor", "key", "group", "capability"), ("1", "x", "sudo", "search_all")
+        ),
+    }
 
 
 # What only these names can hold, whatever their type.
@@ -162,3 +220,42 @@ def of_function(function: Any, hints: Mapping[str, Any], *, skip: int) -> list[P
         Parameter(each.name, hints[each.name], each.default is inspect.Parameter.empty)
         for each in list(inspect.signature(function).parameters.values())[skip:]
     ]
+
+
+def command_cases(ground: Ground, name: str, each_most: int = EACH if FULL else 6) -> Iterator[list[str]]:
+    """Command lines of one command, its sub-commands' too; each of them opens the store anew."""
+    found = avm.get_command(click.Context(avm), name)
+    assert found is not None
+    waiting: list[tuple[list[str], click.Command]] = [([name], found)]
+    while waiting:
+        words, command = waiting.pop()
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            below = [(each, command.get_command(context, each)) for each in command.list_commands(context)]
+            waiting += [([*words, each], one) for each, one in below if one is not None]
+            continue
+        own = [each for each in command.params if each.name not in ("db", "config", "agent", "operator", "no_color")]
+        parameters = [Parameter(each.name or "", _hint(each), each.required) for each in own]
+        for given in cases(ground, " ".join(words), parameters, each_most):
+            line = list(words)
+            for each in own:
+                if each.name in given:
+                    line += _spoken(each, given[each.name])
+            yield line
+
+
+def _hint(parameter: click.Parameter) -> Any:
+    if isinstance(parameter.type, click.Choice):
+        return Literal[tuple(parameter.type.choices)]
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return bool
+    return {"integer": int, "integer range": int, "float": float, "float range": float}.get(parameter.type.name, str)
+
+
+def _spoken(parameter: click.Parameter, value: Any) -> list[str]:
+    if isinstance(parameter, click.Option):
+        name = parameter.opts[0]
+        if parameter.is_flag:
+            return [name] if value else []
+        return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
+    return [str(value)] if not str(value).startswith("-") else ["--", str(value)]

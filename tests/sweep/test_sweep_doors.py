@@ -12,14 +12,14 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import click
 import pytest
 from avmfs_config import load_settings
 from click.testing import CliRunner
 from planting import CANARY, Planted
-from recipes import EACH, FULL, Ground, Parameter, cases, of_function
+from recipes import Ground, cases, command_cases, of_function
 from shells import environment
 
 from avmfs import AVM
@@ -31,14 +31,20 @@ from avmfs.mcp import registry as mcp_registry
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.mount
 
-# Commands that are not about what is remembered: they write files of this machine, mount, or make stores of their own.
-ELSEWHERE = {"init", "completion", "bench", "mount", "playground", "warmup"}
+# Commands that are not about what is remembered: they write files of this machine, mount, make or replace stores.
+ELSEWHERE = {"init", "completion", "bench", "mount", "playground", "warmup", "repair"}
 PROBES = (
-    "/:list?q=&limit=1000", "/:search?q=market&limit=200", "/:recall?q=market&min_relevance=0&max_tokens=20000",
-    "/:stats", "/:changes?since=0&limit=1000", "/shared/team/:list?q=", "/:inbox", "/memory/shared/team/open1.md:links",
-)  # fmt: skip
+    "/:list?q=&limit=1000",
+    "/:search?q=market&limit=200",
+    "/:recall?q=market&min_relevance=0&max_tokens=20000",
+    "/:stats",
+    "/:changes?since=0&limit=1000",
+    "/shared/team/:list?q=",
+    "/:inbox",
+    "/memory/shared/team/open1.md:links",
+)
 # Not `:links`: a link of hers goes with the shared file that bob may remove.
 HERS = ("", ":meta", ":tags", ":history", ":shared", ":ttl", ":diff")
 
@@ -102,45 +108,6 @@ def _outcome(do: Callable[[], Any]) -> str:
 def method_cases(ground: Ground, name: str) -> Iterator[dict[str, Any]]:
     function = methods._loaded()[name]
     return cases(ground, name, of_function(function, get_type_hints(function), skip=1))
-
-
-def command_cases(ground: Ground, name: str) -> Iterator[list[str]]:
-    """Command lines of one command, its sub-commands' too."""
-    found = avm.get_command(click.Context(avm), name)
-    assert found is not None
-    waiting: list[tuple[list[str], click.Command]] = [([name], found)]
-    while waiting:
-        words, command = waiting.pop()
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            below = [(each, command.get_command(context, each)) for each in command.list_commands(context)]
-            waiting += [([*words, each], one) for each, one in below if one is not None]
-            continue
-        own = [each for each in command.params if each.name not in ("db", "config", "agent", "operator", "no_color")]
-        parameters = [Parameter(each.name or "", _hint(each), each.required) for each in own]
-        for given in cases(ground, " ".join(words), parameters, EACH if FULL else 6):  # each opens the store anew
-            line = list(words)
-            for each in own:
-                if each.name in given:
-                    line += _spoken(each, given[each.name])
-            yield line
-
-
-def _hint(parameter: click.Parameter) -> Any:
-    if isinstance(parameter.type, click.Choice):
-        return Literal[tuple(parameter.type.choices)]
-    if isinstance(parameter, click.Option) and parameter.is_flag:
-        return bool
-    return {"integer": int, "integer range": int, "float": float, "float range": float}.get(parameter.type.name, str)
-
-
-def _spoken(parameter: click.Parameter, value: Any) -> list[str]:
-    if isinstance(parameter, click.Option):
-        name = parameter.opts[0]
-        if parameter.is_flag:
-            return [name] if value else []
-        return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
-    return [str(value)] if not str(value).startswith("-") else ["--", str(value)]
 
 
 def python_cases(ground: Ground) -> Iterator[tuple[str, str, dict[str, Any]]]:

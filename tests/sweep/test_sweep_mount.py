@@ -6,11 +6,9 @@ What a view may be asked comes from the registry and from `recipes`, so that a n
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import inspect
 import os
-import sqlite3
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +17,13 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
-from mount_world import cat, cat_bytes, echo, until, view
+from mount_world import cat, cat_bytes, echo, housekeeping_is_done, until, view
 from planting import CANARY, CONTROL, WORD, Planted
 from recipes import FULL, Ground, Parameter, cases
 
 from avmfs.views import registry
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
 
 ROUNDS = 400 if FULL else 120
 MOVES = (":delta", ":savings", ":error", ":inbox?mark=read")  # reading these changes what they say next
@@ -111,10 +109,28 @@ def test_the_same_questions_find_it_all_as_alice(planted: Planted, ground: Groun
     limited = [path for path in planted.hers if WORD["limitedname"] in path]
     for node, suffix in asked(Ground((*own, *limited), ground.folders, ()), alice):
         found |= set(CANARY.findall(read(alice, node, suffix)))
-    wanted = {WORD[kind] for kind in (
-        "content", "name", "folder", "tag", "metakey", "linktype", "linkname", "old", "limitedname", "limitedtext",
-        "limitedtag", "limitedlater", "message", "moved", "hidden", "hiddenname", "draft",
-    )}  # fmt: skip
+    wanted = {
+        WORD[kind]
+        for kind in (
+            "content",
+            "name",
+            "folder",
+            "tag",
+            "metakey",
+            "linktype",
+            "linkname",
+            "old",
+            "limitedname",
+            "limitedtext",
+            "limitedtag",
+            "limitedlater",
+            "message",
+            "moved",
+            "hidden",
+            "hiddenname",
+            "draft",
+        )
+    }
     assert wanted - found == set()
 
 
@@ -172,13 +188,21 @@ def test_guessed_names_are_not_there_with_any_view_and_whatever_is_done(planted:
     bob, count = planted.mount("bob"), 0
     views = [f":{each.name}" for each in registry.all_views()]
     doing: dict[str, Callable[[Path], Any]] = {
-        "lstat": os.lstat, "open": lambda path: os.open(path, os.O_RDONLY), "list": os.listdir,
-        "readlink": os.readlink, "xattrs": os.listxattr, "write": lambda path: os.open(path, os.O_WRONLY),
-        "truncate": lambda path: os.truncate(path, 0), "unlink": os.unlink, "rmdir": os.rmdir,
-        "rename": lambda path: os.rename(path, bob / "private/stolen"), "chmod": lambda path: os.chmod(path, 0o777),
-        "link": lambda path: os.link(path, bob / "private/hard"), "utime": os.utime,
+        "lstat": os.lstat,
+        "open": lambda path: os.open(path, os.O_RDONLY),
+        "list": os.listdir,
+        "readlink": os.readlink,
+        "xattrs": os.listxattr,
+        "write": lambda path: os.open(path, os.O_WRONLY),
+        "truncate": lambda path: os.truncate(path, 0),
+        "unlink": os.unlink,
+        "rmdir": os.rmdir,
+        "rename": lambda path: os.rename(path, bob / "private/stolen"),
+        "chmod": lambda path: os.chmod(path, 0o777),
+        "link": lambda path: os.link(path, bob / "private/hard"),
+        "utime": os.utime,
         "xattr": lambda path: os.setxattr(path, "user.avm.tags", b"x"),
-    }  # fmt: skip
+    }
     for number, guess in enumerate(dict.fromkeys(guesses(planted, bob))):
         where = Path(f"{bob}/{guess}")
         for name, do in doing.items():
@@ -196,10 +220,14 @@ def test_symlinks_of_his_own_lead_into_nothing_of_hers(planted: Planted) -> None
     bob = planted.mount("bob")
     way = bob / "private/way"
     targets = [
-        "../alice", "../alice/note.md", "/memory/private/alice/note.md", "../../../private/../alice",
-        planted.handles[0], *(str(bob / each) for each in ("memory/hidden", planted.handles[0])),
+        "../alice",
+        "../alice/note.md",
+        "/memory/private/alice/note.md",
+        "../../../private/../alice",
+        planted.handles[0],
+        *(str(bob / each) for each in ("memory/hidden", planted.handles[0])),
         str(bob / "memory/private/alice/old.md"),
-    ]  # fmt: skip
+    ]
     for target in targets:
         way.symlink_to(target)
         try:
@@ -224,11 +252,16 @@ def test_every_writable_view_refuses_what_is_not_his(planted: Planted, ground: G
             got = code_of(echo, "x", view(fixed, suffix))
             assert got in ("EACCES", "EINVAL"), (suffix, got)
     for do in (
-        lambda: os.open(fixed, os.O_WRONLY), lambda: os.truncate(fixed, 0), lambda: os.unlink(fixed),
-        lambda: os.rename(fixed, bob / "private/x"), lambda: os.chmod(fixed, 0o777),
-        lambda: os.rename(bob / "private/own.md", fixed), lambda: os.mkdir(fixed.parent / "d"),
-        lambda: os.open(fixed.parent / "new", os.O_CREAT | os.O_WRONLY), lambda: echo("bob", view(fixed, ":shared")),
-    ):  # fmt: skip
+        lambda: os.open(fixed, os.O_WRONLY),
+        lambda: os.truncate(fixed, 0),
+        lambda: os.unlink(fixed),
+        lambda: os.rename(fixed, bob / "private/x"),
+        lambda: os.chmod(fixed, 0o777),
+        lambda: os.rename(bob / "private/own.md", fixed),
+        lambda: os.mkdir(fixed.parent / "d"),
+        lambda: os.open(fixed.parent / "new", os.O_CREAT | os.O_WRONLY),
+        lambda: echo("bob", view(fixed, ":shared")),
+    ):
         assert code_of(do) == "EACCES"
     assert {path: cat(planted.mount("alice") / path.lstrip("/")) for path in planted.hers} == before
 
@@ -243,7 +276,7 @@ def test_a_name_that_is_hidden_answers_as_slowly_as_one_that_is_not_there(plante
         (f"{bob}{limited}:meta", f"{bob}/memory/shared/team/{CONTROL}.md:meta"),
         (f"{bob}/{planted.handles[0]}", f"{bob}/@zzzz"),
         (f"{bob}/:search?q={WORD['content']}", f"{bob}/:search?q={CONTROL}"),
-    ]  # fmt: skip
+    ]
     for one, other in pairs:
         took: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
@@ -259,9 +292,10 @@ def measured(planted: Planted, ground: Ground) -> dict[str, str]:
     """All that bob can measure: text, sizes, times, counts, numbers, order."""
     bob = planted.mount("bob")
     said = {
-        f"{node}{suffix}": read(bob, node, suffix) for node, suffix in asked(ground, bob)
+        f"{node}{suffix}": read(bob, node, suffix)
+        for node, suffix in asked(ground, bob)
         if not suffix.startswith(MOVES) and "minutes=" not in suffix  # a window that time moves on by itself
-    }  # fmt: skip
+    }
     for path in (*ground.folders, *ground.files):
         where = bob / path.lstrip("/")
         at = where.lstat()
@@ -273,19 +307,10 @@ def measured(planted: Planted, ground: Ground) -> dict[str, str]:
     return said
 
 
-def _housekeeping_is_done(planted: Planted) -> bool:
-    """What has expired is gone (bob saw some of it, so he sees it go), and what alice lets everybody learn is told."""
-    database = planted.world.root / "data/avm.db"
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
-        [expired] = db.execute("select count(*) from node where expires <= ?", (time.time_ns(),)).fetchone()
-        [told] = db.execute("select count(*) from digest where agent = 'alice'").fetchone()
-    return expired == 0 and told == 1
-
-
 def test_a_hundred_private_notes_change_nothing_that_a_mount_shows(planted: Planted, ground: Ground) -> None:
     alice, carol = planted.mount("alice"), planted.mount("carol")
     cat(planted.mount("bob") / ":search?q=market")
-    until(lambda: _housekeeping_is_done(planted), 60)
+    until(lambda: housekeeping_is_done(planted.world, "alice"), 300)
     before = measured(planted, ground)
     busy = alice / "private/busy"
     busy.mkdir()

@@ -12,9 +12,9 @@ from avmfs.access import Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Hit
-from avmfs.store.postings import Postings
-from avmfs.store.table import ROW, Table, arrange
-from avmfs.store.vectors import Toward, VectorTable
+from avmfs.store.index.columns import ROW, Columns, arrange
+from avmfs.store.index.postings import Postings
+from avmfs.store.index.vectors import Toward, VectorTable
 from avmfs.text import forms, passages, segment, speech
 
 END = 2**63 - 1
@@ -47,9 +47,22 @@ class MemoryCorpus:
             number = len(self._hits) + 1
             handle = "".join("abcdefghijklmnopqrstuvwxyz234567"[(document >> shift) & 31] for shift in (15, 10, 5, 0))
             hit = Hit(
-                number, document, 1000 + document, path.encode("utf-8", "surrogateescape"), handle, author, updated,
-                updated, importance, version, (), text[start:stop], start, stop, len(spans) == 1,
-            )  # fmt: skip
+                number,
+                document,
+                1000 + document,
+                path.encode("utf-8", "surrogateescape"),
+                handle,
+                author,
+                updated,
+                updated,
+                importance,
+                version,
+                (),
+                text[start:stop],
+                start,
+                stop,
+                len(spans) == 1,
+            )
             self._hits.append((owner, hit))
             if self.embed:
                 batch = self.embedder.embed_batch([hit.text])
@@ -74,7 +87,7 @@ class MemoryIndex:
         self._model = model
         self._seq = seq
 
-    def table(self) -> Table:
+    def table(self) -> Columns:
         voices, voices_of, rows = {"": 0}, dict[str, frozenset[int]](), []
         for hit in self._hits.values():
             spoken = " ".join(speech.heading(hit.text).speaker)

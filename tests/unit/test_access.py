@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from avmfs_config.loader import load_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avmfs import paths
-from avmfs.access import Access, Policy, Principal, Rule, Scope, Visible
+from avmfs.access import Access, Person, Policy, Principal, Quota, Rule, Scope
 from avmfs.errors import Denied, NotFound
-from avmfs.store.known import Known
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.tx.memo import WriterMemo
 
-pytestmark = pytest.mark.timeout(60)
-
+CONFIGURED = """
+permissions: [{pattern: "/memory/x/*", access: ro, agents: [bob], groups: [desk]}, {pattern: "/*", access: none}]
+default_access: ro
+agents: {alice: {groups: [desk], capabilities: [write], quota: {nodes: 1, bytes: 2, history_bytes: 3, unread: 4}}}
+"""
 NAMES = ["alice", "bob", "carol", "a.b_c-d"]
 ACCESS = st.sampled_from(list(Access))
 PATTERNS = st.sampled_from(
@@ -24,10 +30,18 @@ PATTERNS = st.sampled_from(
 AGENTS = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(tuple)
 RULES = st.lists(st.builds(Rule, PATTERNS, ACCESS, st.one_of(st.none(), AGENTS)), max_size=5)
 PLACES = st.sampled_from(
-    [(), (b"memory",), (b"memory", b"x"), (b"memory", b"x", b"f.md"), (b"memory", b"private"),
-     (b"memory", b"private", b"bob"), (b"memory", b"private", b"bob", b"x.md"), (b"memory", b"shared", b"f"),
-     (b"memory", b"caf\xe9\n.md")]
-)  # fmt: skip
+    [
+        (),
+        (b"memory",),
+        (b"memory", b"x"),
+        (b"memory", b"x", b"f.md"),
+        (b"memory", b"private"),
+        (b"memory", b"private", b"bob"),
+        (b"memory", b"private", b"bob", b"x.md"),
+        (b"memory", b"shared", b"f"),
+        (b"memory", b"caf\xe9\n.md"),
+    ]
+)
 SHARED = st.one_of(st.none(), st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple))
 
 
@@ -77,12 +91,29 @@ def test_equal_visibility_has_one_spec(
     assert again.spec == scope.spec
 
 
+@given(RULES, PLACES, SHARED, st.sets(st.sampled_from(NAMES)), st.booleans())
+@settings(max_examples=300)
+def test_a_scope_knows_whose_it_is_whoever_else_may_read_it(
+    rules: list[Rule], parts: tuple[bytes, ...], shared: tuple[str, ...] | None, able: set[str], area: bool
+) -> None:
+    policy = Policy(rules, people={name: Person((), ("write", "search_all")) for name in able})
+    scope = policy.scope(parts, shared, [(1, (b"memory",))] if area else [])
+    place = paths.agent_space(parts)
+    meant = place if place is not None else shared[0] if shared is not None and len(shared) == 1 else None
+    if scope.everyone is not Access.NONE or meant is None or scope.of(meant) is Access.NONE:
+        meant = None
+    assert scope.owner == meant
+    assert Scope.parse(scope.spec) == scope
+
+
 def test_a_pattern_with_a_star_at_the_end_covers_the_directory_and_all_below() -> None:
     policy = Policy.from_words([("/memory/plans/*", "ro", None)], "rw")
     for path, may in (
-        ("/memory/plans", Access.READ), ("/memory/plans/a/b/c", Access.READ), ("/memory/plansX", Access.WRITE),
+        ("/memory/plans", Access.READ),
+        ("/memory/plans/a/b/c", Access.READ),
+        ("/memory/plansX", Access.WRITE),
         ("/memory", Access.WRITE),
-    ):  # fmt: skip
+    ):
         assert policy.scope(paths.split(path.encode())).everyone == may, path
 
 
@@ -143,9 +174,16 @@ def test_a_rule_that_hides_a_directory_hides_what_is_below_it(path: str, seen: b
 
 BELOW = st.lists(st.sampled_from([b"x", b"y", b"f.md", b"bob", b"a"]), min_size=1, max_size=3).map(tuple)
 DIRECTORIES = st.sampled_from(
-    [(b"memory", b"x"), (b"memory", b"y"), (b"memory", b"xy"), (b"memory", b"x", b"y"), (b"memory", b"shared", b"x"),
-     (b"memory", b"private", b"bob", b"x"), (b"memory", b"private", b"carol", b"x")]
-)  # fmt: skip
+    [
+        (b"memory", b"x"),
+        (b"memory", b"y"),
+        (b"memory", b"xy"),
+        (b"memory", b"x", b"y"),
+        (b"memory", b"shared", b"x"),
+        (b"memory", b"private", b"bob", b"x"),
+        (b"memory", b"private", b"carol", b"x"),
+    ]
+)
 MORE_PATTERNS = st.one_of(
     PATTERNS, st.sampled_from(["/memory/x*", "/memory/x/f.md", "/memory/x/y/*", "/memory/?/f*", "/memory/xy", "/*/x"])
 )
@@ -156,9 +194,13 @@ AREAS = st.lists(st.one_of(DIRECTORIES, st.just((b"memory",)), st.just((b"memory
 @given(MORE_RULES, DIRECTORIES, DIRECTORIES, BELOW, SHARED, AREAS)
 @settings(max_examples=800)
 def test_what_is_below_two_directories_that_are_alike_has_the_same_scope(
-    rules: list[Rule], one: tuple[bytes, ...], other: tuple[bytes, ...], below: tuple[bytes, ...],
-    shared: tuple[str, ...] | None, tops: list[tuple[bytes, ...]],
-) -> None:  # fmt: skip
+    rules: list[Rule],
+    one: tuple[bytes, ...],
+    other: tuple[bytes, ...],
+    below: tuple[bytes, ...],
+    shared: tuple[str, ...] | None,
+    tops: list[tuple[bytes, ...]],
+) -> None:
     policy, areas = Policy(rules), list(enumerate(tops))
     if policy.alike(one, other, areas):
         assert policy.scope((*one, *below), shared, areas) == policy.scope((*other, *below), shared, areas)
@@ -169,9 +211,10 @@ def test_what_is_below_two_directories_that_are_alike_has_the_same_scope(
 def test_a_place_that_was_folded_before_keeps_its_own_scope(
     rules: list[Rule], places: list[tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[str, ...] | None]]
 ) -> None:
-    policy, known = Policy(rules), Known()
+    policy, known = Policy(rules), WriterMemo()
     db = apsw.Connection(":memory:")
     db.execute("create table scope(id integer primary key, spec text not null unique)")
+    db.execute("create table sole(scope integer primary key, agent text not null)")
     for directory, below, shared in places:
         for parts in (directory, (*directory, *below), (*directory, b"y", *below), (*directory, b"z")):
             found = known.scope(db, policy, parts, shared)
@@ -187,9 +230,10 @@ def test_the_usual_rules_are_folded_once_for_all_that_is_in_a_space() -> None:
             self.folded += 1
             return super().scope(*place, **more)
 
-    policy, known = Counted([Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]), Known()
+    policy, known = Counted([Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]), WriterMemo()
     db = apsw.Connection(":memory:")
     db.execute("create table scope(id integer primary key, spec text not null unique)")
+    db.execute("create table sole(scope integer primary key, agent text not null)")
     for name in (b"a", b"b", b"c"):
         known.scope(db, policy, (b"memory", b"shared", name), None)
         known.scope(db, policy, (b"memory", b"private", b"bob", name), None)
@@ -197,9 +241,19 @@ def test_the_usual_rules_are_folded_once_for_all_that_is_in_a_space() -> None:
     assert policy.folded == 2
 
 
-@pytest.mark.parametrize("rules", [[], [Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)]])
+@pytest.mark.parametrize(
+    "rules", [[], [Rule("/memory/*", Access.WRITE), Rule("/live/*", Access.READ)], [Rule("/live/*.md", Access.READ)]]
+)
 def test_directories_under_the_usual_rules_are_alike(rules: list[Rule]) -> None:
     policy = Policy(rules)
     assert policy.alike((b"memory", b"x"), (b"memory", b"shared", b"y"), [(1, (b"memory", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"y"), [(1, (b"memory", b"y", b"z"))])
     assert not policy.alike((b"memory", b"x"), (b"memory", b"private", b"bob", b"x"))
+
+
+def test_the_policy_is_what_the_configuration_says(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIGURED)
+    policy = Policy.from_settings(load_settings(tmp_path / "config.yaml", {}))
+    assert policy.rules == (Rule("/memory/x/*", Access.READ, ("bob",), ("desk",)), Rule("/*", Access.NONE, None, None))
+    assert policy.default is Access.READ
+    assert policy.people == {"alice": Person(("desk",), ("write",), Quota(1, 2, 3, 4))}

@@ -11,7 +11,7 @@ import pytest
 
 from avmfs.agents import anchors
 from avmfs.errors import Invalid
-from avmfs.store.chain import Anchor
+from avmfs.store.rows.hash_chain import Anchor
 
 
 def anchor(seq: int) -> Anchor:
@@ -40,6 +40,31 @@ def test_a_line_that_a_crash_has_cut_is_left_out_and_not_continued(tmp_path: Pat
     (tmp_path / "a").write_text("9 ab")
     anchors.append(tmp_path / "a", anchor(9))
     assert anchors.read(tmp_path / "a") == [anchor(9)]
+
+
+def test_a_last_line_whose_beginning_never_reached_the_disk_is_left_out(tmp_path: Path) -> None:
+    """The disk writes sectors in any order: zeros stand where one is missing, and the line's end may be there."""
+    anchors.append(tmp_path / "a", anchor(1))
+    with open(tmp_path / "a", "ab") as torn:
+        torn.write(bytes(40) + b"abcd 2023-11-14T22:13:20Z\n")
+    assert anchors.read(tmp_path / "a") == [anchor(1)]
+    anchors.append(tmp_path / "a", anchor(8))
+    assert anchors.read(tmp_path / "a") == [anchor(1), anchor(8)]
+
+
+def test_a_line_that_the_disk_did_not_take_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync of the next one would return 0 without it."""
+    anchors.append(tmp_path / "a", anchor(1))
+
+    def failing(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(os, "fdatasync", failing)
+        anchors.append(tmp_path / "a", anchor(2))
+    assert anchors.read(tmp_path / "a") == [anchor(1)]
+    anchors.append(tmp_path / "a", anchor(3))
+    assert anchors.read(tmp_path / "a") == [anchor(1), anchor(3)]
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

@@ -190,12 +190,15 @@ def test_two_runs_of_one_script_are_told_apart_by_their_arguments() -> None:
     ]
     lines = document(runs).splitlines()
     assert [line for line in lines if line.startswith("## ")] == [
-        "## what idle is", "## what recall is", "## what recall is, --sizes 9 --rounds 2",
-    ]  # fmt: skip
+        "## what idle is",
+        "## what recall is",
+        "## what recall is, --sizes 9 --rounds 2",
+    ]
     assert [line for line in lines if line.startswith("| bench_")] == [
-        "| bench_idle | 1 | 0 | 0 |", "| bench_recall | 1 | 0 | 0 |",
+        "| bench_idle | 1 | 0 | 0 |",
+        "| bench_recall | 1 | 0 | 0 |",
         "| bench_recall, --sizes 9 --rounds 2 | 1 | 0 | 0 |",
-    ]  # fmt: skip
+    ]
 
 
 def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
-from avmfs.bounded import Bounded
+from avmfs.lru import FIFO, LRU
 
 
 def test_what_was_asked_for_longest_ago_goes_first() -> None:
-    memory: Bounded[str, int] = Bounded(3)
+    memory: LRU[str, int] = LRU(3)
     for number, key in enumerate("abc"):
         memory.put(key, number)
     assert memory.get("a") == 0 and memory.get("unknown") is None
@@ -21,7 +22,7 @@ def test_what_was_asked_for_longest_ago_goes_first() -> None:
 
 
 def test_sizes_count_and_what_is_too_large_alone_drives_nothing_out() -> None:
-    memory: Bounded[int, bytes] = Bounded(10, len)
+    memory: LRU[int, bytes] = LRU(10, len)
     memory.put(1, b"1234")
     memory.put(2, b"123456")
     memory.put(3, b"x" * 11)
@@ -37,7 +38,7 @@ def test_sizes_count_and_what_is_too_large_alone_drives_nothing_out() -> None:
 
 def test_whoever_wants_hears_of_everything_that_goes() -> None:
     gone: list[str] = []
-    memory: Bounded[int, str] = Bounded(2, gone=gone.append)
+    memory: LRU[int, str] = LRU(2, gone=gone.append)
     memory.put(1, "replaced")
     memory.put(1, "dropped")
     memory.put(2, "driven out")
@@ -52,7 +53,7 @@ def test_whoever_wants_hears_of_everything_that_goes() -> None:
 
 def test_it_remembers_what_a_plain_dictionary_with_the_same_rules_would() -> None:
     chance = random.Random(1)
-    memory: Bounded[int, bytes] = Bounded(50, len)
+    memory: LRU[int, bytes] = LRU(50, len)
     plain: OrderedDict[int, bytes] = OrderedDict()
     for _ in range(3000):
         key, data = chance.randrange(12), bytes(chance.randrange(25))
@@ -72,3 +73,34 @@ def test_it_remembers_what_a_plain_dictionary_with_the_same_rules_would() -> Non
                     plain.popitem(last=False)
         assert {key for key in range(12) if key in memory} == plain.keys()
         assert memory.size == sum(map(len, plain.values())) and len(memory) == len(plain)
+
+
+def test_of_a_fifo_those_that_came_first_go_and_lookups_change_nothing() -> None:
+    memory: FIFO[int, int] = FIFO(16)
+    for number in range(16):
+        memory.put(number, number)
+    assert memory.get(0) == 0 and len(memory) == 16
+    memory.put(0, 100)
+    assert memory[0] == 100 and len(memory) == 16, "nobody has to go for what stands there already"
+    memory.put(16, 16)
+    assert sorted(memory) == [*range(3, 17)], "an eighth and one"
+
+
+def test_a_fifo_is_never_larger_than_it_may_be() -> None:
+    for most in (1, 2, 7, 8, 9, 100):
+        memory: FIFO[int, int] = FIFO(most)
+        for number in range(5 * most):
+            memory.put(number, number)
+            assert len(memory) <= most and memory[number] == number
+
+
+def test_threads_may_put_into_a_fifo_at_once() -> None:
+    memory: FIFO[int, int] = FIFO(8)
+
+    def fill(first: int) -> None:
+        for number in range(first, first + 20_000):
+            memory.put(number, number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(fill, range(0, 80_000, 20_000)))
+    assert len(memory) <= 8 + 4, "each thread may have put one after it had looked"

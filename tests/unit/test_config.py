@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -353,6 +354,19 @@ mounts:
     assert str(mounts[2].mountpoint) == "/x"
 
 
+def test_the_example_has_every_key_with_its_default(mounts_of: Any) -> None:
+    text = (Path(__file__).parents[2] / "mounts.example.yaml").read_text()
+    assert [mount.agent_id for mount in mounts_of(text)] == ["alice", "bob"]
+    head, every = text.split("  # Every key, with its default:\n")
+    keys = {line.split(":")[0].strip(" #-") for line in every.splitlines()}
+    assert keys == {field.name for field in dataclasses.fields(Mount)}
+    whole = head + re.sub("^  # ", "  ", every, flags=re.MULTILINE).replace("~carol", "/home/carol")
+    carol = mounts_of(whole)[2]
+    assert carol == Mount(carol.mountpoint, "carol", uid=carol.uid, link=carol.link)
+    assert carol.uid is not None and carol.link is not None
+    assert "later release" not in every  # all of them work: tests/mount
+
+
 def test_no_mounts_is_a_valid_list(mounts_of: Any) -> None:
     assert mounts_of("mounts: []") == ()
 
@@ -502,10 +516,10 @@ def test_pure_python_yaml_agrees_with_libyaml_on_what_is_refused(
 
 def test_the_largest_allowed_file_is_read_in_reasonable_time(settings_of: Any) -> None:
     entry = "- {pattern: /memory/some/folder/*, access: rw, agents: [alice]}\n"
-    started = time.monotonic()
+    started = time.process_time()
     settings = settings_of("permissions:\n" + entry * ((1024 * 1024 - 20) // len(entry)))
     assert len(settings.permissions) > 16000
-    assert time.monotonic() - started < 30
+    assert time.process_time() - started < 30
 
 
 def test_a_directory_a_fifo_and_a_dangling_link_are_refused_at_once(tmp_path: Path) -> None:
@@ -597,9 +611,10 @@ def test_agents_have_groups_capabilities_and_quotas(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(AGENTS.replace("  bob:\n", "  bob: {}\n"))
     found = load_settings(tmp_path / "config.yaml", ENVIRON)
     assert dict(found.agents) == {
-        "alice": AgentSettings(("admin", "desk"), ("sudo", "write"), QuotaSettings(bytes=10)), "bob": AgentSettings(),
+        "alice": AgentSettings(("admin", "desk"), ("sudo", "write"), QuotaSettings(bytes=10)),
+        "bob": AgentSettings(),
         "*": AgentSettings(capabilities=()),
-    }  # fmt: skip
+    }
     assert found.permissions == (Rule("/memory/desk/*", "rw", ("bob",), ("desk",)),)
     assert found.apart_from_rules() == default_settings().apart_from_rules()
 
@@ -607,7 +622,8 @@ def test_agents_have_groups_capabilities_and_quotas(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("agents: {Alice: {}}", "agents.Alice: 'Alice' is not an agent id"), ("agents: {bob: }", "agents.bob: "),
+        ("agents: {Alice: {}}", "agents.Alice: 'Alice' is not an agent id"),
+        ("agents: {bob: }", "agents.bob: "),
         ("agents: {bob: {capabilities: [root]}}", "agents.bob.capabilities[0]: expected search_all, write or sudo"),
         ("agents: {bob: {quota: {nodes: -1}}}", "agents.bob.quota.nodes: must be at least 0"),
         ("agents: {bob: {quotas: {}}}", "agents.bob.quotas: unknown key; did you mean quota?"),
@@ -617,7 +633,7 @@ def test_agents_have_groups_capabilities_and_quotas(tmp_path: Path) -> None:
         ("permissions: [{pattern: /m, access: rw, groups: [desk]}]", "permissions[0].groups[0]: no agent is in"),
         ("permissions: [{pattern: /m, access: rw, groups: []}]", "permissions[0].groups: names nobody"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_an_agent_is_said_with_its_place(tmp_path: Path, text: str, place: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:

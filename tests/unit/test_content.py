@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avmfs.errors import TooBig
-from avmfs.store import content, database, schema
-from avmfs.store.content import Edit
-from avmfs.store.schema import BLOCK, INLINE_LIMIT
-from avmfs.store.schema_bodies import BODIES
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.rows import content
+from avmfs.store.rows.content import Edit
+from avmfs.store.schema import database, tables
+from avmfs.store.schema.tables import BLOCK, INLINE_LIMIT
 
 SMALL = st.one_of(
     st.tuples(st.just("t"), st.integers(0, 60)),
@@ -67,7 +65,7 @@ def test_sizes_have_a_limit() -> None:
 @pytest.fixture(scope="module")
 def db() -> Iterator[apsw.Connection]:
     made = apsw.Connection(":memory:")
-    database.run(made, schema.MIGRATIONS[0] + BODIES)
+    database.run(made, tables.TABLES)
     made.execute("insert into node(id, name, kind, mode, mtime, ctime, scope) values(99, x'', 1, 0, 0, 0, 1)")
     yield made
     made.close()
@@ -100,10 +98,10 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
             for offset in (0, 5, INLINE_LIMIT - 2, BLOCK * 2 - 1):
                 assert content.read(db, 99, size, extents, offset, 7) == model[offset : offset + 7]
         for packed, whole in maps:
-            assert content.read_map(db, packed, len(whole)) == whole
+            assert content.read_map(db, 99, packed, len(whole)) == whole
         content.release(db, 99)
         for packed, whole in maps:
-            assert content.read_map(db, packed, len(whole)) == whole, "a map owns its blocks"
+            assert content.read_map(db, 99, packed, len(whole)) == whole, "a map owns its blocks"
             content.release_map(db, packed)
         for table in ("body", "extent", "block", "shared", "tail"):
             assert db.execute(f"select count(*) from {table}").get == 0, table

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from avmfs_config import default_settings
-from avmfs_daemon import control, runtime, shown
+from avmfs_daemon import control, runtime, status_text
+from avmfs_daemon.child_spec import rules_from, rules_message
+from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
 from avmfs_daemon.runtime import RuntimeProblem
-from avmfs_daemon.spec import rules_from, rules_message
-from avmfs_daemon.stream import UNSENT_LIMIT, Closed, Stream
 
 from avmfs import wire
 
@@ -25,10 +25,10 @@ def test_rules_survive_the_pipe() -> None:
     assert index.ignore == settings.search.ignore
 
 
-def pair() -> tuple[Stream, socket.socket]:
+def pair() -> tuple[FramedStream, socket.socket]:
     ours, theirs = socket.socketpair()
-    theirs.settimeout(40)
-    return Stream(ours.detach()), theirs
+    theirs.settimeout(300)
+    return FramedStream(ours.detach()), theirs
 
 
 def test_frames_are_collected_from_pieces() -> None:
@@ -109,16 +109,26 @@ def test_nobody_listening_is_not_running(tmp_path: Path) -> None:
 
 
 def test_status_is_a_table_for_people() -> None:
-    mount = {"agent_id": "alice", "mountpoint": "/a", "pid": 7, "state": "ready", "restarts": 0, "since": 0.0,
-             "unread": 3}  # fmt: skip
+    mount = {
+        "agent_id": "alice",
+        "mountpoint": "/a",
+        "pid": 7,
+        "state": "ready",
+        "restarts": 0,
+        "since": 0.0,
+        "unread": 3,
+    }
     broken = {**mount, "agent_id": "bob", "pid": None, "state": "failed", "error": "/b: not a directory"}
-    lines = shown.status_text(
+    lines = status_text.status_text(
         {
-            "pid": 1, "version": "0.1.0", "mounts": [mount, broken], "isolation": "advisory",
+            "pid": 1,
+            "version": "0.1.0",
+            "mounts": [mount, broken],
+            "isolation": "advisory",
             "embedding": {"state": "loading", "model": "", "dimension": 0, "reason": "the model is still loading"},
             "store": {"path": "/d/avm.db", "waiting_lexical": 1, "waiting_semantic": 2, "writer_pid": 3},
         }
-    ).splitlines()  # fmt: skip
+    ).splitlines()
     assert lines[2].split() == ["AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT"]
     assert "  bob: /b: not a directory" in lines
     assert "embedding  loading (the model is still loading)" in lines
@@ -126,13 +136,22 @@ def test_status_is_a_table_for_people() -> None:
 
 
 def test_status_tells_of_deliveries_as_its_json_does() -> None:
-    figures = {"subscriptions": 3, "hooks": 1, "waiting": 8, "retrying": 2, "dead": 5, "unread": 4, "sent": 9,
-               "delivering": 6, "oldest_s": 62.0}  # fmt: skip
-    lines = shown._outbox(figures)
+    figures = {
+        "subscriptions": 3,
+        "hooks": 1,
+        "waiting": 8,
+        "retrying": 2,
+        "dead": 5,
+        "unread": 4,
+        "sent": 9,
+        "delivering": 6,
+        "oldest_s": 62.0,
+    }
+    lines = status_text._outbox(figures)
     assert lines[0] == (
         "outbox     3 subscriptions and 1 hooks: 8 waiting (2 being repeated), 6 at work, 4 unread, 9 delivered,"
         " the oldest due for 1m 2s"
     )
     assert "5 dead letters" in lines[1] and len(lines) == 2
-    assert len(shown._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
-    assert shown._outbox({**figures, "subscriptions": 0, "hooks": 0}) == shown._outbox({}) == []
+    assert len(status_text._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
+    assert status_text._outbox({**figures, "subscriptions": 0, "hooks": 0}) == status_text._outbox({}) == []

@@ -119,8 +119,12 @@ def test_who_speaks(text: str, speaker: tuple[str, ...]) -> None:
 def test_topics_are_hashtags_names_and_titles() -> None:
     keys = dict(topics("# NVDA risk\nWe met Jensen Huang in Santa Clara about #Chips, and NVDA fell. The end."))
     assert keys == {
-        "nvda": "NVDA", "risk": "risk", "chip": "Chips", "jensen huang": "Jensen Huang", "santa clara": "Santa Clara",
-    }  # fmt: skip
+        "nvda": "NVDA",
+        "risk": "risk",
+        "chip": "Chips",
+        "jensen huang": "Jensen Huang",
+        "santa clara": "Santa Clara",
+    }
     assert topics("hello world, what a day") == ()
     assert topics("frozen on Fridays after the October outage") == ()
     assert "阅读" in dict(topics("《红楼梦》和#阅读"))

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from old_stores import first_version
 from views_fixtures import Agent, World, opened
 
-from avmfs.access import Policy, Principal
-from avmfs.agents import bloom, digests
+from avmfs.access import Access, Person, Policy, Principal, Rule
+from avmfs.agents import bloom, digest_cache
 from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.store import database
-from avmfs.store.known import Scopes
-from avmfs.store.reader_discovery import SqliteDiscovery
-from avmfs.store.submit import OPERATOR
+from avmfs.store.identity import OPERATOR
+from avmfs.store.queries.discovery import SqliteDiscovery
+from avmfs.store.rows.scopes import Scopes
 from avmfs.views.who import who_knows
-
-pytestmark = pytest.mark.timeout(60)
 
 MODES = ("full", "owner", "existence", "none")
 
@@ -74,7 +69,7 @@ def test_topics_in_scripts_without_spaces_are_found(world: World) -> None:
     alice.put("/private/two.md", "#量子计算")
     mode(alice, "full")
     assert bob.cat("/:who?q=谁懂量子计算") == "alice  private: 量子计算 (1)\n"
-    digests.publish(world.store)
+    digest_cache.publish(world.store)
     assert bob.cat("/:who?q=量子计算&via=gossip") == "alice  perhaps\n"
 
 
@@ -86,9 +81,13 @@ def test_a_question_without_a_known_topic_is_searched_for(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("word", "told"),
-    [("full", "bob  private: NVDA (2)\n"), ("owner", "bob  private\n"), ("existence", "(somebody)  private\n"),
-     ("none", "")],
-)  # fmt: skip
+    [
+        ("full", "bob  private: NVDA (2)\n"),
+        ("owner", "bob  private\n"),
+        ("existence", "(somebody)  private\n"),
+        ("none", ""),
+    ],
+)
 def test_a_mode_tells_so_much_and_no_more(world: World, word: str, told: str) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     bob.put("/private/one.md", "# NVDA zqcanary")
@@ -109,7 +108,7 @@ def test_who_takes_its_word_back_is_forgotten_at_once(world: World) -> None:
     bob.put("/private/one.md", "# NVDA")
     mode(bob, "owner")
     alice.memory.make_searchable()
-    digests.publish(world.store)
+    digest_cache.publish(world.store)
     assert "bob" in alice.cat("/:who?q=NVDA") and "bob" in alice.cat("/:who?q=NVDA&via=gossip")
     mode(bob, "none")
     assert "bob" not in alice.cat("/:who?q=NVDA") + alice.cat("/:who?q=NVDA&via=gossip")
@@ -117,7 +116,7 @@ def test_who_takes_its_word_back_is_forgotten_at_once(world: World) -> None:
     assert world.dump("revealed") == {"revealed": []}
     mode(bob, "existence")
     alice.memory.make_searchable()
-    digests.publish(world.store)
+    digest_cache.publish(world.store)
     assert alice.cat("/:who?q=NVDA&via=gossip") == "(somebody)  perhaps\n"
     mode(bob, "none")
     assert alice.cat("/:who?q=NVDA&via=gossip") == "(nobody is known to know)\n"
@@ -193,7 +192,7 @@ def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
     alice.put("/shared/one.md", "plain words about the #market")
     bob.memory.make_searchable()
     alice.echo("+crypto\n+市场\n+market\n", "/shared/one.md:tags")
-    digests.publish(world.store)
+    digest_cache.publish(world.store)
     for question in ("crypto", "市场"):
         assert bob.cat(f"/:who?q={question}").startswith("alice  1 file: "), question
         assert bob.cat(f"/:who?q={question}&via=gossip") == "alice  perhaps\n"
@@ -226,6 +225,77 @@ def test_words_of_a_given_title_are_topics(world: World) -> None:
     assert "freeze" not in bob.cat("/shared/:topics")
 
 
+# Whoever else may read it
+
+# The permissions of the customer's documents: one agent with search_all, one without any capability.
+SAMPLE = {
+    "akashi": Person(("trading", "admin"), ("search_all", "write", "sudo")),
+    "guest": Person((), ()),
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "told", "perhaps"),
+    [
+        ("full", "bob  private: NVDA (2)\n", "bob  perhaps\n"),
+        ("owner", "bob  private\n", "bob  perhaps\n"),
+        ("existence", "(somebody)  private\n", "(somebody)  perhaps\n"),
+        ("none", "", ""),
+    ],
+)
+@pytest.mark.parametrize("other", ["search_all", "key"])
+def test_a_mode_tells_as_much_when_somebody_else_may_read_everything(
+    tmp_path: Path, word: str, told: str, perhaps: str, other: str
+) -> None:
+    """Modes are about what others may learn. A capability of one agent, or an API key for a part of the tree, says
+    nothing to anybody else."""
+    nobody = "(nobody is known to know)\n"
+    with opened(tmp_path, Policy(people=SAMPLE if other == "search_all" else {})) as world:
+        alice, bob, akashi, guest = (world.agent(name) for name in ("alice", "bob", "akashi", "guest"))
+        bob.put("/private/one.md", "# NVDA zqcanary")
+        if other == "key":
+            made = {"id": "k1", "agent": "alice", "hash": bytes(32), "label": "", "expires": None}
+            alice.memory.submit("create_key", **made, within=[b"/memory/private/*"], actions=["read"])
+        bob.put("/private/two.md", "# NVDA plan")
+        mode(bob, word)
+        assert alice.cat("/:who?q=NVDA") == guest.cat("/:who?q=NVDA") == (told or nobody)
+        digest_cache.publish(world.store)
+        assert alice.cat("/:who?q=NVDA&via=gossip") == (perhaps or nobody)
+        seen = akashi.cat("/:who?q=NVDA")
+        if other == "search_all":  # who can read the files is told of them, once
+            assert seen.startswith("bob  2 files: NVDA  @") and seen.count("\n") == 1
+        else:
+            assert seen == (told or nobody)
+        bob.echo("none", "/:who")
+        assert alice.cat("/:who?q=NVDA") == nobody and world.dump("revealed") == {"revealed": []}
+
+
+def test_what_two_share_is_theirs_alone_whoever_else_may_read_it(tmp_path: Path) -> None:
+    """The class of a file that two share reads like that of one agent's own beside somebody with search_all."""
+    with opened(tmp_path, Policy(people={**SAMPLE, "akashi": Person((), ("search_all",))})) as world:
+        alice, bob, akashi = (world.agent(name) for name in ("alice", "bob", "akashi"))
+        bob.put("/shared/both.md", "# NVDA")
+        bob.echo("akashi,bob", "/shared/both.md:shared")
+        mode(bob, "full")
+        akashi.memory.submit("set_privacy", mode="full")
+        assert alice.cat("/:who?q=NVDA") == "(nobody is known to know)\n"
+        bob.echo("bob", "/shared/both.md:shared")
+        assert alice.cat("/:who?q=NVDA") == "bob  private: NVDA (1)\n"
+        assert akashi.cat("/:who?q=NVDA").startswith("bob  1 file: NVDA")
+
+
+def test_what_rules_hide_from_its_owner_is_not_told_by_who_may_still_read_it(tmp_path: Path) -> None:
+    rules = [Rule("/memory/private/bob/vault/*", Access.NONE, ("bob",))]
+    with opened(tmp_path, Policy(rules, people=SAMPLE)) as world:
+        alice, bob, akashi = (world.agent(name) for name in ("alice", "bob", "akashi"))
+        mode(bob, "full")
+        akashi.memory.submit("set_privacy", mode="full")
+        operator = Memory(world.around, Principal("root", operator=True))
+        operator.submit("write_path", path=[b"memory", b"private", b"bob", b"vault", b"x.md"], data=b"# TSMC")
+        assert alice.cat("/:who?q=TSMC") == "(nobody is known to know)\n"
+        assert akashi.cat("/:who?q=TSMC").startswith("root  1 file: TSMC")
+
+
 # Nothing leaks
 
 
@@ -245,7 +315,7 @@ def test_a_hundred_private_notes_change_nothing_that_another_learns(world: World
 
     def learnt() -> list[object]:
         carol.memory.make_searchable()
-        digests.publish(world.store)
+        digest_cache.publish(world.store)
         told: list[object] = [carol.cat(each) for each in [*questions, "/:agents", "/:who", "/:topics"]]
         with carol.memory.reading() as reader:
             told += [reader.discovery.digests(), reader.discovery.hosts(), reader.discovery.digest_state()]
@@ -378,7 +448,7 @@ def test_librarian_and_gossip_agree(world: World) -> None:
                 except NotFound:
                     continue
         stranger.memory.make_searchable()
-        digests.publish(world.store)
+        digest_cache.publish(world.store)
         for word in [*words, *(f"absent{number}" for number in range(20))]:
             exact = {line.agent for line in who_knows(stranger.memory, f"#{word}", limit=100).lines}
             perhaps = {line.agent for line in who_knows(stranger.memory, f"#{word}", limit=100, via="gossip").lines}
@@ -393,15 +463,15 @@ def test_a_digest_gets_another_version_only_when_it_changes(world: World) -> Non
     alice.put("/shared/one.md", "# NVDA")
     bob.put("/shared/two.md", "# TSMC")
     alice.memory.make_searchable()
-    assert digests.publish(world.store) == 2 and digests.publish(world.store) == 0
+    assert digest_cache.publish(world.store) == 2 and digest_cache.publish(world.store) == 0
     first = {agent: version for agent, version, _ in digest_rows(world)}
     alice.put("/shared/one.md", "# NVDA and AMD")
     alice.memory.make_searchable()
-    assert digests.publish(world.store) == 1
+    assert digest_cache.publish(world.store) == 1
     second = {agent: version for agent, version, _ in digest_rows(world)}
     assert second["bob"] == first["bob"] and second["alice"] > max(first.values())
     alice.memory.delete("/shared/one.md")
-    assert digests.publish(world.store) == 1
+    assert digest_cache.publish(world.store) == 1
     rows = {agent: (version, bits) for agent, version, bits in digest_rows(world)}
     assert rows["alice"][0] > second["alice"] and rows["alice"][1] == b""
     assert "alice\n" in bob.cat("/:agents") and "bob  (you)  digest 128 bytes\n" in bob.cat("/:agents")
@@ -409,7 +479,7 @@ def test_a_digest_gets_another_version_only_when_it_changes(world: World) -> Non
 
 def test_the_publisher_works_when_topics_or_modes_have_changed_and_not_too_often(world: World) -> None:
     now = 100.0
-    publisher = digests.Publisher(world.store, lambda: now)
+    publisher = digest_cache.Publisher(world.store, lambda: now)
     alice = world.agent("alice")
     alice.put("/private/one.md", "# NVDA")
     alice.memory.make_searchable()
@@ -418,7 +488,7 @@ def test_the_publisher_works_when_topics_or_modes_have_changed_and_not_too_often
     mode(alice, "owner")
     publisher.step()
     assert digest_rows(world) == []  # too early
-    now += 2 * digests.PAUSE_S
+    now += 2 * digest_cache.PAUSE_S
     publisher.step()
     assert [agent for agent, _, _ in digest_rows(world)] == ["alice"]
 
@@ -427,22 +497,15 @@ def test_the_publisher_works_when_topics_or_modes_have_changed_and_not_too_often
 
 
 def test_any_question_has_topics_or_none() -> None:
-    assert topic_keys("What does Jensen Huang think?") == ("what doe jensen huang think", "jensen", "jensen huang",
-        "jensen huang think", "huang", "huang think", "think")  # fmt: skip
+    assert topic_keys("What does Jensen Huang think?") == (
+        "what doe jensen huang think",
+        "jensen",
+        "jensen huang",
+        "jensen huang think",
+        "huang",
+        "huang think",
+        "think",
+    )
     assert topic_keys("2026") == () and topic_keys("") == () and topic_keys("?!") == ()
     for text in ("x " * 100_000, "芯" * 100_000, "\udcff\udc80", "\0", "a" * 100_000, "𝔘" * 5000):
         assert len(topic_keys(text)) <= 1000
-
-
-def test_a_store_of_the_first_version_gets_the_tables_and_its_classes(tmp_path: Path) -> None:
-    path = tmp_path / "avm.db"
-    with first_version(path) as db:
-        for number, spec in enumerate(
-            ("*=rw", "*=none;bob=rw", "*=none;bob=ro;eve=rw", "*=ro;bob=rw", "*=none;a.b-c=ro"), 1
-        ):
-            db.execute("insert into scope(id, spec) values(?, ?)", (number, spec))
-    database.prepare(path)
-    with sqlite3.connect(path) as found:
-        assert found.execute("select scope, agent from sole").fetchall() == [(2, "bob"), (5, "a.b-c")]
-        found.execute("insert into scope(spec) values('*=none;zoe=rw')")
-        assert found.execute("select agent from sole order by scope").fetchall() == [("bob",), ("a.b-c",), ("zoe",)]

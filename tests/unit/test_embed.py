@@ -223,7 +223,7 @@ def test_threads_compute_together_and_a_question_waits_for_no_batch(minilm: Loca
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     assert len(found) == 4
     for vectors in found:
         np.testing.assert_allclose(vectors, expected, atol=1e-5)

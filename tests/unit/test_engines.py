@@ -20,12 +20,14 @@ from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.embed.static import StaticEmbedding
 from avmfs.embed.universal import UniversalEmbedding
 
-pytestmark = pytest.mark.timeout(120)
-
 TEXTS = [
-    "NVDA showing weakness, reduce exposure", "Silicon vendors look frothy", "Dinner was noodles with chilli oil",
-    "", "a" * 3000, "The dentist moved the appointment to May",
-]  # fmt: skip
+    "NVDA showing weakness, reduce exposure",
+    "Silicon vendors look frothy",
+    "Dinner was noodles with chilli oil",
+    "",
+    "a" * 3000,
+    "The dentist moved the appointment to May",
+]
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +119,16 @@ def test_the_multilingual_engine_relates_chinese_to_chinese_and_to_english() -> 
     assert tension @ english > 0.5 > tension @ noodles
 
 
-@pytest.mark.parametrize(("name", "kind", "precision"), [
-    ("torch", LocalEmbedding, None), ("onnx", OnnxEmbedding, "fp32"), ("onnx-int8", OnnxEmbedding, "int8"),
-    ("static", StaticEmbedding, None), ("universal", UniversalEmbedding, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind", "precision"),
+    [
+        ("torch", LocalEmbedding, None),
+        ("onnx", OnnxEmbedding, "fp32"),
+        ("onnx-int8", OnnxEmbedding, "int8"),
+        ("static", StaticEmbedding, None),
+        ("universal", UniversalEmbedding, None),
+    ],
+)
 def test_the_configuration_names_the_engine(name: str, kind: type, precision: str | None, tmp_path: Path) -> None:
     engine = engines.make(EmbeddingSettings(engine=name), tmp_path)  # type: ignore[arg-type]
     assert isinstance(engine, kind) and getattr(engine, "precision", None) == precision

@@ -12,25 +12,24 @@ from typing import Any
 import pytest
 from views_fixtures import World, opened
 
-from avmfs import kept
-from avmfs.fuse import directories
+from avmfs import handover as kept
+from avmfs.fuse import directory_ops
 from avmfs.fuse import protocol as p
-from avmfs.fuse.directories import Directories
-from avmfs.fuse.numbers import Numbers
+from avmfs.fuse.directory_ops import DirectoryOps
+from avmfs.fuse.entry_cache import EntryCache
+from avmfs.fuse.handover import Handover
+from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.listing_cache import CachedListing
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.replies import Replies
-from avmfs.fuse.resume import Continuity
 from avmfs.fuse.session import Request
-from avmfs.fuse.snapshots import Snapshot
-from avmfs.kept import Kept
-from avmfs.store import seen
-from avmfs.store.schema import MEMORY
-from avmfs.store.seen import SeenNames
+from avmfs.handover import HandoverState
+from avmfs.store.notify import kernel_filter
+from avmfs.store.notify.kernel_filter import KernelFilter
+from avmfs.store.schema.tables import MEMORY
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.listings import Entry
 from avmfs.vfs.tree import Tree
 
-pytestmark = pytest.mark.timeout(120)
 FOLDER = 0o40000
 
 
@@ -43,16 +42,16 @@ def world(tmp_path: Path) -> Iterator[World]:
 class Reader:
     """Stands for the kernel: asks, and keeps a listing where it is told that it may."""
 
-    def __init__(self, world: World, left: Kept | None = None) -> None:
+    def __init__(self, world: World, left: HandoverState | None = None) -> None:
         self.tree = Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
         world.store.keep = lambda kept, origin: bytes(8)  # type: ignore[method-assign]  # no writer to repeat to
-        continuity = Continuity(self.tree, kept.make() if left is None else left)
-        numbers = Numbers(self.tree, continuity)
-        replies = Replies(self.tree, numbers, SeenNames(seen.create()))
+        continuity = Handover(self.tree, kept.make() if left is None else left)
+        numbers = Inodes(self.tree, continuity)
+        replies = EntryCache(self.tree, numbers, KernelFilter(kernel_filter.create()))
         replies.switch(True)
         self.quick: dict[int, Callable[..., bytes | None]] = {}
         self.handlers: dict[int, Callable[[Request], bytes]] = {}
-        Directories(self, self.tree, numbers, replies, continuity)  # type: ignore[arg-type]
+        DirectoryOps(self, self.tree, numbers, replies, continuity)  # type: ignore[arg-type]
         self.unique = 0
         self.keeps: list[str] | None = None
         self.from_cache = self.read = 0
@@ -131,7 +130,7 @@ def test_nothing_is_cached_beside_a_listing_that_a_predecessor_had_opened(world:
 def test_a_listing_is_what_the_store_has_after_any_changes(
     world: World, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directories, "PAGE", page)
+    monkeypatch.setattr(directory_ops, "PAGE", page)
     reader, chance = Reader(world), random.Random(page)
     other = Tree(world.agent("bob").memory, uid=os.getuid(), gid=os.getgid())
     where, me = other.node(MEMORY), Caller(os.getuid(), os.getgid())
@@ -178,7 +177,7 @@ def test_a_listing_packs_as_one_entry_after_the_other() -> None:
 
     for start in (2, 1026):
         entries = some(60)
-        snapshot = Snapshot(entries)
+        snapshot = CachedListing(entries)
         for _ in range(5):
             for room in (24, 100, 700, 1 << 16):
                 place = 0

@@ -12,22 +12,20 @@ from typing import Any
 import pytest
 from views_fixtures import World, opened
 
-from avmfs import kept
+from avmfs import handover as kept
 from avmfs.fuse import protocol as p
+from avmfs.fuse.entry_cache import EntryCache
+from avmfs.fuse.file_ops import FileOps
 from avmfs.fuse.handles import Handles
-from avmfs.fuse.numbers import Numbers
-from avmfs.fuse.openfiles import OpenFiles
-from avmfs.fuse.pages import Pages
+from avmfs.fuse.handover import Handover
+from avmfs.fuse.inodes import Inodes
+from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.replies import Replies
-from avmfs.fuse.resume import Continuity
-from avmfs.store import seen
-from avmfs.store.lanes import COMMIT, REQUEST
-from avmfs.store.seen import SeenNames
+from avmfs.store.client.inflight import COMMIT, REQUEST
+from avmfs.store.notify import kernel_filter
+from avmfs.store.notify.kernel_filter import KernelFilter
 from avmfs.vfs.attributes import Caller
 from avmfs.vfs.tree import Tree
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def test_an_append_is_answered_before_its_work_ends(world: World) -> None:
     """Else who is killed in between leaves an append that was done, a request that was not answered, and nothing that
     says that they are the same."""
     tree, node, handle = made(world, b"log", os.O_WRONLY | os.O_APPEND)
-    continuity = Continuity(tree, kept.make())
+    continuity = Handover(tree, kept.make())
     steps: list[str] = []
 
     @contextlib.contextmanager
@@ -65,9 +63,17 @@ def test_an_append_is_answered_before_its_work_ends(world: World) -> None:
     world.store.once = once  # type: ignore[method-assign]
     quick: dict[int, Callable[..., bytes | None]] = {}
     session: Any = SimpleNamespace(answers=quick.update, serves=lambda handlers, **how: None, send=told)
-    numbers, handles = Numbers(tree, continuity), Handles(continuity)
+    numbers, handles = Inodes(tree, continuity), Handles(continuity)
     locks: Any = None
-    OpenFiles(session, tree, numbers, Replies(tree, numbers, SeenNames(seen.create())), handles, Pages(), locks)
+    FileOps(
+        session,
+        tree,
+        numbers,
+        EntryCache(tree, numbers, KernelFilter(kernel_filter.create())),
+        handles,
+        PageCache(),
+        locks,
+    )
     fh = handles.keep(handle, 1)
     body = p.WRITE_IN.pack(fh, 0, 5, 0, 0, os.O_WRONLY | os.O_APPEND, 0) + b"line\n"
     request = bytes(p.IN_HEADER.size) + body
@@ -80,7 +86,7 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     """A process that was killed between the two left the number that it had used: of use to nobody."""
     memory = kept.make()
     tree, _, done = made(world, b"done")
-    Continuity(tree, memory)
+    Handover(tree, memory)
     done.write(0, b"committed")
     done.flush()
     found, waiting = tree.create(
@@ -89,5 +95,5 @@ def test_a_commit_that_was_done_and_noted_as_such_is_not_taken_for_the_next_one(
     waiting.write(0, b"not yet")  # type: ignore[union-attr]
     settled: list[tuple[int, set[int]]] = []
     world.store.settle = lambda kind, still: settled.append((kind, still))  # type: ignore[method-assign]
-    Continuity(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
+    Handover(Tree(tree.memory, uid=0, gid=0), kept.reopen(memory.tables, memory.log_file))
     assert settled == [(COMMIT, {found.node.id})]  # type: ignore[union-attr]

@@ -17,14 +17,12 @@ from avmfs_config import ConfigError, Endpoint, GossipSettings, load_settings
 from views_fixtures import World, opened
 
 from avmfs import wire
-from avmfs.agents import digests, gossip, gossip_link
+from avmfs.agents import digest_cache, gossip, gossip_link
 from avmfs.agents.bloom import digest
 from avmfs.agents.gossip import StoreKnowledge
 from avmfs.agents.gossip_link import Gossip, allowed_networks, is_allowed, read_key
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
-from avmfs.store.submit import OPERATOR
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.identity import OPERATOR
 
 KEY = b"k" * 32
 
@@ -44,7 +42,7 @@ def wrote(world: World, agent: str, text: str, path: str = "/shared/one.md") -> 
     hand = world.agent(agent)
     hand.put(path, text)
     hand.memory.make_searchable()
-    digests.publish(world.store)
+    digest_cache.publish(world.store)
 
 
 def exchange(asker: StoreKnowledge, other: StoreKnowledge) -> int:
@@ -137,21 +135,46 @@ def simulate(count: int, chance: random.Random) -> int:
 def test_a_summary_that_is_none_is_refused(worlds: list[World]) -> None:
     mars = named(worlds[0], "mars")
     for message in (
-        None, [], {}, {"hosts": []}, {"hosts": {"x": [1, 1]}}, {"hosts": {"0" * 16: 1}}, {"hosts": {"0" * 16: [-1, 0]}},
-        {"hosts": {"0" * 16: [1, 2**63]}}, {"hosts": {"0" * 16: [True, 1]}}, {"hosts": {b"0" * 16: [1, 1]}},
+        None,
+        [],
+        {},
+        {"hosts": []},
+        {"hosts": {"x": [1, 1]}},
+        {"hosts": {"0" * 16: 1}},
+        {"hosts": {"0" * 16: [-1, 0]}},
+        {"hosts": {"0" * 16: [1, 2**63]}},
+        {"hosts": {"0" * 16: [True, 1]}},
+        {"hosts": {b"0" * 16: [1, 1]}},
         {"hosts": {f"{number:016x}": [1, 1] for number in range(2000)}},
-    ):  # fmt: skip
+    ):
         with pytest.raises(Invalid):
             gossip.answer(mars, message)
 
 
 GOOD = ["ab" * 8, "saturn", 5, 0, 9, [["alice", 9, bytes(128)]]]
 WRONG: tuple[tuple[int, Any], ...] = (
-    (0, "zz"), (0, 5), (0, "AB" * 8), (1, ""), (1, "a b"), (1, "x" * 65), (1, "a\nb"), (2, -1), (3, None), (4, 8),
-    (5, {}), (5, [["alice", 9, bytes(100)]]), (5, [["alice", 9, "x" * 128]]), (5, [["Alice!", 9, bytes(128)]]),
-    (5, [["all", 9, bytes(128)]]), (5, [["a", 9, bytes(128)], ["b", 9, bytes(128)]]), (5, [["a", 0, bytes(128)]]),
-    (5, [["a", 9]]), (5, [[7, 9, bytes(128)]]), (5, [["a", 9, bytes(192)]]), (5, [["a", 9, bytes(1 << 21)]]),
-)  # fmt: skip
+    (0, "zz"),
+    (0, 5),
+    (0, "AB" * 8),
+    (1, ""),
+    (1, "a b"),
+    (1, "x" * 65),
+    (1, "a\nb"),
+    (2, -1),
+    (3, None),
+    (4, 8),
+    (5, {}),
+    (5, [["alice", 9, bytes(100)]]),
+    (5, [["alice", 9, "x" * 128]]),
+    (5, [["Alice!", 9, bytes(128)]]),
+    (5, [["all", 9, bytes(128)]]),
+    (5, [["a", 9, bytes(128)], ["b", 9, bytes(128)]]),
+    (5, [["a", 0, bytes(128)]]),
+    (5, [["a", 9]]),
+    (5, [[7, 9, bytes(128)]]),
+    (5, [["a", 9, bytes(192)]]),
+    (5, [["a", 9, bytes(1 << 21)]]),
+)
 
 
 def test_digests_that_are_none_are_refused_before_anything_is_learnt(worlds: list[World]) -> None:
@@ -217,14 +240,15 @@ def pair(
         far.close()
 
     threads = [
-        threading.Thread(target=asked), threading.Thread(target=answered),
+        threading.Thread(target=asked),
+        threading.Thread(target=answered),
         threading.Thread(target=carry, args=(near_far, far_near, True)),
         threading.Thread(target=carry, args=(far_near, near_far, False)),
-    ]  # fmt: skip
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(300)
     for sock in (near, near_far, far, far_near):
         sock.close()
     return ends, sent
@@ -305,7 +329,7 @@ def test_rounds_bring_hosts_together_and_status_says_how_they_went(worlds: list[
     dead = Endpoint("127.0.0.1", 1)
     two = listening(worlds[1], tmp_path, (Endpoint("127.0.0.1", one.port), dead))
     try:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             peers = two.status()["peers"]
             if peers[f"127.0.0.1:{one.port}"]["state"] == "ok" and "refused" in peers[str(dead)]["state"]:
@@ -331,13 +355,13 @@ def test_strangers_and_junk_hold_nobody_up(
     try:
         for junk in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, wire.frame({"v": 1, "nonce": b"short"}), b"\0\0"):
             # It may have been hung up on before all is sent.
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", one.port), timeout=40) as sock:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", one.port), timeout=300) as sock:
                 sock.sendall(junk)
                 sock.shutdown(socket.SHUT_WR)
                 assert sock.recv(100) == b""
         with pytest.raises(Denied, match="does not have the key"):
             other.ask(where)
-        held = [socket.create_connection(("127.0.0.1", one.port), timeout=40) for _ in range(20)]
+        held = [socket.create_connection(("127.0.0.1", one.port), timeout=300) for _ in range(20)]
         time.sleep(gossip_link.HELLO_S + 0.5)
         for sock in held:
             sock.close()
@@ -408,9 +432,14 @@ def test_a_whole_section(tmp_path: Path) -> None:
     )
     found = load_settings(path, {"HOME": "/home/ada"}).gossip
     assert found == GossipSettings(
-        True, Endpoint("::1", 7946), (Endpoint("mars.example", 7946), Endpoint("10.0.0.2", 1)), ("10.0.0.0/24",),
-        Path("/home/ada/key"), 5.0, "venus",
-    )  # fmt: skip
+        True,
+        Endpoint("::1", 7946),
+        (Endpoint("mars.example", 7946), Endpoint("10.0.0.2", 1)),
+        ("10.0.0.0/24",),
+        Path("/home/ada/key"),
+        5.0,
+        "venus",
+    )
     assert [str(each) for each in (found.listen, *found.peers)] == ["[::1]:7946", "mars.example:7946", "10.0.0.2:1"]
     path.write_text("default_access: rw\n")
     assert load_settings(path, os.environ).gossip == GossipSettings() and not GossipSettings().enabled

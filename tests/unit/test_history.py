@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avmfs.store import history
-from avmfs.store.history import Encoding
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.rows import deltas
+from avmfs.store.rows.deltas import Encoding
 
 # Few letters, so that texts have much in common; and any bytes at all.
 TEXT = st.one_of(
@@ -20,8 +18,8 @@ TEXT = st.one_of(
 
 
 def back(older: bytes, newer: bytes) -> bytes:
-    encoding, body = history.encode(older, newer)
-    return history.decode(encoding, body, len(older), newer)
+    encoding, body = deltas.encode(older, newer)
+    return deltas.decode(encoding, body, len(older), newer)
 
 
 @given(TEXT, TEXT)
@@ -39,25 +37,25 @@ def test_after_a_change_in_the_middle_too(head: bytes, old: bytes, new: bytes, t
 @given(TEXT, TEXT)
 @settings(max_examples=200, deadline=None)
 def test_what_was_appended_to_needs_no_body(older: bytes, more: bytes) -> None:
-    assert history.encode(older, older + more) == (Encoding.PREFIX, None)
-    assert history.decode(Encoding.PREFIX, None, len(older), older + more) == older
+    assert deltas.encode(older, older + more) == (Encoding.PREFIX, None)
+    assert deltas.decode(Encoding.PREFIX, None, len(older), older + more) == older
 
 
 @given(st.lists(TEXT, min_size=2, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_a_chain_of_versions_unrolls(versions: list[bytes]) -> None:
-    kept = [history.encode(older, newer) for older, newer in itertools.pairwise(versions)]
+    kept = [deltas.encode(older, newer) for older, newer in itertools.pairwise(versions)]
     data = versions[-1]
     for (encoding, body), version in zip(reversed(kept), reversed(versions[:-1]), strict=True):
-        data = history.decode(encoding, body, len(version), data)
+        data = deltas.decode(encoding, body, len(version), data)
         assert data == version
 
 
 @given(TEXT)
 @settings(deadline=None)
 def test_a_keyframe_stands_alone(data: bytes) -> None:
-    encoding, body = history.keyframe(data)
-    assert history.self_contained(encoding) and history.decode(encoding, body, len(data), b"whatever") == data
+    encoding, body = deltas.keyframe(data)
+    assert deltas.self_contained(encoding) and deltas.decode(encoding, body, len(data), b"whatever") == data
 
 
 def test_large_middles_go_beyond_the_window() -> None:
@@ -70,13 +68,13 @@ def test_large_middles_go_beyond_the_window() -> None:
 def test_a_small_change_takes_little() -> None:
     older = b"".join(b"line %d of a longer note\n" % n for n in range(2000))
     newer = older.replace(b"line 1000 ", b"LINE 1000 ")
-    encoding, body = history.encode(older, newer)
+    encoding, body = deltas.encode(older, newer)
     assert encoding == Encoding.DELTA and len(body or b"") < 40
     assert back(older, newer) == older
 
 
 def test_what_has_nothing_in_common_is_kept_alone() -> None:
-    encoding, _ = history.encode(b"aaaa" * 50, b"zz")
+    encoding, _ = deltas.encode(b"aaaa" * 50, b"zz")
     assert encoding in (Encoding.ZLIB, Encoding.DELTA) and back(b"aaaa" * 50, b"zz") == b"aaaa" * 50
 
 
@@ -85,4 +83,4 @@ def test_what_has_nothing_in_common_is_kept_alone() -> None:
 )
 def test_what_cannot_be_decoded_is_an_error(encoding: int, body: bytes | None) -> None:
     with pytest.raises(ValueError):
-        history.decode(encoding, body, 1, b"newer")
+        deltas.decode(encoding, body, 1, b"newer")

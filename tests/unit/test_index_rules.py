@@ -1,18 +1,27 @@
-"""What is not indexed by its name: see ``avmfs.store.transaction.IndexRules``."""
+"""What is not indexed by its name: see ``avmfs.store.tx.transaction.IndexRules``."""
 
 from __future__ import annotations
 
 import pytest
 
-from avmfs.store.transaction import IndexRules
+from avmfs.store.tx.transaction import IndexRules
 
 RULES = IndexRules(("*.swp", "[#]*[#]", ".git/*", "build/out?/*", "wörk*"))
 
 
-@pytest.mark.parametrize("name", [
-    "note.swp", "a/b/.note.swp", "#note#", ".git/config", "a/.git/objects/00/ff", "build/out1/x", "wörk.md",
-    "line\n.swp",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "note.swp",
+        "a/b/.note.swp",
+        "#note#",
+        ".git/config",
+        "a/.git/objects/00/ff",
+        "build/out1/x",
+        "wörk.md",
+        "line\n.swp",
+    ],
+)
 def test_names_that_match_are_ignored(name: str) -> None:
     assert RULES.ignores(tuple(part.encode() for part in name.split("/")))
 

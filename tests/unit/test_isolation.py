@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from avmfs_config import ConfigError, Mount, Settings, load_mounts
 from avmfs_config.isolation import entitled, isolation
-from avmfs_daemon import links
+from avmfs_daemon import mount_links
 
 from avmfs.cli import needs
-from avmfs.fuse.fence import FENCED, admitted, needs_allow_other
 from avmfs.fuse.protocol import Op
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.fuse.uid_gate import FENCED, admitted, needs_allow_other
 
 OWN = 900
 ALICE = Mount(Path("/run/avm/mounts/alice"), "alice", uid=1001)
@@ -60,16 +58,34 @@ def test_a_mount_is_for_its_user_and_for_root_where_that_is_asked_for() -> None:
     assert admitted(ALICE) == {1001}
     assert admitted(replace(ALICE, allow_root=True)) == {0, 1001}
     assert [needs_allow_other(each) for each in (ALICE, replace(ALICE, uid=None), replace(ALICE, uid=os.getuid()))] == [
-        True, False, False,
-    ]  # fmt: skip
+        True,
+        False,
+        False,
+    ]
 
 
 def test_every_request_that_names_something_is_fenced() -> None:
     """What is not: requests on what is open, and those that the kernel makes by itself."""
     assert set(Op) - FENCED == {
-        Op.FORGET, Op.BATCH_FORGET, Op.INIT, Op.INTERRUPT, Op.DESTROY, Op.READ, Op.WRITE, Op.RELEASE, Op.FSYNC,
-        Op.FLUSH, Op.READDIR, Op.RELEASEDIR, Op.FSYNCDIR, Op.GETLK, Op.SETLK, Op.SETLKW, Op.FALLOCATE, Op.LSEEK,
-    }  # fmt: skip
+        Op.FORGET,
+        Op.BATCH_FORGET,
+        Op.INIT,
+        Op.INTERRUPT,
+        Op.DESTROY,
+        Op.READ,
+        Op.WRITE,
+        Op.RELEASE,
+        Op.FSYNC,
+        Op.FLUSH,
+        Op.READDIR,
+        Op.RELEASEDIR,
+        Op.FSYNCDIR,
+        Op.GETLK,
+        Op.SETLK,
+        Op.SETLKW,
+        Op.FALLOCATE,
+        Op.LSEEK,
+    }
 
 
 @pytest.mark.parametrize(
@@ -92,12 +108,12 @@ def test_a_bad_entry_names_its_key(tmp_path: Path, entry: str, problem: str) -> 
 def test_a_link_is_made_once_and_replaces_nothing(tmp_path: Path) -> None:
     link, target = tmp_path / "avm", tmp_path / "mounts/alice"
     for _ in range(2):
-        assert links.make(link, target, None, 0) == ""
+        assert mount_links.make(link, target, None, 0) == ""
         assert os.readlink(link) == str(target)
-    assert "something else is there" in links.make(link, tmp_path / "other", None, 0)
+    assert "something else is there" in mount_links.make(link, tmp_path / "other", None, 0)
     (tmp_path / "file").write_text("x")
-    assert "something else is there" in links.make(tmp_path / "file", target, os.geteuid(), 0)
-    said = links.make(tmp_path / "no/such/avm", target, None, 0)
+    assert "something else is there" in mount_links.make(tmp_path / "file", target, os.geteuid(), 0)
+    said = mount_links.make(tmp_path / "no/such/avm", target, None, 0)
     assert "No such file" in said and f"ln -s {target} " in said
     assert os.readlink(link) == str(target) and (tmp_path / "file").read_text() == "x"
 

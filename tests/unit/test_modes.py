@@ -13,8 +13,6 @@ from avmfs.errors import Denied
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
@@ -34,10 +32,8 @@ CHANGES: dict[str, Callable[[Memory], object]] = {
     "move here": lambda m: methods.call(m, "move", {"source": "/shared/c.md", "target": "/shared/kept/"}),
     "move within": lambda m: methods.call(m, "move", {"source": "/shared/kept/a.md", "target": "/shared/kept/z.md"}),
     "make a directory": lambda m: methods.call(m, "make_directory", {"path": "/shared/kept/new/er"}),
-    "write below a new directory": lambda m: methods.call(
-        m, "write", {"path": "/shared/kept/new/x.md", "data": b"x"}
-    ),
-}  # fmt: skip
+    "write below a new directory": lambda m: methods.call(m, "write", {"path": "/shared/kept/new/x.md", "data": b"x"}),
+}
 
 
 @pytest.mark.parametrize("change", sorted(CHANGES))

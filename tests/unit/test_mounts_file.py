@@ -9,8 +9,6 @@ import pytest
 from avmfs_config import load_mounts
 from avmfs_daemon.mounts_file import EditProblem, add, remove
 
-pytestmark = pytest.mark.timeout(60)
-
 COMMENTED = """\
 # Who sees the memory.
 mounts:   # all of them
@@ -39,15 +37,17 @@ SHAPES = {
     "empty": "mounts: []   # nobody yet\n# later\n",
     "nothing": "",
     "only a comment": "# mounts.yaml\n",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     return {
-        "HOME": str(tmp_path / "home"), "AVM_CONFIG_DIR": str(tmp_path / "c"), "AVM_DATA_DIR": str(tmp_path / "d"),
+        "HOME": str(tmp_path / "home"),
+        "AVM_CONFIG_DIR": str(tmp_path / "c"),
+        "AVM_DATA_DIR": str(tmp_path / "d"),
         "AVM_RUNTIME_DIR": str(tmp_path / "r"),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -96,11 +96,17 @@ def test_the_rest_of_the_file_stays_letter_for_letter(path: Path, environ: dict[
 @pytest.mark.parametrize(
     ("agent", "mountpoint", "word"),
     [
-        ("alice", "/m/x", "already mounted"), ("dora", "/m/a", "already used"), ("dora", "/m/a/b", "lies inside"),
-        ("Dora", "/m/x", "agent_id"), ("dora", "relative", "absolute"), ("dora", "/", "root"),
-        ("dora", "/m/$NOWHERE", "NOWHERE"), ("dora", "/m/a\nb", ""), ("all", "/m/x", "agent_id"),
+        ("alice", "/m/x", "already mounted"),
+        ("dora", "/m/a", "already used"),
+        ("dora", "/m/a/b", "lies inside"),
+        ("Dora", "/m/x", "agent_id"),
+        ("dora", "relative", "absolute"),
+        ("dora", "/", "root"),
+        ("dora", "/m/$NOWHERE", "NOWHERE"),
+        ("dora", "/m/a\nb", ""),
+        ("all", "/m/x", "agent_id"),
     ],
-)  # fmt: skip
+)
 def test_what_could_not_be_used_is_never_written(
     path: Path, environ: dict[str, str], agent: str, mountpoint: str, word: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the edits of an open file that the store refuses: see ``avmfs.vfs.files``."""
+"""What becomes of the edits of an open file that the store refuses: see ``avmfs.vfs.open_file``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,80 @@ from avmfs.errors import OverQuota
 from avmfs.memory import Memory
 from avmfs.vfs.address import Real
 from avmfs.vfs.attributes import Caller
-from avmfs.vfs.files import FileHandle
+from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Tree
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
     with opened(tmp_path) as world:
         yield Tree(world.agent("alice").memory, uid=os.getuid(), gid=os.getgid())
+
+
+class Asked:
+    """The commands that a mount submits from now on, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._commands: list[str] = []
+        submit = Memory.submit
+
+        def noted(memory: Memory, command: str, **arguments: Any) -> Any:
+            self._commands.append(command)
+            return submit(memory, command, **arguments)
+
+        monkeypatch.setattr(Memory, "submit", noted)
+
+    def now(self) -> list[str]:
+        """Those since the last time."""
+        found, self._commands[:] = list(self._commands), []
+        return found
+
+
+def _opened(tree: Tree, *flags: int) -> list[FileHandle]:
+    """A new file of five bytes, closed and durable, and handles on it."""
+    where, _ = tree.lookup(tree.node(1), b"memory")
+    assert isinstance(where, Real)
+    found, handle = tree.create(where, b"f", 0o644, os.O_WRONLY, Caller(os.getuid(), os.getgid()))
+    assert isinstance(found, Real) and isinstance(handle, FileHandle)
+    handle.write(0, b"first")
+    handle.flush()
+    handle.release()
+    return [tree.open_file(tree.peek(found.node.id), each) for each in flags]
+
+
+def test_a_close_after_appends_waits_until_they_are_durable(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The append itself promises nothing of the disk: ``append`` is relaxed, ``sync`` is not."""
+    handle, other, reader = _opened(tree, os.O_WRONLY | os.O_APPEND, os.O_RDWR, os.O_RDONLY)
+    asked = Asked(monkeypatch)
+    for data in (b"one", b"two"):
+        handle.write(0, data, append=True)
+    assert asked.now() == ["append", "append"] and handle.pending
+    reader.flush()
+    assert asked.now() == [] and not reader.pending, "who only read has nothing to wait for"
+    handle.flush()
+    assert asked.now() == ["sync"] and not handle.pending
+    handle.flush()
+    assert asked.now() == [], "of a duplicate, or once more by the release"
+    handle.write(0, b"three", append=True)
+    other.flush()
+    assert asked.now() == ["append", "sync"], "of another descriptor of the same file"
+    handle.write(0, b"four", append=True)
+    handle.release()
+    assert asked.now() == ["append", "sync"]
+
+
+def test_what_follows_an_append_makes_it_durable_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (handle,) = _opened(tree, os.O_RDWR)
+    asked = Asked(monkeypatch)
+    handle.write(0, b"one", append=True, sync=True)
+    assert asked.now() == ["append", "sync"] and not handle.pending
+    handle.write(0, b"two", append=True)
+    handle.write(0, b"!")
+    handle.flush()
+    assert asked.now() == ["append", "commit"], "a commit waits for the disk, which then has what came before"
+    handle.truncate(tree.peek(handle.file.node).size)
+    handle.flush()
+    assert asked.now() == ["set_attributes", "sync"], "times are kept as bytes are"
 
 
 def _refused(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> tuple[FileHandle, int]:

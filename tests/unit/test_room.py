@@ -8,7 +8,7 @@ import pytest
 from views_fixtures import opened
 
 from avmfs.access import Person, Policy, Quota
-from avmfs.vfs.room import room
+from avmfs.vfs.statfs import room
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
-from avmfs.search.fuse import POOL, Ranked, fuse
+from avmfs.search.fusion import POOL, Ranked, fuse
 from avmfs.search.pack import SUMMARY, format_search, summary
 from avmfs.search.relevance import relevance
-from avmfs.store.postings import Postings
-from avmfs.store.table import SESSION_GAP, Table
+from avmfs.store.index.columns import SESSION_GAP, Columns
+from avmfs.store.index.postings import Postings
 from avmfs.text import forms, segment
 from avmfs.text.tokens import TokenCounter
 
@@ -82,7 +82,7 @@ def test_what_a_term_adds_is_remembered_for_this_table_alone(monkeypatch: pytest
         asked.extend(terms)
         return index.postings(terms)
 
-    def told(terms: Sequence[str], table: Table = table) -> list[bytes]:
+    def told(terms: Sequence[str], table: Columns = table) -> list[bytes]:
         found = lexical.search(table, terms, postings)
         columns = (found.positions, found.words, found.context, found.coverage, found.near)
         return [column.tobytes() for column in columns]
@@ -284,7 +284,7 @@ def test_search_finds_the_note_and_keeps_the_parts_of_its_score() -> None:
     best = answer.hits[0]
     assert best.hit.path == b"/memory/life/flight.md"
     assert best.relevance > 0.9
-    assert {"cosine", "words", "context", "length", "session"} <= best.parts.keys()
+    assert {"cosine", "words"} <= best.parts.keys() and not {"context", "length", "session"} & best.parts.keys()
     assert best.score == pytest.approx(sum(best.parts.values()))
     assert best.evidence.keys() == {"coverage", "near", "cosine"}
     assert len(answer.hits) == 3
@@ -479,7 +479,6 @@ def test_minilm_finds_a_paraphrase_that_shares_no_word() -> None:
     asked = Engine(made.index, embedder, COUNTER)
     answer = asked.search(ALICE, "semiconductor stock is too expensive", min_relevance=0.3)
     assert found(answer)[0] == "/memory/market/chips.md"
-    assert set(found(answer)) <= {"/memory/market/chips.md", "/memory/market/nvda.md"}, "of one matter"
     assert asked.search(ALICE, "quantum chromodynamics on a lattice", min_relevance=0.3).hits == ()
 
 
@@ -518,8 +517,6 @@ def test_of_remarks_about_as_near_the_one_that_tells_of_an_event_comes_first() -
     assert events[:3].tolist() == pytest.approx([0, 0.5, 0], abs=0.001), "only where it is near"
     assert events[3] < 0.01, "a page names a time by the way"
     assert signals.event(table, np.arange(4), np.full(4, math.nan)).tolist() == [0, 0, 0, 0]
-    answer = engine(made).search(ALICE, "kiln")
-    assert {hit.hit.path: hit.parts.get("event", 0) > 0 for hit in answer.hits}[b"/b/1"]
 
 
 def test_a_remark_of_a_word_or_two_is_not_relevant_for_what_it_stands_beside() -> None:
@@ -609,3 +606,57 @@ def test_a_name_that_was_left_out_of_the_question_counts_for_the_relevance_of_it
     named = relevance(scores, cosines, few, np.ones(3), named=np.array([1.0, 0.0, 0.0]))
     assert named[0] > plain[0] + 0.1
     assert named[0] > named[1]
+
+
+def test_what_stands_after_NOT_is_in_no_hit() -> None:
+    made = corpus()
+    both = engine(made, words_only=True).search(ALICE, "exposure noodles backup")
+    assert len(both.hits) == 3
+    for q, gone in {
+        "exposure noodles NOT backup": {"/memory/ops/disk.md"},
+        "exposure noodles backup NOT reducing": {"/memory/market/nvda.md"},  # another form of the word
+        'exposure noodles backup NOT "backup disk" NOT chilli': {"/memory/ops/disk.md", "/memory/life/dinner.md"},
+        'exposure noodles backup NOT "disk backup"': set(),  # the words, in another order
+    }.items():
+        answer = engine(made, words_only=True).search(ALICE, q)
+        assert set(found(answer)) == set(found(both)) - gone, q
+        hits = found(engine(made).search(ALICE, q, limit=50))
+        assert hits and not gone & set(hits), q  # by meaning neither
+
+
+def test_a_document_goes_whole_for_one_passage_with_an_unwanted_word() -> None:
+    made = MemoryCorpus()
+    page = "\n\n".join([f"# Kafka {number}\n\n" + "brokers and topics of the cluster " * 60 for number in range(3)])
+    made.add("/page", page + "\n\nretention is a week")
+    made.add("/note", "kafka brokers")
+    assert set(found(engine(made).search(ALICE, "kafka brokers"))) == {"/page", "/note"}
+    assert found(engine(made).search(ALICE, "kafka brokers NOT retention")) == ["/note"]
+
+
+def test_hits_stand_in_the_order_of_the_relevance_shown() -> None:
+    made = MemoryCorpus()
+    said = (
+        "ann: how do I rotate the billing key of the payment service",
+        "bob: ok",
+        "ann: and when does the billing key expire",
+        "bob: billing",  # high in the ranking, and says next to nothing
+        "carl: the garden needs water",
+        "eva: the disk of the backup is full",
+    )
+    for number, text in enumerate(said):
+        made.add(f"/chat/{number}", text, updated=number * 10**10)
+    hits = engine(made).search(ALICE, "how to rotate the billing key", limit=20).hits
+    shown, scores = [scored.relevance for scored in hits], [scored.score for scored in hits]
+    assert shown == sorted(shown, reverse=True) and scores != sorted(scores, reverse=True)
+
+
+def test_nothing_is_a_hit_where_neither_a_word_nor_the_meaning_fits() -> None:
+    made = corpus()
+    strange = engine(made).search(ALICE, "zzzqx", min_relevance=0.3)
+    assert not strange.hits and format_search(strange) == "(no matches)\n"
+    asked = "noodles of quantum chromodynamics on a lattice of gauge symmetries"
+    by_word = engine(made).search(ALICE, asked, min_relevance=0.99)
+    assert by_word.hits and by_word.hits[0].relevance < 0.99  # its word is there
+    assert not engine(made).search(ALICE, asked.partition(" of ")[2], min_relevance=0.99).hits
+    by_meaning = engine(made).search(ALICE, "RSI exposure", limit=50, min_relevance=0.3).hits
+    assert by_meaning[-1].relevance < 0.3 < by_meaning[0].relevance  # who looks for files sees what is near as well

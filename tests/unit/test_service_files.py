@@ -12,8 +12,6 @@ import pytest
 from avmfs_daemon import service
 from avmfs_daemon.service import ServiceProblem
 
-pytestmark = pytest.mark.timeout(60)
-
 ODD = "/opt/a b/100% $HOME \"q\" 'p' \\x;#/avm-daemon"
 
 
@@ -38,9 +36,11 @@ def test_systemd_finds_nothing_wrong_with_the_installed_unit(tmp_path: Path, pro
     (tmp_path / "run").mkdir(mode=0o700)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(found.path)],
-        capture_output=True, text=True, timeout=50,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -57,19 +57,40 @@ def test_the_unit_names_this_program_and_this_configuration(tmp_path: Path, prog
 
 
 def test_the_machine_s_unit_runs_under_its_own_user_in_the_system_s_places(tmp_path: Path, program: list[str]) -> None:
-    found = service.make_system(program, {"PATH": "/bin", "AVM_DB": "/root/x", "AVM_AGENT": "alice"}, "avmfs")
+    evil = {"PATH": f"{tmp_path}:/bin", "PYTHONPATH": str(tmp_path), "AVM_DB": "/root/x", "AVM_AGENT": "alice"}
+    found = service.make_system(program, evil, "avmfs")
     assert found.path == Path("/etc/systemd/system/avm-daemon.service") and "@" not in found.text
     lines = found.text.splitlines()
     assert {"User=avmfs", "RuntimeDirectoryMode=0711", "StateDirectoryMode=0700", "UMask=0077"} <= set(lines)
     assert [line for line in lines if line.startswith("Environment=")] == [
-        'Environment="PATH=/bin"', 'Environment="AVM_CONFIG_DIR=/etc/avm"', 'Environment="AVM_DATA_DIR=/var/lib/avm"',
+        f'Environment="PATH={service.SYSTEM_PATH}"',
+        'Environment="AVM_CONFIG_DIR=/etc/avm"',
+        'Environment="AVM_DATA_DIR=/var/lib/avm"',
         'Environment="AVM_RUNTIME_DIR=/run/avm"',
-    ]  # fmt: skip
+    ]
+    from_a_checkout = service.make_system(["/usr/bin/python3", "-m", "avmfs_daemon"], evil, "avmfs")
+    assert f'Environment="PYTHONPATH={tmp_path}"' in from_a_checkout.text
     assert "NoNewPrivileges=" not in found.text and "Private" not in found.text  # fusermount3 needs its setuid bit
     assert "useradd" in found.following and "user_allow_other" in found.following
     for bad in ("root", "a b", "", "x\n", "-x", "Alice"):
         with pytest.raises(ServiceProblem):
             service.make_system(program, {}, bad)
+
+
+def test_the_daemon_finds_programs_only_where_nobody_else_can_put_them(tmp_path: Path, program: list[str]) -> None:
+    for name, mode in (("own", 0o755), ("others", 0o757), ("group", 0o775)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        (tmp_path / name / "fusermount3").write_text("#!/bin/sh\n")
+        (tmp_path / name / "fusermount3").chmod(0o755)
+    path = f"{tmp_path}/own:{tmp_path}/others:.::{tmp_path}/group:{tmp_path}/none:/usr/bin"
+    assert f'"PATH={tmp_path}/own:/usr/bin"' in made("systemd", tmp_path, program, PATH=path).text
+    for name in ("others", "group"):
+        system = service.make_system(program, {"PATH": f"{tmp_path}/{name}:/bin"}, "avmfs").text
+        assert f'"PATH={service.SYSTEM_PATH}"' in system
+    system = service.make_system(program, {"PATH": f"{tmp_path}/own:/bin"}, "avmfs").text
+    ours = f":{tmp_path}/own" if os.geteuid() == 0 else ""  # as where a system keeps its setuid programs apart
+    assert f'"PATH={service.SYSTEM_PATH}{ours}"' in system
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")

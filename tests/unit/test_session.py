@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -10,12 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from avmfs import calls
 from avmfs.errors import Busy, Denied
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Request, Session
 
-pytestmark = [pytest.mark.timeout(30), pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="Linux")]
+pytestmark = pytest.mark.skipif(not hasattr(socket, "SOCK_SEQPACKET"), reason="Linux")
 
 END = 4000  # a request that ends the loop
 
@@ -29,7 +31,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.sock, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.sock.settimeout(40)
+        self.sock.settimeout(300)
         self.answer, self._answerer = os.pipe()
         self.threads: dict[int, int] = {}  # unique -> who ran it
         self.led: list[bool] = []  # did who ran a commit lead when it began?
@@ -38,9 +40,10 @@ class Kernel:
             device.detach(), lambda request: None, lambda request: contextlib.nullcontext(), lambda resent: None
         )
         self.session.serves({Op.UNLINK: self._commit, Op.RMDIR: self._give_up}, committing=True)
+        self.session.serves({Op.OPEN: self._compute}, blocking=True)
         self.session.serves({Op.READLINK: lambda request: b"at once"})
         self.session.answers({END: self._end, Op.WRITE: self._write})
-        self.waiting = threading.Event()
+        self.waiting, self.ended = threading.Event(), threading.Event()
 
     def _commit(self, request: Request) -> bytes:
         assert self.session.may_block()
@@ -50,6 +53,17 @@ class Kernel:
         self.session.answer_from(self.answer)
         os.read(self.answer, 1)
         return b"done"
+
+    def _compute(self, request: Request) -> bytes:
+        """As a view that takes long is rendered."""
+        request.abandonable = True
+        self.waiting.set()
+        try:
+            while not self.ended.wait(0.001):
+                calls.go_on()
+        finally:
+            self.ended.set()
+        return b"rendered"
 
     def _give_up(self, request: Request) -> bytes:
         self.threads[request.unique] = threading.get_ident()
@@ -71,6 +85,10 @@ class Kernel:
         self._unique += 1
         self.sock.send(p.IN_HEADER.pack(p.IN_HEADER.size, op, self._unique, node, 0, 0, 0, 0, 0))
         return self._unique
+
+    def interrupt(self, unique: int) -> None:
+        header = p.IN_HEADER.pack(p.IN_HEADER.size + p.INTERRUPT_IN.size, Op.INTERRUPT, 1 << 40, 0, 0, 0, 0, 0, 0)
+        self.sock.send(header + p.INTERRUPT_IN.pack(unique))
 
     def reply(self) -> tuple[int, int, bytes]:
         """(unique, error, body)"""
@@ -99,7 +117,7 @@ def kernel() -> Iterator[Kernel]:
     thread.start()
     yield kernel
     kernel.ask(END)
-    thread.join(40)
+    thread.join(300)
     kernel.close()
     assert not thread.is_alive()
 
@@ -114,7 +132,7 @@ def test_who_waits_for_the_writer_alone_leads_on(kernel: Kernel) -> None:
 
 def test_a_request_that_comes_meanwhile_is_answered_at_once(kernel: Kernel) -> None:
     first = kernel.ask(Op.UNLINK)
-    assert kernel.waiting.wait(40)
+    assert kernel.waiting.wait(300)
     second = kernel.ask(Op.READLINK)
     assert kernel.reply() == (second, 0, b"at once")
     kernel.let_go()
@@ -146,3 +164,11 @@ def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:
         unique = kernel.ask(Op.UNLINK, node=node)
         assert kernel.reply() == (unique, 0, b"done")
     assert kernel.led == [True, False]
+
+
+def test_what_is_computed_for_a_reader_ends_when_it_has_given_up(kernel: Kernel) -> None:
+    unique = kernel.ask(Op.OPEN)
+    assert kernel.waiting.wait(40) and not kernel.ended.is_set()
+    kernel.interrupt(unique)
+    assert kernel.reply() == (unique, errno.EINTR, b"")
+    assert kernel.ended.wait(40)

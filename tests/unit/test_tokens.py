@@ -110,9 +110,9 @@ def test_long_runs_in_long_texts_are_counted_exactly(counter: TokenCounter) -> N
     ids=["blanks", "blanks-word", "tabs", "blanks-line", "letter", "sign", "lines", "han", "surrogates"],
 )
 def test_a_megabyte_of_one_thing_is_counted_in_seconds(counter: TokenCounter, text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert counter.count(text) > 0
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_the_vocabulary_is_unpacked_once_privately_and_the_environment_left_alone(

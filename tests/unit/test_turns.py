@@ -1,4 +1,4 @@
-"""Who is in the writer's next transaction: see ``avmfs.store.turns``."""
+"""Who is in the writer's next transaction: see ``avmfs.store.writer.scheduler``."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from typing import Any
 
 import pytest
 
-from avmfs.store.turns import AT_ONCE, MOST, MOST_BYTES, SHARE, Turns
+from avmfs.store.writer.request import Request, parse
+from avmfs.store.writer.scheduler import AT_ONCE, MOST, MOST_BYTES, SHARE, Scheduler
 
 
-def _request(command: str, **arguments: Any) -> list[Any]:
-    return [1, None, False, command, arguments, "mount"]
+def _request(command: str, **arguments: Any) -> Request:
+    found = parse([1, None, False, command, arguments, "mount"])
+    assert found is not None
+    return found
 
 
-def _commit(node: Any, data: bytes = b"x") -> list[Any]:
+def _commit(node: Any, data: bytes = b"x") -> Request:
     return _request("commit", node=node, edits=[["w", 0, data]])
 
 
-def _turns(*waiting: tuple[str, list[Any]]) -> Turns[str]:
-    turns: Turns[str] = Turns(lambda item: item[3] == "alone")
-    for who, item in waiting:
-        turns.add(who, item)
+def _scheduler(*waiting: tuple[str, Request]) -> Scheduler[str]:
+    turns: Scheduler[str] = Scheduler(lambda request: request.command == "alone")
+    for who, request in waiting:
+        turns.add(who, request)
     return turns
 
 
-def _names(turns: Turns[str]) -> list[str]:
+def _names(turns: Scheduler[str]) -> list[str]:
     return [who for who, _ in turns.next()]
 
 
 def test_the_oldest_come_first_and_nobody_twice() -> None:
-    turns = _turns(*((f"{number}", _commit(number)) for number in range(5 * AT_ONCE)))
+    turns = _scheduler(*((f"{number}", _commit(number)) for number in range(5 * AT_ONCE)))
     seen: list[str] = []
     while turns:
         seen += _names(turns)
@@ -37,22 +40,22 @@ def test_the_oldest_come_first_and_nobody_twice() -> None:
 
 
 def test_a_few_are_taken_together_and_of_many_a_part() -> None:
-    few = _turns(*((f"{number}", _commit(number)) for number in range(AT_ONCE)))
+    few = _scheduler(*((f"{number}", _commit(number)) for number in range(AT_ONCE)))
     assert len(few.next()) == AT_ONCE and not few
-    many = _turns(*((f"{number}", _commit(number)) for number in range(10 * AT_ONCE)))
+    many = _scheduler(*((f"{number}", _commit(number)) for number in range(10 * AT_ONCE)))
     assert len(many.next()) == 10 * AT_ONCE // SHARE
-    crowd = _turns(*((f"{number}", _commit(number)) for number in range(10 * MOST)))
+    crowd = _scheduler(*((f"{number}", _commit(number)) for number in range(10 * MOST)))
     assert len(crowd.next()) == MOST
 
 
 def test_who_has_had_a_file_made_does_not_queue_again_to_write_to_it() -> None:
-    turns = _turns()
-    turns.applied("create", {}, {"node": 7, "new": True})
+    turns = _scheduler()
+    turns.applied(_request("create"), {"node": 7, "new": True})
     for number in range(3 * AT_ONCE):
         turns.add(f"{number}", _commit(100 + number))
     turns.add("maker", _commit(7))
     assert _names(turns)[0] == "maker"
-    turns.applied("commit", {"node": 7}, {})
+    turns.applied(_commit(7), {})
     turns.add("maker", _commit(7))
     while turns:
         last = _names(turns)[-1]
@@ -60,13 +63,13 @@ def test_who_has_had_a_file_made_does_not_queue_again_to_write_to_it() -> None:
 
 
 def test_who_begins_a_note_comes_before_those_who_came_at_the_same_time() -> None:
-    turns = _turns(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
+    turns = _scheduler(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
     turns.add("maker", _request("create", parent=1, name=b"new"))
     assert _names(turns)[0] == "maker"
 
 
 def test_who_has_waited_for_longer_comes_before_all_who_begin_one() -> None:
-    turns = _turns(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
+    turns = _scheduler(*((f"{number}", _commit(number)) for number in range(3 * AT_ONCE)))
     first = _names(turns)
     for number in range(10 * AT_ONCE):  # however many
         turns.add("maker", _request("create", parent=1, name=b"%d" % number))
@@ -77,55 +80,55 @@ def test_who_has_waited_for_longer_comes_before_all_who_begin_one() -> None:
 
 
 def test_a_crowd_that_waits_for_the_disk_keeps_nobody_waiting() -> None:
-    turns = _turns(("writes", _commit(1)), *((f"{number}", _request("sync")) for number in range(3 * AT_ONCE)))
+    turns = _scheduler(("writes", _commit(1)), *((f"{number}", _request("sync")) for number in range(3 * AT_ONCE)))
     assert _names(turns)[0] == "writes"
 
 
 def test_what_has_to_be_alone_is() -> None:
-    turns = _turns(("a", _commit(1)), ("b", _request("alone")), ("c", _commit(2)))
+    turns = _scheduler(("a", _commit(1)), ("b", _request("alone")), ("c", _commit(2)))
     assert [_names(turns), _names(turns), _names(turns)] == [["a"], ["b"], ["c"]]
 
 
 def test_a_transaction_has_no_more_bytes_than_its_log_takes() -> None:
     half = MOST_BYTES // 2
-    turns = _turns(("a", _commit(1, bytes(half))), ("b", _commit(2, bytes(half))), ("c", _commit(3)))
+    turns = _scheduler(("a", _commit(1, bytes(half))), ("b", _commit(2, bytes(half))), ("c", _commit(3)))
     assert [_names(turns), _names(turns)] == [["a", "b"], ["c"]]
-    turns = _turns(("a", _commit(1, bytes(2 * MOST_BYTES))), ("b", _commit(2)))
+    turns = _scheduler(("a", _commit(1, bytes(2 * MOST_BYTES))), ("b", _commit(2)))
     assert _names(turns) == ["a"], "one larger than all is taken, by itself"
 
 
 def test_what_finishes_something_still_comes_into_a_transaction() -> None:
-    turns = _turns(("a", _commit(1)), ("b", _commit(2)))
-    turns.applied("create", {}, {"node": 7, "new": True})
+    turns = _scheduler(("a", _commit(1)), ("b", _commit(2)))
+    turns.applied(_request("create"), {"node": 7, "new": True})
     assert _names(turns) == ["a", "b"]
-    for who, item in (("c", _commit(3)), ("maker", _commit(7)), ("closes", _request("sync"))):
-        turns.add(who, item)
+    for who, request in (("c", _commit(3)), ("maker", _commit(7)), ("closes", _request("sync"))):
+        turns.add(who, request)
     assert [who for who, _ in turns.late()] == ["maker", "closes"]
     assert turns.late() == [] and _names(turns) == ["c"]
 
 
 def test_what_comes_late_has_to_fit() -> None:
-    turns = _turns(("a", _commit(1, bytes(MOST_BYTES - 10))), ("b", _commit(2)))
-    turns.applied("create", {}, {"node": 7, "new": True})
+    turns = _scheduler(("a", _commit(1, bytes(MOST_BYTES - 10))), ("b", _commit(2)))
+    turns.applied(_request("create"), {"node": 7, "new": True})
     assert _names(turns) == ["a", "b"]
     turns.add("maker", _commit(7, bytes(20)))
     assert turns.late() == [] and _names(turns) == ["maker"]
 
 
 def test_what_is_late_keeps_its_order_and_so_does_what_stays() -> None:
-    turns = _turns(("a", _commit(1)), ("b", _commit(2)))
+    turns = _scheduler(("a", _commit(1)), ("b", _commit(2)))
     for node in (7, 8):
-        turns.applied("create", {}, {"node": node, "new": True})
+        turns.applied(_request("create"), {"node": node, "new": True})
     turns.next()
-    for who, item in (("c", _commit(3)), ("x", _commit(8)), ("d", _commit(4)), ("y", _commit(7))):
-        turns.add(who, item)
+    for who, request in (("c", _commit(3)), ("x", _commit(8)), ("d", _commit(4)), ("y", _commit(7))):
+        turns.add(who, request)
     assert [who for who, _ in turns.late()] == ["x", "y"]
     assert _names(turns) == ["c", "d"]
 
 
 def test_into_one_that_is_alone_nothing_comes_late() -> None:
-    turns = _turns(("a", _request("alone")), ("b", _commit(2)))
-    turns.applied("create", {}, {"node": 7, "new": True})
+    turns = _scheduler(("a", _request("alone")), ("b", _commit(2)))
+    turns.applied(_request("create"), {"node": 7, "new": True})
     assert _names(turns) == ["a"]
     turns.add("maker", _commit(7))
     assert turns.late() == []
@@ -133,5 +136,21 @@ def test_into_one_that_is_alone_nothing_comes_late() -> None:
 
 @pytest.mark.parametrize("arguments", [None, [], {"node": []}, {"node": {}}, {}])
 def test_a_malformed_request_is_somebody_elses_to_refuse(arguments: Any) -> None:
-    turns = _turns(*((f"{number}", [1, None, False, "commit", arguments]) for number in range(AT_ONCE + 2)))
+    request = parse([1, None, False, "commit", arguments])
+    assert request is not None and request.route == ""
+    turns = _scheduler(*((f"{number}", request) for number in range(AT_ONCE + 2)))
     assert len(turns.next()) == AT_ONCE
+
+
+@pytest.mark.parametrize(
+    "item", [None, {}, [], [1, None, False, "sync"], ["1", None, False, "sync", {}], [1, None, False, "sync", {}, 7]]
+)
+def test_what_is_no_request_is_none(item: Any) -> None:
+    assert parse(item) is None
+
+
+def test_a_request_knows_what_its_command_is() -> None:
+    assert _request("sync").traits.only_syncs and _commit(1).traits.fills_file and _request("create").traits.begins_file
+    for command, arguments in ((None, {}), (7, {}), ("sync", None), ("sync", [])):
+        found = parse([1, None, False, command, arguments])
+        assert found is not None and found.command == "" and found.arguments == {} and not found.traits.only_syncs

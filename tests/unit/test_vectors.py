@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from avmfs.store import vectors
-from avmfs.store.vectors import DIGITS, Nearest, VectorTable
-
-pytestmark = pytest.mark.timeout(60)
+from avmfs.store.index import vectors
+from avmfs.store.index.vectors import DIGITS, Nearest, VectorTable
 
 DIMENSION = 70  # neither a whole number of bytes nor of words
 NOBODY = np.zeros(0, np.int64)
@@ -136,9 +134,14 @@ def test_what_is_no_vector_stays_out_and_is_named() -> None:
     infinite[3] = np.inf
     table = VectorTable(DIMENSION)
     damaged = table.put(
-        [(1, OURS, rows[0].tobytes()), (2, OURS, b"short"), (3, OURS, infinite.tobytes()),
-         (4, OURS, bytes(4 * DIMENSION)), (5, OURS, (rows[3] * 1e6).astype(np.float32).tobytes())]
-    )  # fmt: skip
+        [
+            (1, OURS, rows[0].tobytes()),
+            (2, OURS, b"short"),
+            (3, OURS, infinite.tobytes()),
+            (4, OURS, bytes(4 * DIMENSION)),
+            (5, OURS, (rows[3] * 1e6).astype(np.float32).tobytes()),
+        ]
+    )
     assert sorted(damaged) == [2, 3, 5]
     assert ask(table, rows[0]).passages.tolist() == [1, 4], "a text that says nothing has the zero vector"
 

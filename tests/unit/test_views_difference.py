@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
+from difflib import SequenceMatcher
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avmfs.views.difference import unified
+from avmfs import calls
+from avmfs.errors import Interrupted
+from avmfs.views import difference
+from avmfs.views.difference import COARSE, Effort, unified
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 _LINES = st.sampled_from(["a\n", "b\n", "c\n", "\n", "d\r\n", "e\x0cf\n", "- x\n", "+++ y\n"])
@@ -20,7 +25,7 @@ def patched(before: str, diff: str) -> str:
     """What patch(1) does, and does not forgive."""
     old, out, at = before.split("\n"), [], 0
     old = [line + "\n" for line in old[:-1]] + ([old[-1]] if old[-1] else [])
-    lines = re.findall(r"[^\n]*\n", diff)[2:]
+    lines = re.findall(r"[^\n]*\n", diff.removeprefix(COARSE))[2:]
     while lines:
         header = _HUNK.fullmatch(lines.pop(0))
         assert header is not None
@@ -71,15 +76,83 @@ def test_only_a_byte_order_mark_differs() -> None:
     assert unified(b"a\n", b"\xef\xbb\xbfa\n", "v1", "v2") == "(only the encoding differs)\n"
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("x\n" * 60_000, "y\nx\n" * 30_000),
-        ("".join(f"{n % 97}\n" for n in range(60_000)), "".join(f"{n % 89}\n" for n in range(60_000))),
-        ("".join(f"{n}\n" for n in range(60_000)), "".join(f"{60_000 - n}\n" for n in range(60_000))),
-    ],
-)
-def test_hostile_texts_do_not_keep_the_reader_waiting(before: str, after: str) -> None:
-    began = time.monotonic()
-    assert patched(before, unified(before.encode(), after.encode(), "v1", "v2")) == after
-    assert time.monotonic() - began < 20
+def peeled(levels: int, between: str) -> str:
+    """Of each part one line is in it once, and only where the parts around it are taken away."""
+    lines = [line for n in range(levels) for line in (f"{n + 1}\n", between, f"{n}\n", between)]
+    return "".join(lines)
+
+
+def runs(letters: str, seed: int, count: int) -> str:
+    chance = random.Random(seed)
+    return "".join(chance.choice(letters) + "\n" for _ in range(count))
+
+
+HOSTILE = {
+    "few lines again and again": ("x\n" * 60_000, "y\nx\n" * 30_000),
+    "two rhythms": ("".join(f"{n % 97}\n" for n in range(60_000)), "".join(f"{n % 89}\n" for n in range(60_000))),
+    "reversed": ("".join(f"{n}\n" for n in range(60_000)), "".join(f"{60_000 - n}\n" for n in range(60_000))),
+    "one anchor at a time": (peeled(12_000, "x\n"), peeled(12_000, "y\n")),
+    "two letters beside each other": tuple(
+        "".join(f"part {n}\n" + runs("ab", seed + n, count) for n in range(20))
+        for seed, count in ((1, 5000), (100, 199))
+    ),
+    "few words": tuple(
+        "".join(f"part {n}\n" + runs("abcdefgh", seed + n, 900) for n in range(100)) for seed in (1, 1000)
+    ),
+}
+
+
+@pytest.mark.parametrize("texts", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_texts_cost_a_bounded_number_of_steps(texts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = texts
+    took = 0
+    real = Effort.take
+
+    def take(self: Effort, steps: int) -> bool:
+        nonlocal took
+        done = real(self, steps)
+        took += steps if done else 1
+        return done
+
+    monkeypatch.setattr(Effort, "take", take)
+    began = time.process_time()
+    diff = unified(before.encode(), after.encode(), "v1", "v2")
+    assert patched(before, diff) == after
+    assert took <= difference.WORK + 10 * (before.count("\n") + after.count("\n"))
+    assert time.process_time() - began < 20  # minutes before
+
+
+def test_what_is_not_as_short_as_it_could_be_says_so() -> None:
+    before, after = runs("abc", 1, 150), runs("abc", 2, 150)
+    fine = unified(before.encode(), after.encode(), "v1", "v2")
+    coarse = unified(before.encode(), after.encode(), "v1", "v2", Effort(0))
+    assert not fine.startswith("#") and coarse.startswith(COARSE + "--- v1\n+++ v2\n@@ ")
+    assert patched(before, coarse) == patched(before, fine) == after
+    assert coarse.count("\n") > fine.count("\n")
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=40), st.lists(st.sampled_from("abcd"), max_size=40))
+def test_the_longest_blocks_are_those_of_the_standard_library(a: list[str], b: list[str]) -> None:
+    found = SequenceMatcher(None, a, b).get_matching_blocks()
+    pairs = [(i + k, j + k) for i, j, length in found for k in range(length)]
+    assert sorted(difference._longest_first(a, b, Effort())) == pairs
+
+
+def test_a_diff_that_nobody_waits_for_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = HOSTILE["one anchor at a time"]
+    call = Impatient()
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    with pytest.raises(Interrupted):
+        unified(before.encode(), after.encode(), "v1", "v2")
+    assert call.looks == 5
+
+
+class Impatient(calls.Call):
+    """Given up at the fifth look."""
+
+    looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+        if self.looks == 5:
+            self.give_up()

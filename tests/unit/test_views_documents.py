@@ -11,7 +11,7 @@ from views_fixtures import World, opened
 
 from avmfs import views
 from avmfs.access import Policy
-from avmfs.errors import Denied, Invalid, NotFound
+from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Node
 
 NOTE = "/shared/note.md"
@@ -62,12 +62,26 @@ def test_meta_refuses_the_systems_keys_naming_the_key(world: World, key: str) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "[1]", '"text"', "{bad}", '{"a": 1} x', '{"a" 1}', '{"importance": 2}', '{"importance": true}',
+        "[1]",
+        '"text"',
+        "{bad}",
+        '{"a": 1} x',
+        '{"a" 1}',
+        '{"importance": 2}',
+        '{"importance": true}',
         '{"importance": null}',
-        '{"tags": "a"}', '{"tags": [""]}', '{"tags": ["a,b"]}', '{"ttl": "0s"}', '{"ttl": 5}', '{"ttl": "soon"}',
-        '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100_000, '{"a": ' + "1" * 5000 + "}",
+        '{"tags": "a"}',
+        '{"tags": [""]}',
+        '{"tags": ["a,b"]}',
+        '{"ttl": "0s"}',
+        '{"ttl": 5}',
+        '{"ttl": "soon"}',
+        '{"a": NaN}',
+        '{"a": "\\ud800"}',
+        "[" * 100_000,
+        '{"a": ' + "1" * 5000 + "}",
     ],
-)  # fmt: skip
+)
 def test_meta_refuses_early_what_can_never_be_right(world: World, text: str) -> None:
     view = next(each for each in views.all_views() if each.name == "meta")
     assert view.check is not None
@@ -120,7 +134,7 @@ def test_meta_of_a_name_that_is_no_utf8_is_json(world: World) -> None:
     view = views.find("meta", node)
     assert view is not None
     rendered = view.render(views.Context(alice.memory, node, b"/memory/shared/\xff\n.md"), {})
-    assert json.loads(rendered.data)["path"] == "/memory/shared/\\xff\n.md"
+    assert json.loads(rendered.data)["path"] == "/memory/shared/\udcff\n.md"
 
 
 def alice_children(world: World) -> list[Node]:
@@ -134,10 +148,17 @@ def alice_children(world: World) -> list[Node]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a,b\n", "a,b"), ("+c\n", "c,x,y"), ("-x\n", "y"), ("+c -x, +d\n", "c,d,y"), ("#new work, b ,b", "b,new work"),
-        ("a\nb\n", "a,b"), ("+a\n+b\n", "a,b,x,y"), ("-x +x", "x,y"), ("\n", None),
+        ("a,b\n", "a,b"),
+        ("+c\n", "c,x,y"),
+        ("-x\n", "y"),
+        ("+c -x, +d\n", "c,d,y"),
+        ("#new work, b ,b", "b,new work"),
+        ("a\nb\n", "a,b"),
+        ("+a\n+b\n", "a,b,x,y"),
+        ("-x +x", "x,y"),
+        ("\n", None),
     ],
-)  # fmt: skip
+)
 def test_tags_are_set_added_and_removed(world: World, text: str, expected: str | None) -> None:
     alice = world.agent("alice")
     alice.echo("x,y\n", f"{NOTE}:tags")
@@ -282,3 +303,22 @@ def test_what_is_read_only_can_be_looked_at_and_not_described(tmp_path: Path, vi
             bob.echo(text, f"{NOTE}:{view}")
         assert bob.cat(f"{NOTE}:delta") == "x"
         bob.echo("", f"{NOTE}:mark")  # a mark is the reader's own
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        ("tags", "".join(f"t{n}\n" for n in range(300))),
+        ("tags", "+" + "t," * 20_000),
+        ("tags", " " * 40_000),
+        ("links", "/a\n" * 1001),
+        ("meta", '{"k": "' + "v" * 300_000),
+        ("meta", json.dumps({f"k{n}": n for n in range(300)})),
+        ("meta", json.dumps({"tags": [f"t{n}" for n in range(300)]})),
+    ],
+)
+def test_what_names_too_much_is_refused_while_it_is_being_written(view: str, text: str) -> None:
+    found = next(each for each in views.registry.all_views() if each.name == view)
+    assert found.check is not None
+    with pytest.raises(OverQuota):
+        found.check(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,17 @@ def test_what_was_just_written_is_found(world: World) -> None:
     assert "/memory/private/bob/fresh.md" in world.agent("bob").cat("/:search?q=zebra")
     assert world.agent("alice").cat("/:search?q=zebra") == "(no matches)\n"
     assert world.agent("alice").cat("/:recall?q=zebra") == "(nothing relevant)\n"
+
+
+def test_a_search_is_by_words_or_by_meaning_as_asked(world: World) -> None:
+    bob = world.agent("bob")
+    by_words = bob.cat("/:search?q=NVDA weakness&mode=lexical")
+    assert "/memory/shared/market/nvda.md" in by_words and not by_words.startswith("#")
+    assert bob.cat("/:search?q=zebra&mode=lexical") == "(no matches)\n"
+    told = bob.cat("/:search?q=NVDA&mode=semantic")
+    assert told == "(no matches)\n"  # nothing has a vector yet, and its word does not count
+    rest = bob.cat("/:search?q=NVDA NOT earnings")
+    assert "/memory/shared/market/nvda.md" in rest and "/memory/shared/other/nvda.md" not in rest
 
 
 @pytest.mark.parametrize("query", ["", "q=x&limit=0", "q=x&limit=201", "q=x&mode=fast"])
@@ -81,5 +93,8 @@ def test_what_a_recall_does_not_name_is_as_configured(world: World) -> None:
         world.agent("alice").put(f"/shared/many/{number}.md", f"NVDA note {number}: " + "words about it " * number)
     world.around = replace(world.around, search=replace(world.around.search, max_tokens=120, min_relevance=0.0))
     carol = world.agent("carol")
-    assert " of 120 " in carol.cat("/:recall?q=NVDA") and " of 300 " in carol.cat("/:recall?q=NVDA&max_tokens=300")
+    answers = {"": 120, "&max_tokens=300": 300}
+    for named, budget in answers.items():
+        tokens = re.search(r"items, (\d+) tokens", carol.cat(f"/:recall?q=NVDA{named}"))
+        assert tokens and 0.8 * budget < int(tokens[1]) <= budget
     assert len(carol.cat("/:recall?q=NVDA&max_tokens=300&min_relevance=1")) < len(carol.cat("/:recall?q=NVDA"))

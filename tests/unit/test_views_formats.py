@@ -18,7 +18,7 @@ _VARIES = (
     (r"(?:\b[01]|(?<=\())\.\d\d\b", "0.00"),
     (r" *\b\d+ tokens\b", " N tokens"),
     (r"(?m)(^#.*|seq=\d+) \d{6}\b", r"\1 NONCE"),  # each store has a secret of its own
-    (r'"(given|saved)": -?\d+', r'"\1": N'),  # handles are random, and so are their tokens
+    (r'"(given|percent|saved)": -?[\d.]+', r'"\1": N'),  # handles are random, and so are their tokens
     (r"\b(seq=|(?:cursor|marked|current): )\d+", r"\1N"),
     (r"@hdl\d", lambda hit: f"@zzz{'abcd'[int(hit[0][-1]) - 1]}"),
 )
@@ -37,9 +37,11 @@ def run(world: World, agent: Agent, command: str) -> str:
         agent.echo(text, target)
     else:
         agent.memory.submit(
-            "write_path", path=list(agent.memory.real_parts(target.encode())), data=text.encode(),
+            "write_path",
+            path=list(agent.memory.real_parts(target.encode())),
+            data=text.encode(),
             mode="append" if words[2] == ">>" else "replace",
-        )  # fmt: skip
+        )
     if words[0] == "echo":
         world.clock.pass_(5)
     return ""
@@ -56,6 +58,12 @@ def examples(document: str) -> list[tuple[str, str, str]]:
 
 
 def still(world: World, text: str) -> str:
+    numbers: dict[str, str] = {}  # of messages, drawn at random: in order of appearance
+    text = re.sub(
+        r'(#|"(?:id|thread|re)": )(\d{6})\b',
+        lambda hit: f"{hit[1]}{numbers.setdefault(hit[2], str(len(numbers)))}",
+        text,
+    )
     for pattern, stands in _VARIES:
         text = re.sub(pattern, stands, text)
     return world.still(text)

@@ -9,7 +9,7 @@ import pytest
 from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
-from avmfs.views import history
+from avmfs.views import difference, history
 
 NOTE = "/shared/note.md"
 
@@ -56,6 +56,39 @@ def test_each_version_since_is_told_with_its_author(world: World) -> None:
         "# cursor: v3\n"
     )
     assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_what_is_too_much_to_tell_one_by_one_is_told_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = world.agent("bob")
+    bob.cat(f"{NOTE}:delta")
+    for text in ("one\ntwo\n", "ONE\ntwo\n", "ONE\ntwo\nthree\n"):
+        write(world, text)
+    monkeypatch.setattr(history, "TOLD", 7)
+    assert bob.cat(f"{NOTE}:delta") == (
+        "# v2 (2026-03-07 10:31) alice\n--- v1\n+++ v2\n@@ -1 +1,2 @@\n one\n+two\n"
+        "# v3 to v4 (2026-03-07 10:33), together\n--- v2\n+++ v4\n@@ -1,2 +1,3 @@\n-one\n+ONE\n two\n+three\n"
+        "# cursor: v4\n"
+    )
+    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+
+
+def test_what_is_too_dear_to_compare_one_by_one_is_told_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = world.agent("bob")
+    bob.cat(f"{NOTE}:delta")
+    for text in ("two\n", "three\n", "four\n"):
+        write(world, text)
+
+    class Exhausted(difference.Effort):
+        def take(self, steps: int) -> bool:
+            self.spent = self.coarse = True
+            return False
+
+    monkeypatch.setattr(history, "Effort", Exhausted)
+    assert bob.cat(f"{NOTE}:delta") == (
+        f"# v2 (2026-03-07 10:31) alice\n{difference.COARSE}--- v1\n+++ v2\n@@ -1 +1 @@\n-one\n+two\n"
+        f"# v3 to v4 (2026-03-07 10:33), together\n{difference.COARSE}--- v2\n+++ v4\n@@ -1 +1 @@\n-two\n+four\n"
+        "# cursor: v4\n"
+    )
 
 
 def test_a_version_without_a_change_says_so(world: World) -> None:
@@ -116,6 +149,18 @@ def test_a_slower_reader_does_not_move_the_mark_back(world: World) -> None:
     assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
 
 
+def test_a_slower_reader_of_a_directory_does_not_move_its_mark_back(world: World) -> None:
+    bob = world.agent("bob")
+    bob.cat("/shared/:delta")
+    write(world, "1\n", "/shared/first.md")
+    slow = bob.rendered("/shared/:delta")
+    write(world, "2\n", "/shared/second.md")
+    assert "second.md" in bob.cat("/shared/:delta")
+    assert slow.at_end is not None
+    slow.at_end()
+    assert bob.cat("/shared/:delta") == "(no changes)\n"
+
+
 def test_reaching_the_end_of_a_file_removed_meanwhile_is_no_error(world: World) -> None:
     alice = world.agent("alice")
     reading, below = world.agent("bob").rendered(f"{NOTE}:delta"), world.agent("bob").rendered("/shared/:delta")
@@ -174,14 +219,19 @@ def test_a_directory_tells_each_path_once_and_others_changes_only(world: World) 
     bob.memory.rename(b"/shared/mine.md", b"/shared/yours.md")
     told = alice.cat("/shared/:delta").splitlines()
     assert told[:-1] == [
-        "# 4 changed paths", "A /memory/shared/moved.md", "M /memory/shared/note.md", "A /memory/shared/sub/new.md",
+        "# 4 changed paths",
+        "A /memory/shared/moved.md",
+        "M /memory/shared/note.md",
+        "A /memory/shared/sub/new.md",
         "R /memory/shared/yours.md (was /memory/shared/mine.md)",
-    ]  # fmt: skip
+    ]
     bob.memory.rename(b"/shared/moved.md", b"/private/moved.md")
     bob.memory.delete(NOTE)
     assert alice.cat("/shared/:delta").splitlines()[:-1] == [
-        "# 2 changed paths", "D /memory/shared/moved.md", "D /memory/shared/note.md",
-    ]  # fmt: skip
+        "# 2 changed paths",
+        "D /memory/shared/moved.md",
+        "D /memory/shared/note.md",
+    ]
 
 
 def test_what_moves_out_of_a_directory_is_gone_from_it(world: World) -> None:
@@ -232,8 +282,11 @@ def test_a_long_directory_is_listed_in_part_the_first_time(world: World, monkeyp
         write(world, "x\n", f"/shared/d/{name}")
     bob = world.agent("bob")
     assert bob.cat("/shared/d/:delta").splitlines()[:-1] == [
-        "# 2 of 3 files", "A /memory/shared/d/a", "A /memory/shared/d/b", "(1 more: :list?q=&offset=2)",
-    ]  # fmt: skip
+        "# 2 of 3 files",
+        "A /memory/shared/d/a",
+        "A /memory/shared/d/b",
+        "(1 more: :list?q=&offset=2)",
+    ]
     assert bob.cat("/shared/d/:list?q=&offset=2").endswith("  c  x\n")
     assert bob.cat("/shared/d/:delta") == "(no changes)\n"
 

@@ -56,8 +56,8 @@ def test_why_says_what_stands_around_it(world: World) -> None:
         ("/shared/home/bath.md", "was not looked at: it has none of the question's words and no vector near it"),
         ("/shared/x.tmp", "is in no index: its name is on the ignore list"),
         ("/shared/blank.md", "is in no index: it has no words"),
-        ("/shared/copy.md", "its text is that of a better hit, which names it"),
-        ("/shared/market/nvda.md", "a recall of 4000 tokens has it"),
+        ("/shared/market/nvda.md", "its text is that of a better hit, which names it"),
+        ("/shared/copy.md", "a recall of 4000 tokens has it"),
     ],
 )
 def test_why_not(world: World, path: str, reason: str) -> None:
@@ -114,6 +114,24 @@ def test_topics_are_those_of_visible_files_only(world: World) -> None:
     assert alice.cat("/:topics") == before
     assert "secrets" in bob.cat("/:topics") and "/secret.md" in bob.cat("/:topics?name=Secrets")
     assert alice.cat("/:topics?name=secrets") == "(no files)\n"
+
+
+def test_topics_are_told_by_category_tag_and_topic(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in ("a", "b"):
+        alice.memory.remember(f"note {name}", title=name, tags=["technical"])
+    alice.put("/memory/archive2/deep/er/c.md", "# Gardening")
+    alice.echo("crypto,technical\n", "/memory/archive2/deep/er/c.md:tags")
+    told = alice.cat("/:topics").splitlines()
+    by_tag = told.index("### By Tag:")
+    assert told[:2] == ["## Memory Topics", "### By Category:"]
+    assert {"   2  private", "   1  archive2"} <= {*told[2:by_tag]}
+    assert told[by_tag + 1 : by_tag + 3] == ["   3  technical", "   1  crypto"]
+    assert "   1  Gardening" in told[told.index("### By Topic:") :]
+    assert alice.cat("/memory/:topics").splitlines()[:3] == told[:3]
+    assert "  deep" in alice.cat("/memory/archive2/:topics") and "er\n" not in alice.cat("/memory/archive2/:topics")
+    assert "   2  private" not in bob.cat("/:topics") and "   1  technical" in bob.cat("/:topics")
+    assert len(alice.cat("/:topics?limit=1").splitlines()) == 7
 
 
 def test_topics_follow_the_text_and_the_directory(world: World) -> None:
@@ -214,7 +232,7 @@ def test_a_files_synthesis_is_of_it_and_its_links(world: World) -> None:
 
 def test_savings_are_measured_against_the_files(world: World) -> None:
     alice, count = world.agent("alice"), world.around.engine.counter.count
-    assert json.loads(alice.cat("/:savings"))["recalls"] == 0
+    assert json.loads(alice.cat("/:savings"))["recalls"] == json.loads(alice.cat("/:savings"))["percent"] == 0
     long = "\n\n".join(f"Paragraph {n} about matter {n}. " + "Filler words stand here. " * 30 for n in range(60))
     alice.put("/shared/long.md", long + "\n\nThe zebra crossed the road.")
     given = sum(count(alice.cat("/:recall?q=zebra road&max_tokens=500")) for _ in range(2))
@@ -222,7 +240,15 @@ def test_savings_are_measured_against_the_files(world: World) -> None:
     alice.cat("/:why?q=zebra&path=/shared/long.md")
     found = json.loads(alice.cat("/:savings"))
     whole = 2 * count(long + "\n\nThe zebra crossed the road.")
-    assert found == {"files": 1, "given": given, "recalls": 2, "saved": whole - given, "whole": whole}
+    percent = round(100 * (whole - given) / whole, 1)
+    assert found == {
+        "files": 1,
+        "given": given,
+        "percent": percent,
+        "recalls": 2,
+        "saved": whole - given,
+        "whole": whole,
+    }
     alice.memory.delete("/shared/long.md")
     assert json.loads(alice.cat("/:savings"))["recalls"] == 0, "what is gone would not be read"
     assert json.loads(world.agent("bob").cat("/:savings"))["recalls"] == 0

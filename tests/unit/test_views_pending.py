@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from views_fixtures import World, opened
+
+from avmfs import calls
+from avmfs.rpc import documents
+from avmfs.store.queries import matching
 
 
 @pytest.fixture
@@ -93,6 +98,28 @@ def test_of_a_marked_directory_what_others_changed_waits(world: World) -> None:
     assert pending(world) == ["2 files changed by others since you marked it: /memory/shared/d/:delta"]
 
 
+def test_notices_of_subscriptions_without_a_webhook_wait_as_subscriptions_says(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.memory.submit("subscribe", pattern="/memory/shared/*", mode="realtime", every=None, url=None)
+    alice.put("/shared/a\n.md", "one")
+    bob.put("/shared/own.md", "his")
+    alice.put("/private/x.md", "not his")
+    matching.catch_up(bob.memory.store, calls.go_on)
+    bob.memory.submit("collect_notices")
+    assert "-> :pending  2 unread" in bob.cat("/:subscriptions")
+    assert pending(world) == [
+        "2 notices of your subscriptions (mark read: echo > /:pending)",
+        "  2026-03-07 10:30  alice  create  /memory/shared/a\\n.md",
+        "  2026-03-07 10:30  alice  write  /memory/shared/a\\n.md v1",
+    ]
+    assert len(pending(world)) == 3, "looking marks nothing"
+    assert alice.cat("/:pending") == "(nothing waits)\n"
+    alice.echo("", "/:pending")
+    assert len(pending(world)) == 3, "hers are not his"
+    bob.echo("", "/:pending")
+    assert pending(world) == ["(nothing waits)"] and "0 unread" in bob.cat("/:subscriptions")
+
+
 def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     alice.put("/shared/a.md", "one")
@@ -102,10 +129,12 @@ def test_the_feed_tells_deeds_newest_first_and_folds_the_same_ones(world: World)
     alice.memory.rename(b"/shared/a.md", b"/shared/b.md")
     bob.memory.delete("/shared/b.md")
     assert feed(world, where="/shared") == [
-        "bob  removed  /memory/shared/b.md", "alice  moved  /memory/shared/b.md (from /memory/shared/a.md)",
-        "alice  tagged  /memory/shared/a.md", "bob  wrote 2 times  /memory/shared/a.md",
+        "bob  removed  /memory/shared/b.md",
+        "alice  moved  /memory/shared/b.md (from /memory/shared/a.md)",
+        "alice  tagged  /memory/shared/a.md",
+        "bob  wrote 2 times  /memory/shared/a.md",
         "alice  made  /memory/shared/a.md",
-    ]  # fmt: skip
+    ]
     assert {line.split()[0] for line in feed(world, "?agent=bob", "/shared")} == {"bob"}
     assert feed(world, "?limit=1", "/shared")[1:] == ["(older ones left out: limit=1)"]
     world.clock.pass_(60)
@@ -120,3 +149,17 @@ def test_the_feed_tells_of_nothing_private(world: World) -> None:
     alice.memory.tell("alice", "note to self")
     assert feed(world) == before
     assert any("/memory/private/alice/3.md" in line for line in feed(world, agent="alice"))
+
+
+def test_a_watcher_hears_of_mail_that_takes_the_place_of_other_mail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    drawn = iter((7, 5, 3))  # the newest below all others
+    monkeypatch.setattr(secrets, "randbelow", lambda below: next(drawn))
+    alice.memory.tell("bob", "one")
+    alice.memory.tell("bob", "two")
+    before = documents._unread(bob.memory)
+    bob.memory.submit("mark_read", messages=[min(each.id for each in bob.memory.inbox(unread_only=True))])
+    alice.memory.tell("bob", "three")
+    assert len(bob.memory.inbox(unread_only=True)) == 2 and documents._unread(bob.memory) != before

@@ -20,9 +20,21 @@ FILES = ("/shared/note.md", "/shared/sub/other.md", "/shared/blob")
 DIRECTORIES = ("/", "/shared/", "/shared/sub/", "/memory/private/")
 # Everything but what answering derives (indexes and their queues) and what a reader's end moves (mark, delivery).
 KEPT = (
-    "agent", "block", "body", "delivery", "document", "extent", "link", "log", "mark", "message", "node", "scope",
-    "tag", "version",
-)  # fmt: skip
+    "agent",
+    "block",
+    "body",
+    "delivery",
+    "document",
+    "extent",
+    "link",
+    "log",
+    "mark",
+    "message",
+    "node",
+    "scope",
+    "tag",
+    "version",
+)
 PROSE = {"help", "list", "recall", "search", "timeline", "topics"}
 
 
@@ -48,7 +60,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         alice.memory.tell("eve", "quagga", priority="urgent")
         bob.memory.tell("bob", "to myself", priority="urgent")
         alice.memory.rename(b"/shared/quagga-limited.md", b"/private/was-limited.md")
-        alice.peek_bytes("/:search?q=RSI")  # whoever asks first has words made: `document.due` says so
+        alice.cached_bytes("/:search?q=RSI")  # whoever asks first has words made: `document.due` says so
         yield made
 
 
@@ -63,12 +75,33 @@ def names(view: View) -> list[str]:
 def queries(view: View) -> list[str]:
     """The same with every parameter at something else than its default."""
     given = {
-        "q": "quagga", "tag": "quagga-tag", "limit": "3", "offset": "1", "minutes": "999999", "since": "0",
-        "peek": "1", "from": "1", "to": "2", "max_tokens": "100", "min_relevance": "0", "strategy": "recency",
-        "cite": "path", "mark": "read",
-        "format": "jsonl", "wait": "0.01", "depth": "2", "days": "9", "name": "RSI", "path": "/shared/note.md",
-        "sentences": "3", "via": "gossip", "unread": "1", "agent": "alice",
-    }  # fmt: skip
+        "q": "quagga",
+        "tag": "quagga-tag",
+        "limit": "3",
+        "offset": "1",
+        "minutes": "999999",
+        "since": "0",
+        "peek": "1",
+        "from": "1",
+        "to": "2",
+        "max_tokens": "100",
+        "min_relevance": "0",
+        "strategy": "recency",
+        "mode": "lexical",
+        "cite": "path",
+        "scores": "1",
+        "mark": "read",
+        "format": "jsonl",
+        "wait": "0.01",
+        "depth": "2",
+        "days": "9",
+        "name": "RSI",
+        "path": "/shared/note.md",
+        "sentences": "3",
+        "via": "gossip",
+        "unread": "1",
+        "agent": "alice",
+    }
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
     bare = [each.partition("?")[0] for each in names(view) if view.name != "diff" or "note" in each]
@@ -80,7 +113,7 @@ def test_rendering_changes_nothing_at_all(world: World, view: View) -> None:
     bob = world.agent("bob")
     before = world.dump(*KEPT)
     for name in [*names(view), *queries(view)]:
-        bob.peek_bytes(name)
+        bob.cached_bytes(name)
     assert world.dump(*KEPT) == before
 
 
@@ -110,7 +143,7 @@ def test_reading_to_the_end_moves_only_the_readers_own_marks(world: World, view:
 def test_no_view_tells_of_anothers_private_files(world: World, view: View) -> None:
     bob = world.agent("bob")
     for name in [*names(view), *queries(view)]:
-        said = bob.peek_bytes(name)
+        said = bob.cached_bytes(name)
         # Where it once stood in shared space is everybody's to know: it was created there, and went.
         assert b"quagga" not in said.replace(b"/memory/shared/quagga-limited.md", b""), name
         assert b"private/alice" not in said, name
@@ -119,7 +152,7 @@ def test_no_view_tells_of_anothers_private_files(world: World, view: View) -> No
 @pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
 def test_an_answer_is_lines_of_text_or_raw_bytes(world: World, view: View) -> None:
     for name in names(view):
-        said = world.agent("bob").peek_bytes(name)
+        said = world.agent("bob").cached_bytes(name)
         if "blob" in name and view.name in ("annotated", "data", "delta"):
             continue
         assert said.endswith(b"\n") and not said.startswith(b"\n") and said.decode().strip(), name
@@ -129,7 +162,7 @@ def test_an_answer_is_lines_of_text_or_raw_bytes(world: World, view: View) -> No
 def test_the_urgent_banner_stands_on_prose_and_nowhere_else(world: World, view: View) -> None:
     assert view.prose == (view.name in PROSE)
     for name in names(view):
-        shows = world.agent("bob").peek_bytes(name).startswith(b"=== 1 urgent message")
+        shows = world.agent("bob").cached_bytes(name).startswith(b"=== 1 urgent message")
         assert shows == (view.prose or view.name == "annotated"), name
 
 
@@ -145,7 +178,7 @@ def test_a_view_is_a_core_suffix_and_describes_itself(view: View) -> None:
 def test_unknown_parameters_are_refused_by_name(world: World, view: View) -> None:
     for name in names(view)[:1]:
         with pytest.raises(Invalid, match="'no_such'"):
-            world.agent("bob").peek_bytes(f"{name}{'&' if '?' in name else '?'}no_such=1")
+            world.agent("bob").cached_bytes(f"{name}{'&' if '?' in name else '?'}no_such=1")
 
 
 def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
@@ -156,9 +189,21 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
     assert views.find("inbox", root) and not views.find("inbox", directory)
     assert views.find("nothing", file) is None
     assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
-        "changes", "delta", "feed", "list", "mark", "plan", "recall", "search", "stats", "synthesis", "timeline",
-        "topics", "tree", "why",
-    }  # fmt: skip
+        "changes",
+        "delta",
+        "feed",
+        "list",
+        "mark",
+        "plan",
+        "recall",
+        "search",
+        "stats",
+        "synthesis",
+        "timeline",
+        "topics",
+        "tree",
+        "why",
+    }
 
 
 def test_help_lists_every_view_and_parameter(world: World) -> None:

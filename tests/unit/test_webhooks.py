@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from avmfs.agents import destinations, hooks, posting, webhooks
+from avmfs.agents import destinations, hooks, http_delivery, webhooks
 from avmfs.agents.destinations import Allowed, parse
 from avmfs.errors import Denied
-from avmfs.store.events import Event
+from avmfs.store.rows.events import Event
 
 HERE = Allowed(("127.0.0.1/32",))
 AT = 1_774_257_300_000_000_000  # 2026-03-23T09:15:00Z
@@ -41,9 +41,14 @@ def event(n: int = 1, kind: str = "write", path: str = "/memory/shared/market/nv
 def test_a_payload_is_what_the_customer_documents_with_id_and_version_and_no_content() -> None:
     said = json.loads(webhooks.payload("msg_x", "realtime", "/memory/shared/market/*", "trader", [event(0)]))
     assert said == {
-        "event": "write", "path": "/memory/shared/market/nvda.md", "pattern": "/memory/shared/market/*",
-        "agent_id": "trader", "timestamp": "2026-03-23T09:15:00.000000Z", "id": "msg_x", "version": 0,
-    }  # fmt: skip
+        "event": "write",
+        "path": "/memory/shared/market/nvda.md",
+        "pattern": "/memory/shared/market/*",
+        "agent_id": "trader",
+        "timestamp": "2026-03-23T09:15:00.000000Z",
+        "id": "msg_x",
+        "version": 0,
+    }
 
 
 def test_a_batch_is_an_array_and_a_digest_a_summary() -> None:
@@ -53,8 +58,9 @@ def test_a_batch_is_an_array_and_a_digest_a_summary() -> None:
     digest = json.loads(webhooks.payload("msg_x", "digest", "/memory/*", "bob", events))
     assert (digest["event"], digest["counts"], digest["more"]) == ("digest", {"tags": 2, "remove": 2}, 0)
     assert [(each["path"], each["count"]) for each in digest["changes"]] == [
-        ("/memory/shared/market/nvda.md", 2), ("/memory/b", 2),
-    ]  # fmt: skip
+        ("/memory/shared/market/nvda.md", 2),
+        ("/memory/b", 2),
+    ]
     many = json.loads(webhooks.payload("m", "digest", "/*", "b", [event(n, path=f"/memory/{n}") for n in range(1200)]))
     assert (len(many["changes"]), many["more"], many["counts"]) == (webhooks.DIGEST_SHOWN, 200, {"write": 1200})
 
@@ -69,8 +75,10 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
     headers = webhooks.signed(secret, "msg_x", 1774257300, body)
     wanted = base64.b64encode(hmac.new(secret, b"msg_x.1774257300." + body, hashlib.sha256).digest()).decode()
     assert headers == {
-        "webhook-id": "msg_x", "webhook-timestamp": "1774257300", "webhook-signature": f"v1,{wanted}",
-    }  # fmt: skip
+        "webhook-id": "msg_x",
+        "webhook-timestamp": "1774257300",
+        "webhook-signature": f"v1,{wanted}",
+    }
     shown = "whsec_" + base64.b64encode(secret).decode()
     assert webhooks.verify(shown, headers, body, 1774257300.0)
     for wrong in ({**headers, "webhook-id": "msg_y"}, {**headers, "webhook-timestamp": "1774257301"}, {}):
@@ -99,7 +107,7 @@ def serving(talk: Callable[[socket.socket], None], context: ssl.SSLContext | Non
         try:
             client, _ = listener.accept()
             with client:
-                client.settimeout(40)
+                client.settimeout(300)
                 if context is None:
                     talk(client)
                 else:
@@ -114,12 +122,12 @@ def serving(talk: Callable[[socket.socket], None], context: ssl.SSLContext | Non
         yield listener.getsockname()[1]
     finally:
         listener.close()
-        thread.join(40)
+        thread.join(300)
 
 
 def send(port: int, timeout_s: float = 2.0, allowed: Allowed = HERE, body: bytes = b"{}") -> int:
-    request = posting.Request(parse(f"http://127.0.0.1:{port}/hook?x=1"), {"webhook-id": "msg_x"}, body)
-    return posting.post(request, allowed, timeout_s)
+    request = http_delivery.Request(parse(f"http://127.0.0.1:{port}/hook?x=1"), {"webhook-id": "msg_x"}, body)
+    return http_delivery.post(request, allowed, timeout_s)
 
 
 def answering(answer: bytes, heard: list[bytes] | None = None) -> Callable[[socket.socket], None]:
@@ -156,34 +164,34 @@ def test_a_post_says_who_it_is_for_and_takes_any_success() -> None:
     ],
 )
 def test_anything_but_a_success_is_a_failure_that_says_why(answer: bytes, said: str) -> None:
-    with serving(answering(answer)) as port, pytest.raises(posting.PostFailed, match=said) as caught:
+    with serving(answering(answer)) as port, pytest.raises(http_delivery.PostFailed, match=said) as caught:
         send(port)
     assert not caught.value.final
 
 
 def test_a_receiver_that_is_gone_for_good_or_asks_for_time_is_believed() -> None:
-    with serving(answering(b"HTTP/1.1 410 Gone\r\n\r\n")) as port, pytest.raises(posting.PostFailed) as caught:
+    with serving(answering(b"HTTP/1.1 410 Gone\r\n\r\n")) as port, pytest.raises(http_delivery.PostFailed) as caught:
         send(port)
     assert caught.value.final
     wait = b"HTTP/1.1 503 Busy\r\nretry-after: 120\r\n\r\n"
-    with serving(answering(wait)) as port, pytest.raises(posting.PostFailed) as caught:
+    with serving(answering(wait)) as port, pytest.raises(http_delivery.PostFailed) as caught:
         send(port)
     assert caught.value.wait_s == 120
 
 
 def test_the_time_limit_is_for_all_of_it() -> None:
     def trickle(client: socket.socket) -> None:
-        for byte in b"HTTP/1.1 200 OK\r\n" * 100:
+        for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
             client.sendall(bytes([byte]))
             time.sleep(0.05)
 
     for talk in (trickle, lambda client: time.sleep(1.5)):
         began = time.monotonic()
-        with serving(talk) as port, pytest.raises(posting.PostFailed, match=r"no answer within 0\.3 s"):
+        with serving(talk) as port, pytest.raises(http_delivery.PostFailed, match=r"no answer within 0\.3 s"):
             try:
                 send(port, 0.3)
             finally:
-                assert time.monotonic() - began < 10
+                assert time.monotonic() - began < 100
 
 
 def test_nothing_is_sent_to_an_address_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,12 +200,14 @@ def test_nothing_is_sent_to_an_address_that_is_not_allowed(monkeypatch: pytest.M
         with pytest.raises(Denied):
             send(port, allowed=Allowed())
         # A name that was public when the subscription was made, and is this machine now.
-        monkeypatch.setattr(posting, "vetted", lambda where, allowed: destinations.vetted(where, allowed, _rebound))
+        monkeypatch.setattr(
+            http_delivery, "vetted", lambda where, allowed: destinations.vetted(where, allowed, _rebound)
+        )
         with pytest.raises(Denied):
-            posting.post(posting.Request(parse(f"http://example.com:{port}/"), {}, b""), Allowed(), 1.0)
+            http_delivery.post(http_delivery.Request(parse(f"http://example.com:{port}/"), {}, b""), Allowed(), 1.0)
         assert not came.wait(0.1)
         with socket.create_connection(("127.0.0.1", port)):
-            assert came.wait(40)
+            assert came.wait(300)
 
 
 def _rebound(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
@@ -210,24 +220,45 @@ def test_tls_asks_for_the_name_though_it_connects_to_an_address(
 ) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
-         "-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=hooks.example",
+            "-addext",
+            "subjectAltName=DNS:hooks.example",
+        ],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
     asked: list[str | None] = []
     server.sni_callback = lambda sock, name, context: asked.append(name)  # type: ignore[assignment]
-    monkeypatch.setattr(posting, "vetted", lambda where, allowed: _rebound(where.host, where.port))
+    monkeypatch.setattr(http_delivery, "vetted", lambda where, allowed: _rebound(where.host, where.port))
     answer = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
-    with serving(answer, server) as port, pytest.raises(posting.PostFailed, match="certificate"):
-        posting.post(posting.Request(parse(f"https://hooks.example:{port}/"), {}, b""), HERE, 5.0)
+    with serving(answer, server) as port, pytest.raises(http_delivery.PostFailed, match="certificate"):
+        http_delivery.post(http_delivery.Request(parse(f"https://hooks.example:{port}/"), {}, b""), HERE, 5.0)
     trusting = ssl.create_default_context(cafile=os.fspath(certificate))
-    monkeypatch.setattr(posting, "_tls", lambda: trusting)
+    monkeypatch.setattr(http_delivery, "_tls", lambda: trusting)
     with serving(answer, server) as port:
-        assert posting.post(posting.Request(parse(f"https://hooks.example:{port}/"), {}, b""), HERE, 5.0) == 204
-    with serving(answer, server) as port, pytest.raises(posting.PostFailed, match="certificate"):
-        posting.post(posting.Request(parse(f"https://other.example:{port}/"), {}, b""), HERE, 5.0)
+        assert (
+            http_delivery.post(http_delivery.Request(parse(f"https://hooks.example:{port}/"), {}, b""), HERE, 5.0)
+            == 204
+        )
+    with serving(answer, server) as port, pytest.raises(http_delivery.PostFailed, match="certificate"):
+        http_delivery.post(http_delivery.Request(parse(f"https://other.example:{port}/"), {}, b""), HERE, 5.0)
     assert asked == ["hooks.example", "hooks.example", "other.example"]
 
 
@@ -256,8 +287,8 @@ def test_a_hook_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path
     pid = tmp_path / "pid"
     began = time.monotonic()
     with pytest.raises(hooks.HookFailed, match="not done within"):
-        hooks.run(["/bin/sh", "-c", f"sleep 60 & echo $! > {pid}; wait"], b"", {"PATH": hooks.PATH}, 0.5)
-    assert time.monotonic() - began < 30
+        hooks.run(["/bin/sh", "-c", f"sleep 600 & echo $! > {pid}; wait"], b"", {"PATH": hooks.PATH}, 0.5)
+    assert time.monotonic() - began < 300
     left = Path(f"/proc/{pid.read_text().strip()}/stat")
     for _ in range(1000):
         if not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z":
@@ -274,7 +305,7 @@ def test_a_hook_has_an_alarm_for_when_nobody_is_left_to_end_it() -> None:
         [sys.executable, "-I", "-S", "-c", hooks._LAUNCHER, "1", "/bin/sleep", "60"], start_new_session=True
     )
     try:
-        assert child.wait(40) == -signal.SIGALRM
+        assert child.wait(300) == -signal.SIGALRM
     finally:
         child.kill()
         child.wait()

@@ -18,11 +18,11 @@ from avmfs.embed.hashing import HashingEmbedding
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.search.engine import Engine
-from avmfs.store import database
-from avmfs.store.applier import Applier
-from avmfs.store.sqlite import SqliteStore
-from avmfs.store.transaction import IndexRules
-from avmfs.surroundings import Surroundings
+from avmfs.services import Services
+from avmfs.store.schema import database
+from avmfs.store.store import SqliteStore
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import Context, Rendered, View
 
@@ -75,7 +75,7 @@ class Agent:
         """Like `head`: the bytes, but not to their end."""
         return self.rendered(name).data.decode()
 
-    def peek_bytes(self, name: str) -> bytes:
+    def cached_bytes(self, name: str) -> bytes:
         return self.rendered(name).data
 
     def cat(self, name: str) -> str:
@@ -122,7 +122,7 @@ class World:
     clock: Clock
     applied: AppliedHere
     store: SqliteStore
-    around: Surroundings
+    around: Services
     agents: dict[str, Agent] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
@@ -153,6 +153,6 @@ def opened(tmp_path: Path, policy: Policy | None = None) -> Iterator[World]:
     store = SqliteStore(path, applied, clock)
     engine = Engine(store.search_index, HashingEmbedding(), TokenCounter())
     try:
-        yield World(clock, applied, store, Surroundings(store, engine, SearchSettings(), Limits(), clock, UTC))
+        yield World(clock, applied, store, Services(store, engine, SearchSettings(), Limits(), clock, UTC))
     finally:
         store.close()

@@ -12,10 +12,10 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.errors import Denied, Invalid, NotFound
-from avmfs.store.commands import command, relaxed
-from avmfs.store.protocol_discovery import NOBODY, PRIVACY
-from avmfs.store.schema import PRIVATE
-from avmfs.store.transaction import Tx
+from avmfs.store.commands import command
+from avmfs.store.protocol.discovery import NOBODY, PRIVACY
+from avmfs.store.schema.tables import PRIVATE
+from avmfs.store.tx.transaction import Tx
 
 HOSTS_KNOWN = 1024
 DIGESTS_PER_HOST = 100_000
@@ -55,7 +55,7 @@ def set_privacy(tx: Tx, mode: str, agent: str | None = None) -> dict[str, Any]:
     return {"agent": whose, "mode": mode}
 
 
-@relaxed
+@command(durable=False)
 def publish_digests(tx: Tx, digests: list[list[Any]]) -> dict[str, Any]:
     """The digests of this store are now these, [agent, bits] each; what is not among them is withdrawn. Only what
     differs gets another version. {"changed"}."""
@@ -67,7 +67,7 @@ def publish_digests(tx: Tx, digests: list[list[Any]]) -> dict[str, Any]:
     return {"changed": _publish(tx, host, [*((agent, bits) for agent, bits in digests), *withdrawn])}
 
 
-@relaxed
+@command(durable=False)
 def name_host(tx: Tx, name: str | None) -> dict[str, Any]:
     """What other hosts call this one (None: as before), and that it lives. {"host"}."""
     tx.require_operator()
@@ -76,7 +76,7 @@ def name_host(tx: Tx, name: str | None) -> dict[str, Any]:
     return {"host": host}
 
 
-@relaxed
+@command(durable=False)
 def merge_digests(
     tx: Tx, host: str, name: str, alive: int, after: int, version: int, digests: list[list[Any]]
 ) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def merge_digests(
     return {"merged": merged}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def forget_hosts(tx: Tx, before: int) -> dict[str, Any]:
     """Drop what is known of other hosts that have not been alive since ``before`` (ns). {"forgotten"}."""
     tx.require_operator()

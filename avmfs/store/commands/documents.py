@@ -6,17 +6,51 @@ import json
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Denied, Invalid
+from avmfs.errors import Denied, Invalid, OverQuota
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, lineage, renaming
-from avmfs.store.transaction import Tx
+from avmfs.store.commands import command, renaming, versions
+from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
+from avmfs.store.tx.transaction import Tx
 
-USER_LIMIT = 64 * 1024
+KEYS_MAX, KEYS_DEEP, USER_LIMIT = 256, 16, 64 * 1024  # of :meta: keys, nesting, characters as JSON
+
+
+def check_tags(named: int) -> None:
+    """Raise OverQuota where a document cannot have so many tags, before anything is looked at."""
+    if named > TAGS_MAX:
+        raise OverQuota(f"a file may have {TAGS_MAX} tags; {named} are named")
+
+
+def pack_user(user: dict[str, Any]) -> str:
+    """User keys of :meta as they are stored. Raises OverQuota for too many, Invalid for what is too long
+    or no plain JSON."""
+    if len(user) > KEYS_MAX:
+        raise OverQuota(f"metadata may have {KEYS_MAX} keys, this has {len(user)}")
+    level: list[Any] = [user]
+    for _ in range(KEYS_DEEP + 1):
+        level = [
+            below
+            for each in level
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            break
+    else:
+        raise Invalid(f"metadata may be nested {KEYS_DEEP} deep")
+    try:
+        packed = json.dumps({key: value for key, value in user.items() if value is not None}, sort_keys=True)
+    except (TypeError, ValueError) as e:
+        raise Invalid(f"metadata: {e}") from None
+    if len(packed) > USER_LIMIT:
+        raise Invalid(f"metadata may have {USER_LIMIT} characters in all, this has {len(packed)}")
+    return packed
 
 
 @command
 def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool) -> dict[str, Any]:
     """Add and remove tags; ``replace`` first removes all."""
+    check_tags(max(len(add), len(remove)))
     found, document = _document(tx, node)
     before = {tag for (tag,) in tx.db.execute("select tag from tag where document = ?", (document,))}
     if replace:
@@ -25,10 +59,11 @@ def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool
         tx.db.execute("delete from tag where document = ? and tag = ?", (document, name))
     for name in add:
         tx.db.execute("insert or ignore into tag(document, tag) values(?, ?)", (document, name))
+    check_tags(tx.db.execute("select count(*) from tag where document = ?", (document,)).get)
     if before & set(remove) or (replace and before - set(add)):
-        lineage.enqueue(tx, document)  # only its text can tell whether it has the topic without the tag
+        versions.enqueue(tx, document)  # only its text can tell whether it has the topic without the tag
     elif tx.db.execute("select 1 from passage where document = ?", (document,)).get:  # else it is yet to be indexed
-        lineage.add_topics(tx, document, found.scope, add)
+        versions.add_topics(tx, document, found.scope, add)
         tx.db.execute("insert into passage_log(document) values(?)", (document,))
     _changed(tx, "tags", found)
     return {}
@@ -45,6 +80,8 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
         "insert or ignore into link(source, target, type, agent, at) values(?, ?, ?, ?, ?)",
         (document, other, type, tx.who.name, tx.now),
     )
+    if tx.db.execute("select count(*) from link where source = ?", (document,)).get > LINKS_MAX:
+        raise OverQuota(f"{LINKS_MAX} links may lead from a file")
     _changed(tx, "links", found)
     return {}
 
@@ -99,29 +136,24 @@ def set_ttl(tx: Tx, node: int, expires: int | None) -> dict[str, Any]:
 def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]) -> dict[str, Any]:
     """Merge user keys (a value of None removes its key) and set the importance when given."""
     found, document = _document(tx, node)
+    pack_user(user)  # before it is merged with as much again
     kept = json.loads(tx.db.execute("select user from document where id = ?", (document,)).get or "{}")
-    kept.update(user)
-    try:
-        packed = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True)
-    except (TypeError, ValueError) as e:
-        raise Invalid(f"metadata: {e}") from None
-    if len(packed) > USER_LIMIT:
-        raise Invalid(f"metadata may have {USER_LIMIT} characters in all")
+    packed = pack_user({key: value for key, value in {**kept, **user}.items() if value is not None})
     tx.db.execute("update document set user = ? where id = ?", (packed, document))
     if importance is not None:
         tx.db.execute("update document set importance = ? where id = ?", (importance, document))
     if "title" in user:
-        lineage.enqueue(tx, document)  # its words are topics
+        versions.enqueue(tx, document)  # its words are topics
     _changed(tx, "meta", found)
     return {}
 
 
 @command
-def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) -> dict[str, Any]:
-    """The asker has read a file up to ``version`` (None: the newest), or a directory up to ``seq``.
-
-    Never moves a version backwards by accident: a stale reader's mark does not undo a newer one,
-    unless the caller names the version.
+def mark(
+    tx: Tx, node: int, version: int | None = None, seq: int | None = None, forward: bool = False
+) -> dict[str, Any]:
+    """The asker has read a file up to ``version`` (None: the newest), or a directory up to ``seq``. ``forward``: a mark
+    that is further already stays, as another reader of the same agent has been quicker. {"version", "seq"} asked for.
     """
     found, creator = tx.seen(node), None
     if found.kind is Kind.DIRECTORY:
@@ -143,12 +175,16 @@ def mark(tx: Tx, node: int, version: int | None = None, seq: int | None = None) 
             raise Invalid(f"v{number}: the newest version is v{head}")
         at = tx.db.execute("select seq from version where document = ? and number = ?", (subject, number)).get or 0
     if creator == tx.who.name:
-        tx.db.execute("update document set read = ? where id = ?", (number, subject))
+        tx.db.execute(
+            "update document set read = ?1 where id = ?2 and not (?3 and coalesce(read, -1) >= ?1)",
+            (number, subject, forward),
+        )
     else:
         tx.db.execute(
-            "insert into mark(agent, subject, version, seq) values(?, ?, ?, ?)"
-            " on conflict(agent, subject) do update set version = excluded.version, seq = excluded.seq",
-            (tx.who.name, subject, number, at),
+            "insert into mark(agent, subject, version, seq) values(?1, ?2, ?3, ?4)"
+            " on conflict(agent, subject) do update set version = ?3, seq = ?4"
+            " where not (?5 and (version, seq) >= (?3, ?4))",
+            (tx.who.name, subject, number, at, forward),
         )
     return {"version": number, "seq": at}
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from avmfs import paths
+from avmfs.errors import StoreFailed
 from avmfs.node import Kind, Node
-from avmfs.store import content, vector_model
-from avmfs.store.commands import lineage, relaxed
-from avmfs.store.transaction import NODE_JOINED, Tx, node_of
+from avmfs.store.commands import command, versions
+from avmfs.store.rows import content, vector_model
+from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.tx.transaction import Tx
 from avmfs.text import passages, segment, sniff, speech, topics
 
 DRAIN_BYTES = 256 * 1024
@@ -34,14 +37,14 @@ _IN_TURN = (
 )
 
 
-@relaxed
+@command(durable=False, repeatable=True, uses_reserve=True)
 def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any]:
     """Index up to ``limit`` queued documents, or remove the index rows of ended ones, fewer when they are large; with
     ``hurry`` no more than takes a few milliseconds. {"done", "left"}."""
     waiting, gone = _next(tx, limit, HURRY_BYTES if hurry else DRAIN_BYTES)
     # First all that goes, in the order of its rows: between rows that come, FTS5 would write a segment for
     # each (fts5_index.c, sqlite3Fts5IndexBeginWrite). What was done meanwhile for an ended one's vectors goes as well.
-    told = lineage.drop_index(tx, waiting + gone)
+    told = versions.drop_index(tx, waiting + gone)
     for document in gone:
         tx.do("delete from semantic_queue where document = ?", (document,))
         tx.do("delete from ended where document = ?", (document,))
@@ -50,7 +53,7 @@ def drain_lexical(tx: Tx, limit: int = 64, hurry: bool = False) -> dict[str, Any
         counts += _index(tx, document, document in told)
         tx.do("update document set due = null where id = ?", (document,))
         tx.known.queued.discard(document)
-    lineage.count_terms(tx, counts)
+    versions.count_terms(tx, counts)
     return {"done": len(waiting) + len(gone), "left": tx.db.execute(WAITING).get}
 
 
@@ -69,7 +72,7 @@ def _next(tx: Tx, limit: int, most: int) -> tuple[list[int], list[int]]:
     return waiting, gone
 
 
-@relaxed
+@command(durable=False)
 def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
     """Store [passage id, float32 bytes] pairs. A passage that was re-indexed meanwhile is left out. {"stored"}."""
     tx.require_operator()
@@ -90,7 +93,7 @@ def put_vectors(tx: Tx, model: str, vectors: list[list[Any]]) -> dict[str, Any]:
     return {"stored": stored}
 
 
-@relaxed
+@command(durable=False)
 def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     """Take documents off the semantic queue that have nothing (left) to embed."""
     tx.require_operator()
@@ -99,7 +102,7 @@ def skip_vectors(tx: Tx, documents: list[int], model: str) -> dict[str, Any]:
     return {}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def drop_vectors(tx: Tx, passages: list[int]) -> dict[str, Any]:
     """These vectors are damaged: have them made anew. {"dropped"}."""
     tx.require_operator()
@@ -109,7 +112,7 @@ def drop_vectors(tx: Tx, passages: list[int]) -> dict[str, Any]:
     return {"dropped": dropped}
 
 
-@relaxed
+@command(durable=False)
 def follow_model(tx: Tx, model: str, dimension: int, limit: int = 5000) -> dict[str, Any]:
     """From now on the store's vectors are to be of this model. What lacks its own, or has one that cannot be right,
     is queued, ``limit`` passages a call, going on where the last call stopped. {"queued", "left": passages}."""
@@ -156,7 +159,7 @@ def _drop_vector(tx: Tx, passage: int) -> int:
     return 1
 
 
-@relaxed
+@command(durable=False)
 def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     """Queue everything again: all words (model None), or what has no vector of ``model``. {"queued"}."""
     tx.require_operator()
@@ -188,7 +191,7 @@ def settle_semantic(tx: Tx, model: str, document: int) -> None:
 
 def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
     """Make the index rows of a document that has none, for which its vectors are then due. ``told``: ``passage_log``
-    says in this transaction that it has changed. Returns what has yet to be counted (``lineage.count_terms``)."""
+    says in this transaction that it has changed. Returns what has yet to be counted (``versions.count_terms``)."""
     row: Any = tx.db.execute(_TO_INDEX, (document,)).fetchone()
     if row is None:
         return []
@@ -203,7 +206,7 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
     for key, name in topics.topics(text, _title(row[-1])):
         tx.do("insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope))
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
-    lineage.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
+    versions.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
     prefix = f" {node.scope}x"
     pieces = passages.cut(text)
     if pieces:
@@ -212,12 +215,24 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
     for part, (start, stop) in enumerate(pieces):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
+        if part == 0:  # its name says once what it does not say itself
+            here = frozenset(found)
+            found += [term for term in segment.name_terms(paths.text(node.name)) if term not in here]
         tx.do(
             "insert into passage(document, part, scope, len, start, stop, voice, at, flags)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (document, part, node.scope, len(found), start, stop,
-             " ".join(said.speaker) or None, said.at, speech.flags(piece)),
-        )  # fmt: skip
+            (
+                document,
+                part,
+                node.scope,
+                len(found),
+                start,
+                stop,
+                " ".join(said.speaker) or None,
+                said.at,
+                speech.flags(piece),
+            ),
+        )
         passage = tx.db.last_insert_rowid()
         tx.do("insert into terms(rowid, t) values(?, ?)", (passage, prefix[1:] + prefix.join(found) if found else ""))
         counts.append((node.scope, 1, len(found)))
@@ -241,6 +256,9 @@ def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str 
         return None, f"larger than {tx.index.max_bytes} bytes"
     if node.kind is not Kind.FILE:
         return None, "not a regular file"
-    data = content.read(tx.db, node.id, node.size, True, 0, node.size) if extents else bytes(inline or b"")[: node.size]
+    try:
+        data = content.read(tx.db, node.id, node.size, True, 0, node.size) if extents else inline or b""
+    except StoreFailed as e:
+        return None, e.reason
     text = sniff.decode(data)
     return (text, "") if text is not None else (None, "not text")

@@ -1,28 +1,32 @@
 """Mail between agents, and the agents themselves.
 
-A message is one row, whoever gets it; each receiver has a delivery row with its own mark. Numbers, threads and limits
-are settled here, in the transaction that sends; ``reader_mail.refusal`` says beforehand what it would refuse.
+A message is one row, whoever gets it; each receiver has a delivery row with its own mark. Its number is the same for
+its sender and all receivers, so that they can speak of it, and drawn at random, so that it tells nothing of other mail.
+Numbers, threads and limits are settled here, in the transaction that sends; ``queries.mail.refusal`` says beforehand
+what it would refuse.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.node import Kind
-from avmfs.store.commands import command, relaxed
-from avmfs.store.reader_mail import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
-from avmfs.store.schema import PRIVATE
-from avmfs.store.transaction import Tx, new_id
+from avmfs.store.commands import command
+from avmfs.store.rows.mail_limits import MINUTE, UNREAD, UNREAD_FROM, all_full, full, re_unknown, too_fast, too_long
+from avmfs.store.schema.tables import PRIVATE
+from avmfs.store.tx.transaction import Tx, new_id
 
+NUMBERS_FROM: Final = 100_000  # the smallest with six digits
 PRIORITIES: Final = ("urgent", "normal", "low")
 _NO_RATE: Final = 10**9
 
 
-@command
+@command(repeatable=True, frees_space=True)
 def enroll(tx: Tx) -> dict[str, Any]:
     """Make the asker known, with its private space. Does nothing the second time."""
     name = tx.agent(tx.who.name)
@@ -51,11 +55,18 @@ class _Answered:
 
 @command
 def tell(
-    tx: Tx, recipient: str, body: str, priority: str, expires: int | None, body_limit: int, unread_limit: int,
-    re: int | None = None, rate_limit: int = _NO_RATE,
-) -> dict[str, Any]:  # fmt: skip
+    tx: Tx,
+    recipient: str,
+    body: str,
+    priority: str,
+    expires: int | None,
+    body_limit: int,
+    unread_limit: int,
+    re: int | None = None,
+    rate_limit: int = _NO_RATE,
+) -> dict[str, Any]:
     """Send to an agent or to "@all" (everyone known now but the sender). {"id", "recipients"}; the id is the
-    message's number in the sender's own mail, as ``re``, the message that this one answers, is.
+    message's number, as ``re``, of the message that this one answers, is.
 
     Raises NotFound for an unknown agent, Invalid for a ``re`` that the asker does not have, OverQuota when too much of
     this sender is unread there already or it has sent ``rate_limit`` messages within a minute. A broadcast passes the
@@ -76,29 +87,29 @@ def tell(
     else:
         raise NotFound(f"no agent is called {recipient!r}")
     answered = None if re is None else _answered(tx, re)
-    number = _sent(tx, rate_limit)
+    _count_sent(tx, rate_limit)
+    number = _draw(tx, [sender, *receivers])
     thread = None if answered is None else _known(tx, sender, answered)[1]
     if not receivers:
         return {"id": number, "recipients": []}
     tx.db.execute(
         "insert into message(id, sender, number, recipient, priority, body, at, expires, root, re, thread)"
-        " select coalesce(max(seq), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from log",  # never given twice: see schema_due
+        " select coalesce(max(seq), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? from log",  # never given twice
         (sender, number, recipient, priority, body, tx.now, expires, answered and answered.root, re, thread),
     )
     message = tx.db.last_insert_rowid()
     for receiver in receivers:
         _make_room(tx, receiver, everyone, unread_limit)
         theirs = (None, None) if answered is None else _known(tx, receiver, answered)
-        arrived = _number(tx, receiver)
         tx.db.execute(
             "insert into delivery(agent, number, message, sender, priority, everyone, expires, re, thread)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (receiver, arrived, message, sender, priority, everyone, expires, *theirs),
+            (receiver, number, message, sender, priority, everyone, expires, *theirs),
         )
         scope = tx.scope_at((paths.MEMORY, paths.PRIVATE, paths.raw(receiver)))
-        # version: its number in the receiver's mail, for whoever delivers it elsewhere.
+        # version: its number, for whoever delivers it elsewhere.
         path = paths.join((paths.TELL, paths.raw(receiver)))
-        tx.log("tell", tx.node(PRIVATE), path, version=arrived, scope=scope)
+        tx.log("tell", tx.node(PRIVATE), path, version=number, scope=scope)
     return {"id": number, "recipients": receivers}
 
 
@@ -117,18 +128,18 @@ def _answered(tx: Tx, number: int) -> _Answered:
 
 
 def _known(tx: Tx, agent: str, answered: _Answered) -> tuple[int | None, int | None]:
-    """What ``agent`` calls the answered message, and the first of its thread that it has: numbers in its own mail,
-    None for what it does not have."""
+    """The number of the answered message and that of the first of its thread that ``agent`` has; None for what it does
+    not have."""
     own = (
         "select number from delivery where message = ?1 and agent = ?2"
         " union all select number from message where id = ?1 and sender = ?2 limit 1"
     )
     first = (
-        "select min(number) from (select number from delivery where message = ?1 and agent = ?2"
-        " union all select number from message where id = ?1 and sender = ?2"
-        " union all select delivery.number from message join delivery on delivery.message = message.id"
+        "select number from (select message as id, number from delivery where message = ?1 and agent = ?2"
+        " union all select id, number from message where id = ?1 and sender = ?2"
+        " union all select message.id, delivery.number from message join delivery on delivery.message = message.id"
         " where root = ?1 and agent = ?2"
-        " union all select number from message where root = ?1 and sender = ?2)"
+        " union all select id, number from message where root = ?1 and sender = ?2) order by id limit 1"
     )
     return (
         tx.db.execute(own, (answered.id, agent)).get,
@@ -136,30 +147,30 @@ def _known(tx: Tx, agent: str, answered: _Answered) -> tuple[int | None, int | N
     )
 
 
-def _sent(tx: Tx, rate_limit: int) -> int:
-    """Count one more message of the asker; its number. Raises OverQuota when that is too many in this minute."""
-    number, since, told = tx.db.execute(
-        "insert into mailbox(agent, number, since, told) values(?1, 1, ?2, 1) on conflict(agent) do update set"
-        " number = number + 1,"
+def _count_sent(tx: Tx, rate_limit: int) -> None:
+    """Count one more message of the asker. Raises OverQuota when that is too many in this minute."""
+    since, told = tx.db.execute(
+        "insert into mailbox(agent, number, since, told) values(?1, 0, ?2, 1) on conflict(agent) do update set"
         " told = case when ?2 >= since and ?2 < since + ?3 then told + 1 else 1 end,"
         " since = case when ?2 >= since and ?2 < since + ?3 then since else ?2 end"
-        " returning number, since, told",
+        " returning since, told",
         (tx.who.name, tx.now, MINUTE),
     ).fetchone()  # type: ignore[misc]
     if told > rate_limit:
         raise OverQuota(too_fast(rate_limit, since + MINUTE - tx.now))
-    return int(number)
 
 
-def _number(tx: Tx, agent: str) -> int:
-    """The next number in an agent's mail."""
-    return int(
-        tx.db.execute(
-            "insert into mailbox(agent, number) values(?, 1) on conflict(agent) do update set number = number + 1"
-            " returning number",
-            (agent,),
-        ).get
+def _draw(tx: Tx, agents: list[str]) -> int:
+    """A number that names nothing in the mail of any of these agents: of six digits, of one more each time that it is
+    taken."""
+    taken = (
+        "select 1 from json_each(?1) as agent where exists (select 1 from delivery where agent = value and number = ?2)"
+        " or exists (select 1 from message where sender = value and number = ?2) limit 1"
     )
+    names, least = json.dumps(agents), NUMBERS_FROM
+    while tx.db.execute(taken, (names, number := least + secrets.randbelow(9 * least))).get:
+        least *= 10
+    return number
 
 
 def _make_room(tx: Tx, receiver: str, everyone: bool, unread_limit: int) -> None:
@@ -174,16 +185,16 @@ def _make_room(tx: Tx, receiver: str, everyone: bool, unread_limit: int) -> None
     if not everyone:
         raise OverQuota(full(receiver, unread_limit))
     oldest = tx.db.execute(
-        "select min(number) from delivery indexed by unread"
+        "select min(message) from delivery indexed by unread"
         " where agent = ? and sender = ? and everyone and read_at is null",
         (receiver, tx.who.name),
     ).get
-    _drop(tx, "agent = ? and number = ?", (receiver, oldest))
+    _drop(tx, "agent = ? and message = ?", (receiver, oldest))
 
 
-@command
+@command(frees_space=True)
 def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
-    """The asker has read these messages (by their number in its mail), or all. {"count"} of those that were unread."""
+    """The asker has read these messages (by number), or all. {"count"} of those that were unread."""
     tx.who.require("inbox")
     chosen = "" if messages is None else " and number in (select value from json_each(:messages))"
     tx.db.execute(
@@ -193,9 +204,9 @@ def mark_read(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
     return {"count": tx.db.changes()}
 
 
-@command
+@command(frees_space=True)
 def delete_mail(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
-    """Remove messages from the asker's own mail: these, by their number in it, or all that it has read. {"count"}."""
+    """Remove messages from the asker's own mail: these, by number, or all that it has read. {"count"}."""
     tx.who.require("inbox")
     if messages is None:
         return {"count": _drop(tx, "agent = ? and read_at is not null", (tx.who.name,))}
@@ -203,18 +214,19 @@ def delete_mail(tx: Tx, messages: list[int] | None = None) -> dict[str, Any]:
     return {"count": _drop(tx, chosen, (tx.who.name, json.dumps(messages)))}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def trim_mail(tx: Tx, before: int, keep: int, limit: int = 1000) -> dict[str, Any]:
     """Remove what has expired, what was read before ``before`` (ns), and of each agent's read mail all but the newest
     ``keep``: at most ``limit`` of each kind. {"count"}."""
     tx.require_operator()
     count = _drop(tx, "expires <= ?", (tx.now,), limit)
-    for (agent,) in tx.db.execute("select agent from mailbox").fetchall():
+    for (agent,) in tx.db.execute("select name from agent").fetchall():
         newest = tx.db.execute(
-            "select number from delivery where agent = ? and read_at is not null order by number desc limit 1 offset ?",
+            "select message from delivery where agent = ? and read_at is not null order by message desc"
+            " limit 1 offset ?",
             (agent, keep),
         ).get
-        over = "agent = ? and (number <= ? and read_at is not null or read_at < ?)"
+        over = "agent = ? and (message <= ? and read_at is not null or read_at < ?)"
         count += _drop(tx, over, (agent, newest or 0, before), limit)
     return {"count": count}
 

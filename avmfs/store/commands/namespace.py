@@ -7,14 +7,14 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
-from avmfs.store import content, fixed
-from avmfs.store.commands import command, lineage, relaxed
-from avmfs.store.schema import ROOT
-from avmfs.store.sinks import ORPHANED, RIGHTS
-from avmfs.store.transaction import Tx, new_id
+from avmfs.store.commands import command, versions
+from avmfs.store.rows import content, system_dirs
+from avmfs.store.rows.log_ops import ORPHANED, RIGHTS
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.tx.transaction import Tx, new_id
 
 
-@relaxed
+@command(durable=False, native=True, begins_file=True)
 def create(
     tx: Tx, parent: int, name: bytes, mode: int, exclusive: bool, uid: int | None = None, gid: int | None = None
 ) -> dict[str, Any]:
@@ -26,31 +26,31 @@ def create(
     directory = tx.directory(parent)
     if (found := occupant(tx, directory, name)) is not None:
         if exclusive or found.scope not in tx.visible:
-            raise Exists(path=paths.printable(name))
+            raise Exists(path=paths.text(name))
         if found.kind is Kind.DIRECTORY:
-            raise IsDirectory(path=paths.printable(name))
+            raise IsDirectory(path=paths.text(name))
         return {"node": found.id, "new": False}
     node = make(tx, directory, name, Kind.FILE, mode, uid, gid)
     return {"node": node.id, "new": True, "row": [*node[:3], int(node.kind), *node[4:]]}
 
 
-@command
+@command(native=True)
 def mkdir(
     tx: Tx, parent: int, name: bytes, mode: int, uid: int | None = None, gid: int | None = None
 ) -> dict[str, Any]:
     directory = tx.directory(parent)
     if occupant(tx, directory, name) is not None:
-        raise Exists(path=paths.printable(name))
+        raise Exists(path=paths.text(name))
     return {"node": make(tx, directory, name, Kind.DIRECTORY, mode, uid, gid).id}
 
 
-@command
+@command(native=True)
 def symlink(
     tx: Tx, parent: int, name: bytes, target: bytes, uid: int | None = None, gid: int | None = None
 ) -> dict[str, Any]:
     directory = tx.directory(parent)
     if occupant(tx, directory, name) is not None:
-        raise Exists(path=paths.printable(name))
+        raise Exists(path=paths.text(name))
     node = make(tx, directory, name, Kind.SYMLINK, 0o777, uid, gid)
     tx.do(
         "update node set size = ?, body = ? where id = ?",
@@ -59,26 +59,26 @@ def symlink(
     return {"node": node.id}
 
 
-@command
+@command(frees_space=True, native=True)
 def unlink(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
     """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open."""
     directory, node = entry(tx, parent, name)
     if node.kind is Kind.DIRECTORY:
-        raise IsDirectory(path=paths.printable(name))
+        raise IsDirectory(path=paths.text(name))
     remove(tx, directory, node)
     return {"node": node.id}
 
 
-@command
+@command(frees_space=True, native=True)
 def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
     """Remove an empty directory; a child that the asker cannot see counts."""
     directory, node = entry(tx, parent, name)
     if node.kind is not Kind.DIRECTORY:
-        raise NotDirectory(path=paths.printable(name))
+        raise NotDirectory(path=paths.text(name))
     refuse_fixed(tx, node)
     clear_expired(tx, node.id)
     if tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get:
-        raise NotEmpty(path=paths.printable(name))
+        raise NotEmpty(path=paths.text(name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
     tx.known.forget_empty(node.id)
@@ -87,11 +87,17 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
     return {"node": node.id}
 
 
-@relaxed
+@command(durable=False, native=True)
 def set_attributes(
-    tx: Tx, node: int, mode: int | None = None, uid: int | None = None, gid: int | None = None,
-    atime: int | None = None, mtime: int | None = None, explicit: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+    tx: Tx,
+    node: int,
+    mode: int | None = None,
+    uid: int | None = None,
+    gid: int | None = None,
+    atime: int | None = None,
+    mtime: int | None = None,
+    explicit: bool = True,
+) -> dict[str, Any]:
     """chmod, chown, utimens: what is None stays. ``explicit`` False keeps ctime (an implied change)."""
     found = tx.writable(node)
     changes = {"mode": mode, "uid": uid, "gid": gid, "atime": atime, "mtime": mtime}
@@ -123,8 +129,8 @@ def entry(tx: Tx, parent: int, name: bytes) -> tuple[Node, Node]:
     directory = tx.directory(parent)
     node = occupant(tx, directory, name)
     if node is None or node.scope not in tx.visible:
-        raise NotFound(path=paths.printable(name))
-    tx.visible.require(node.scope, paths.printable(name))
+        raise NotFound(path=paths.text(name))
+    tx.visible.require(node.scope, paths.text(name))
     return directory, node
 
 
@@ -134,25 +140,39 @@ def make(
     """A new node under a free name, in the scope of its place, with its document if it is a file."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
+    paths.check_path(parts)
     scope = tx.place(parts)
     made = new_id()
     document: int | None = None
     expires: int | None = None
-    back = lineage.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
+    back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
     if back is not None:
         document, names, expires = back
         scope = tx.place(parts, names)
     elif kind is Kind.FILE:
-        document = lineage.new_document(tx, made, read=0)
+        document = versions.new_document(tx, made, read=0)
     node = Node(
         made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
     )
     tx.do(
         "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires, owner)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (made, directory.id, name, int(kind), node.mode, uid, gid, tx.now, tx.now, scope, document, expires,
-         tx.owner_at(parts)),
-    )  # fmt: skip
+        (
+            made,
+            directory.id,
+            name,
+            int(kind),
+            node.mode,
+            uid,
+            gid,
+            tx.now,
+            tx.now,
+            scope,
+            document,
+            expires,
+            tx.owner_at(parts),
+        ),
+    )
     tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", node, paths.join(parts))
     tx.touch(directory.id)
     return node
@@ -162,7 +182,7 @@ def remove(tx: Tx, directory: Node, node: Node) -> None:
     """Take a file or symlink out of its directory; its document ends with it."""
     tx.log("remove", node, _path(tx, node))
     if node.document is not None:
-        lineage.drop_document(tx, node.document)
+        versions.drop_document(tx, node.document)
     orphan(tx, node)
     tx.touch(directory.id)
 
@@ -191,7 +211,7 @@ def clear_expired(tx: Tx, directory: int) -> None:
 
 
 def refuse_fixed(tx: Tx, node: Node) -> None:
-    fixed.refuse_fixed(node, lambda: _path(tx, node))
+    system_dirs.refuse_fixed(node, lambda: _path(tx, node))
 
 
 def _path(tx: Tx, node: Node) -> bytes:

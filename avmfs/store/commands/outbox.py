@@ -2,10 +2,11 @@
 
 The log is the durable outbox: the row that a change appends in its own transaction is what will be delivered, so
 nothing can be lost between a change and its notice, and a write costs not one statement more, with subscriptions or
-without (ARCHITECTURE, decision 1). One cursor for all subscriptions follows it: ``outbox_fill``, asked for by the
-keeper soon after commits, turns rows into deliveries and moves the cursor in one transaction. Rows written with each
-change would cost every write the matching of every pattern, before its reply, and would be no safer. A fill that power
-loss takes back is made again, with the same message ids.
+without (ARCHITECTURE, decision 1). One cursor for all subscriptions follows it: soon after commits the keeper reads the
+rows behind it and matches them with the patterns (``matching``), where an agent's pattern keeps nobody's write waiting,
+and has ``outbox_fill`` turn what it found into deliveries and move the cursor in one transaction. Rows written with
+each change would cost every write the matching of every pattern, before its reply, and would be no safer. A fill that
+power loss takes back is made again, with the same message ids.
 
 Who may see what is judged twice for the subscriber: by the scope that the row was written with, which is what was
 visible at the time (scopes are never changed, only replaced), and again whenever something is taken for delivery, by
@@ -22,46 +23,43 @@ from typing import Any, Final
 
 from avmfs import paths
 from avmfs.access import Access, Principal
-from avmfs.store.commands import command, relaxed
-from avmfs.store.events import MAIL, Event
-from avmfs.store.filling import (
+from avmfs.store.commands import command
+from avmfs.store.commands.fanout import LETTERS, assemble, fill, keep_newest
+from avmfs.store.rows.deliveries import (
     ARRIVED,
     COLUMNS,
     DEAD,
+    GONE,
     HOOKS,
-    LETTERS,
-    LOOKED_AT,
+    LONGEST_PAUSE_NS,
     OPEN,
     SEALED,
     Subscription,
-    assemble,
-    fill,
-    keep_newest,
 )
-from avmfs.store.transaction import Tx
+from avmfs.store.rows.events import MAIL, Event
+from avmfs.store.tx.transaction import Tx
 
 NOTICES: Final = 1000  # that an agent has not read; the oldest go
 DEAD_KEPT_NS: Final = 30 * 86400 * 10**9
-LONGEST_PAUSE_NS: Final = 12 * 3600 * 10**9  # of retries; a later one was set by a clock that has jumped
 OF_ONE_AGENT: Final = 2  # subscriptions in one answer, so that nobody's receivers take all hands
 AT_A_TIME: Final = 2000  # events in one answer, or a single delivery
 JUDGED: Final = 20_000  # rows of the log, which has no index by node: writes would pay for it
-GONE: Final = frozenset({"remove", "rmdir"})
 
 
-@relaxed
-def outbox_fill(tx: Tx, limit: int = LOOKED_AT) -> dict[str, Any]:
-    """Look through the log from where the last call stopped, at most so many rows. {"more"}."""
+@command(durable=False)
+def outbox_fill(tx: Tx, after: int, upto: int, events: str, found: list[Any]) -> dict[str, Any]:
+    """Queue what ``queries.matching.matched`` has found in the log's rows from ``after`` up to ``upto``: ``events`` as
+    they lie in the outbox, ``found`` a [subscription, [index of an event]] each. {"done"}: False when somebody else has
+    looked at these rows; {"upto"}."""
     tx.require_operator()
-    return {"more": fill(tx, limit)}
+    return {"done": fill(tx, after, upto, events, found), "upto": upto}
 
 
-@relaxed
+@command(durable=False)
 def collect_notices(tx: Tx) -> dict[str, Any]:
-    """What the asker's own subscriptions have for it by now can be read when this returns, also when no daemon runs."""
+    """What has been queued of the asker's own subscriptions by now (``fanout.catch_up`` queues what has not) can be
+    read when this returns, also when no daemon runs."""
     tx.who.require_itself()
-    while fill(tx, LOOKED_AT):
-        pass
     rows: list[Any] = tx.db.execute(
         f"select {COLUMNS} from subscription where agent = ? and url is null and hook is null", (tx.who.name,)
     ).fetchall()
@@ -70,7 +68,7 @@ def collect_notices(tx: Tx) -> dict[str, Any]:
     return {}
 
 
-@relaxed
+@command(durable=False)
 def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int) -> dict[str, Any]:
     """What is due now, of at most ``limit`` subscriptions that are not ``busy`` nor of an agent with ``full`` hands: up
     to ``each`` deliveries of one, in their order; of one whose last try failed the first. {"subscriptions": [{"id",
@@ -88,9 +86,15 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
         "  subscription = subscription.id and (state = :sealed or (state = :open and"
         "  (due <= :now or due > :now + every))))"
         " order by tried_at, id",
-        {"now": tx.now, "longest": LONGEST_PAUSE_NS, "busy": json.dumps(busy), "full": json.dumps(full),
-         "sealed": SEALED, "open": OPEN},
-    ).fetchall()  # fmt: skip
+        {
+            "now": tx.now,
+            "longest": LONGEST_PAUSE_NS,
+            "busy": json.dumps(busy),
+            "full": json.dumps(full),
+            "sealed": SEALED,
+            "open": OPEN,
+        },
+    ).fetchall()
     for row in rows:
         subscription = Subscription(*row[:8])
         pattern, secret, trusted, failures = row[8:]
@@ -101,15 +105,24 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
         arrives = subscription.url is None and subscription.hook is None
         if deliveries := _take(tx, subscription, NOTICES if arrives else 1 if failures else each):
             of_agent[subscription.agent] += 1
-            found.append({
-                "id": subscription.id, "agent": subscription.agent, "pattern": pattern, "mode": subscription.mode,
-                "url": subscription.url, "secret": secret, "hook": subscription.hook, "trusted": bool(trusted),
-                "failures": failures, "deliveries": deliveries,
-            })  # fmt: skip
+            found.append(
+                {
+                    "id": subscription.id,
+                    "agent": subscription.agent,
+                    "pattern": pattern,
+                    "mode": subscription.mode,
+                    "url": subscription.url,
+                    "secret": secret,
+                    "hook": subscription.hook,
+                    "trusted": bool(trusted),
+                    "failures": failures,
+                    "deliveries": deliveries,
+                }
+            )
     return {"subscriptions": found, "moved": moved}
 
 
-@relaxed
+@command(durable=False)
 def outbox_report(
     tx: Tx, subscription: int, sent: list[int], failed: int | None, error: str, dead: bool, retry_at: int | None
 ) -> dict[str, Any]:
@@ -154,7 +167,7 @@ def redeliver(tx: Tx, messages: list[str] | None = None) -> dict[str, Any]:
     return {"count": count}
 
 
-@command
+@command(frees_space=True)
 def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
     """The asker has read these notices. {"count"}."""
     tx.who.require_itself()
@@ -166,7 +179,7 @@ def forget_notices(tx: Tx, messages: list[str]) -> dict[str, Any]:
     return {"count": tx.db.changes()}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def outbox_tidy(tx: Tx) -> dict[str, Any]:
     """Drop what nobody needs any more: old dead letters, and times that have passed."""
     tx.require_operator()
@@ -191,12 +204,16 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
     ).fetchall()
     taken: list[dict[str, Any]] = []
     size = 0
-    for turn, message, attempts, path, packed, state in rows:
+    deliveries: list[tuple[Any, ...]] = []
+    for *columns, packed, state in rows:
         found = json.loads(packed)
         size += len(found)
-        if size > AT_A_TIME and taken:
+        if size > AT_A_TIME and deliveries:
             break
-        seen = [row for row in found if visible(tx, one.who, Event(*row))]
+        deliveries.append((*columns, found, state))
+    since = _Since(tx, {row[4] for *_, found, _ in deliveries for row in found})
+    for turn, message, attempts, path, found, state in deliveries:
+        seen = [row for row in found if visible(tx, one.who, Event(*row), since)]
         if not seen:
             tx.db.execute("delete from outbox where turn = ?", (turn,))
             continue
@@ -217,9 +234,34 @@ def _take(tx: Tx, one: Subscription, each: int) -> list[dict[str, Any]]:
     return taken
 
 
-def visible(tx: Tx, who: Principal, event: Event) -> bool:
-    """May the subscriber be told of it now? It could see the row when it was written; since then rules may have
-    changed, and the node may have moved, been limited, expired or gone."""
+class _Since:
+    """In which classes nodes have been since a change: what the newest rows of the log say, read once for all of them,
+    and only if one is asked for."""
+
+    def __init__(self, tx: Tx, nodes: Iterable[int]) -> None:
+        self._tx, self._nodes = tx, nodes
+        self._newest = 0
+        self._last: dict[int, list[tuple[int, int]]] | None = None  # node: (seq, scope)
+
+    def scopes(self, node: int, seq: int) -> list[int] | None:
+        """None: it is too long ago to be looked up."""
+        if self._last is None:
+            self._last = {}
+            self._newest = self._tx.db.execute("select max(seq) from log").get or 0
+            for each, scope, last in self._tx.db.execute(
+                "select node, scope, max(seq) from log where seq > ? and node in (select value from json_each(?))"
+                " group by node, scope",
+                (self._newest - JUDGED, json.dumps([*self._nodes])),
+            ):
+                self._last.setdefault(each, []).append((last, scope))
+        if self._newest - seq > JUDGED:
+            return None
+        return [scope for last, scope in self._last.get(node, ()) if last > seq]
+
+
+def visible(tx: Tx, who: Principal, event: Event, since: _Since) -> bool:
+    """Return whether the subscriber may be told of it now. It could see the row when it was written; since then rules
+    may have changed, and the node may have moved, been limited, expired or gone."""
     if event.scope not in tx.known.scopes.visible_as_loaded(who):
         return False
     if event.path.startswith(MAIL):
@@ -233,10 +275,8 @@ def visible(tx: Tx, who: Principal, event: Event) -> bool:
     if row is not None and row[2] is not None:
         return _sees(tx, who, [row[0]]) and (row[1] is None or row[1] > tx.now)
     # It is gone: by what the log says of it since. What is too long ago to be looked up is not told.
-    if (tx.db.execute("select max(seq) from log").get or 0) - event.seq > JUDGED:
-        return False
-    later = tx.db.execute("select distinct scope from log where seq > ? and node = ?", (event.seq, event.node))
-    return _sees(tx, who, [scope for (scope,) in later])
+    later = since.scopes(event.node, event.seq)
+    return later is not None and _sees(tx, who, later)
 
 
 def _sees(tx: Tx, who: Principal, scopes: Iterable[int]) -> bool:

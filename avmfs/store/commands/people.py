@@ -17,11 +17,11 @@ from avmfs import paths
 from avmfs.access import ACTIONS, NOBODY, Person, Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Kind, Node
-from avmfs.store import keys
 from avmfs.store.commands import command, renaming, upkeep
-from avmfs.store.people import store_people
-from avmfs.store.schema import ROOT
-from avmfs.store.transaction import Tx
+from avmfs.store.rows import api_keys
+from avmfs.store.rows.stored_policy import store_people
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.tx.transaction import Tx
 
 KEYS_MOST = 64  # that one agent may have at a time
 PATHS_MOST = 16  # of one key
@@ -54,19 +54,29 @@ def create_key(
     _check_room(tx, agent)
     if len(within) > PATHS_MOST:
         raise Invalid(f"an API key has at most {PATHS_MOST} paths")
-    areas = _areas(tx, agent, [keys.parse_path(path) for path in within])
+    areas = _areas(tx, agent, [api_keys.parse_path(path) for path in within])
     tx.db.execute(
         "insert into api_key(id, agent, hash, label, paths, areas, actions, made, maker, expires)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id, agent, hash, label, json.dumps([paths.printable(path) for path in within]),
-         None if areas is None else json.dumps(areas), json.dumps(sorted(set(actions))), tx.now, tx.who.name, expires),
-    )  # fmt: skip
+        (
+            id,
+            agent,
+            hash,
+            label,
+            json.dumps([paths.text(path) for path in within]),
+            None if areas is None else json.dumps(areas),
+            json.dumps(sorted(set(actions))),
+            tx.now,
+            tx.who.name,
+            expires,
+        ),
+    )
     _note(tx, "key")
     return {"id": id}
 
 
 def _check_maker(tx: Tx, agent: str) -> None:
-    """May the asker make keys for this agent?"""
+    """Check that the asker may make keys for this agent."""
     if tx.who.key is not None:
         raise Denied("an API key cannot make others")
     if agent != tx.who.name and not tx.who.operator:
@@ -82,7 +92,7 @@ def _check_room(tx: Tx, agent: str) -> None:
         raise OverQuota(f"{agent} has {live} API keys: revoke some")
 
 
-@command
+@command(frees_space=True)
 def revoke_key(tx: Tx, id: str) -> dict[str, Any]:
     """The asker's own key, or anybody's if that is the operator. Whoever uses it is refused from now on."""
     agent = tx.db.execute("select agent from api_key where id = ? and revoked is null", (id,)).get
@@ -126,7 +136,7 @@ def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | Non
     for top in tops:
         owner = paths.agent_space(top)
         if owner is not None and owner != agent:
-            raise Denied(f"{agent} has nothing there", paths.printable(paths.join(top)))
+            raise Denied(f"{agent} has nothing there", paths.text(paths.join(top)))
     if any(top in ((), (paths.MEMORY,)) for top in tops):
         return None  # all that can be made is below /memory
     known = {top: number for number, top in tx.known.areas}
@@ -139,7 +149,7 @@ def _areas(tx: Tx, agent: str, tops: list[tuple[bytes, ...]]) -> list[int] | Non
 
 
 def _require_room(tx: Tx, agent: str, wanted: set[int], new: int) -> None:
-    live = keys.live_areas(tx.db, tx.now)
+    live = api_keys.live_areas(tx.db, tx.now)
     if len(live.get(agent, set()) | wanted) + new > AREAS_OF_ONE:
         raise OverQuota(f"API keys of {agent} would name more than {AREAS_OF_ONE} paths: revoke some")
     if len(set().union(*live.values()) | wanted) + new > AREAS_MOST:
@@ -150,11 +160,11 @@ def _make_areas(tx: Tx, tops: set[tuple[bytes, ...]], wanted: set[int]) -> set[i
     """Their numbers. They are folded into the scopes of what is there, and of the directories on the way, all at once,
     since each step would leave a scope behind; and so is what idle areas leave, when there are too many of them."""
     changed = set(tops)
-    idle = keys.idle_areas(tx.db, tx.now) - wanted
+    idle = api_keys.idle_areas(tx.db, tx.now) - wanted
     if len(idle) > AREAS_IDLE:
         changed |= {top for number, top in tx.known.areas if number in idle}
-        keys.forget_areas(tx.db, idle)
-    number = first = keys.next_area(tx.db)
+        api_keys.forget_areas(tx.db, idle)
+    number = first = api_keys.next_area(tx.db)
     for number, top in enumerate(sorted(tops), first):
         tx.db.execute("insert into area(id, path) values(?, ?)", (number, paths.join(top)))
     tx.known.moved = True  # to be forgotten should this be rolled back

@@ -7,10 +7,12 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
-from avmfs.store import veils
-from avmfs.store.commands import command, lineage, namespace
-from avmfs.store.sinks import ORPHANED
-from avmfs.store.transaction import NODE_JOINED, Tx, node_of
+from avmfs.store.commands import command, namespace, versions
+from avmfs.store.rows import version_visibility
+from avmfs.store.rows.log_ops import ORPHANED
+from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.tx.transaction import Tx
+from avmfs.text import segment
 
 NOREPLACE = 1  # renameat2(2)
 EXCHANGE = 2
@@ -19,9 +21,15 @@ _ENTRIES = (
     f"select {NODE_JOINED}, document.shared"
     " from node left join document on document.id = node.document where node.parent = ?"
 )
+# How many directories stand one in the other below one, and how long the longest way of their names is.
+_BELOW = """with recursive below(id, deep, long) as (
+  select ?1, 0, 0 union all
+  select node.id, deep + 1, long + 1 + length(node.name) from below cross join node
+    on node.parent = below.id and node.kind = 2
+) select max(deep), max(long) from below"""
 
 
-@command
+@command(native=True)
 def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> dict[str, Any]:
     """Move a node; atomically replace what stands there. A replaced file's document continues."""
     if flags & ~(NOREPLACE | EXCHANGE) or flags == NOREPLACE | EXCHANGE:
@@ -33,14 +41,15 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
     if target is not None and target.id == source.id:
         return {"node": source.id}
     if source.kind is Kind.DIRECTORY and source.id in _ancestry(tx, there.id):
-        raise Invalid("a directory cannot be moved into itself", paths.printable(name))
+        raise Invalid("a directory cannot be moved into itself", paths.text(name))
+    _check_path(tx, source, there, new_name)
     if flags & EXCHANGE:
         return _exchange(tx, here, source, there, new_name, target)
     replaced: Node | None = None  # whose document goes on in the source, which is another node then
     if target is not None:
         if flags & NOREPLACE or target.scope not in tx.visible:
-            raise Exists(path=paths.printable(new_name))
-        tx.visible.require(target.scope, paths.printable(new_name))
+            raise Exists(path=paths.text(new_name))
+        tx.visible.require(target.scope, paths.text(new_name))
         if _last_backup(here, source, there, target):
             namespace.remove(tx, there, target)
         else:
@@ -49,27 +58,43 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         paths.check_name(new_name)
     if target is None and source.kind is Kind.FILE:
         # sed -i.bak: the old file went to a backup, the new one comes by rename.
-        replaced = lineage.renamed_away(tx, there.id, new_name)
+        replaced = versions.renamed_away(tx, there.id, new_name)
         if replaced is not None and replaced.id != source.id:
             source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
-            lineage.set_apart(tx, replaced, tx.document_of(source))
+            versions.set_apart(tx, replaced, tx.document_of(source))
     _move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
+
+
+def _check_path(tx: Tx, node: Node, there: Node, name: bytes) -> None:
+    """Check that it may stand there, with all that is below it. What is too deep already, in a store of before, may go
+    where it is no deeper. Of what is below only the directories are looked at, and only where one could come to stand
+    too deep."""
+    before, parts = tx.parts_of(node), (*tx.parts(there.id), name)
+    deeper, longer = len(parts) > len(before), paths.length(parts) > paths.length(before)
+    if deeper or longer:
+        row: Any = (0, 0) if node.kind is not Kind.DIRECTORY else tx.db.execute(_BELOW, (node.id,)).fetchone()
+        if deeper:
+            paths.check_depth(len(parts) + row[0])
+        if longer:
+            paths.check_length(paths.length(parts) + row[1])
 
 
 def _last_backup(here: Node, source: Node, there: Node, target: Node) -> bool:
     """Does an editor replace the backup of its last save (emacs, vim with 'backup', sed -i.bak)? Then the old backup
     ends, and the source keeps its document, which is to come back under the name it now leaves."""
     return (
-        here.id == there.id and source.kind is Kind.FILE and target.kind is Kind.FILE
-        and lineage.is_backup(source.name, target.name)
-    )  # fmt: skip
+        here.id == there.id
+        and source.kind is Kind.FILE
+        and target.kind is Kind.FILE
+        and versions.is_backup(source.name, target.name)
+    )
 
 
 def _replace(tx: Tx, there: Node, source: Node, target: Node) -> Node:
     """Make room: the kinds must fit, a directory must be empty, a file's document passes to the source. Returns the
     source as it then is."""
-    where = paths.printable(target.name)
+    where = paths.text(target.name)
     namespace.refuse_fixed(tx, target)
     if target.kind is Kind.DIRECTORY:
         if source.kind is not Kind.DIRECTORY:
@@ -94,10 +119,10 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> Node:
 
 def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> Node:
     """The target's document, which is or was at ``path``, goes on in the source. Returns the source with it."""
-    source, last = lineage.continue_document(tx, target, source)
+    source, last = versions.continue_document(tx, target, source)
     document, number = tx.document_of(source), last.number + 1
     seq = tx.log("write", source, path, version=number, scope=target.scope)
-    lineage.add_version(tx, document, number, source.size, seq, None)
+    versions.add_version(tx, document, number, source.size, seq, None)
     if last.creator != tx.who.name:
         advance_own_mark(tx, document, last.number, number, seq)
     return source
@@ -113,11 +138,12 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()
     if source.document is not None and replaced is None:
-        if here.id == there.id and lineage.is_backup(source.name, new_name):
-            lineage.leave(tx, source.document, here.id, source.name)
+        if here.id == there.id and versions.is_backup(source.name, new_name):
+            versions.leave(tx, source.document, here.id, source.name)
         elif left:
-            lineage.stay(tx, source.document)
+            versions.stay(tx, source.document)
     _charge_whom_it_enters(tx, source, before, parts)
+    _rename_words(tx, source, new_name)
     moved = source._replace(parent=there.id, name=new_name, ctime=tx.now)
     if scope != source.scope:
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
@@ -140,11 +166,12 @@ def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replac
 
 def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, target: Node | None) -> dict[str, Any]:
     if target is None or target.scope not in tx.visible:
-        raise NotFound(path=paths.printable(new_name))
-    tx.visible.require(target.scope, paths.printable(new_name))
+        raise NotFound(path=paths.text(new_name))
+    tx.visible.require(target.scope, paths.text(new_name))
     namespace.refuse_fixed(tx, target)
     if target.kind is Kind.DIRECTORY and target.id in _ancestry(tx, here.id):
-        raise Invalid("a directory cannot be moved into itself", paths.printable(new_name))
+        raise Invalid("a directory cannot be moved into itself", paths.text(new_name))
+    _check_path(tx, target, here, source.name)
     were = tx.parts(source.id), tx.parts(target.id)
     # The unique index forbids two nodes under one name even for a moment: step aside first.
     tx.db.execute("update node set parent = null where id = ?", (target.id,))
@@ -160,11 +187,21 @@ def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: N
     tx.place(parts, _shared_at(_said(tx, node), parts))
     _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
+    _rename_words(tx, node, name)
     tx.known.forget_directories()
     moved = tx.node(node.id)
     _refold(tx, moved, before, parts)
     tx.log("rename", tx.node(node.id), paths.join(parts), other=None)
     tx.events.append(("rename", node.id, node.parent, node.name))
+
+
+def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
+    """A file is found by its name as well."""
+    if node.document is None:
+        return
+    before, after = (segment.name_terms(paths.text(each)) for each in (node.name, name))
+    if before != after:
+        versions.enqueue(tx, node.document)
 
 
 def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
@@ -221,9 +258,9 @@ def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> Non
     tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
     if node.document is not None:
         if not continues:
-            veils.draw(tx.db, node.document, node.scope)
-        lineage.drop_index(tx, [node.document])
-        lineage.enqueue(tx, node.document)
+            version_visibility.draw(tx.db, node.document, node.scope)
+        versions.drop_index(tx, [node.document])
+        versions.enqueue(tx, node.document)
 
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
@@ -241,7 +278,7 @@ def _said(tx: Tx, node: Node) -> str | None:
 
 
 def _said_and_left(tx: Tx, node: Node) -> tuple[str | None, bool]:
-    """With whom the node's document is shared, and has it been renamed away to a backup?"""
+    """Return with whom the node's document is shared, and whether it has been renamed away to a backup."""
     if node.document is None:
         return None, False
     row: Any = tx.db.execute(

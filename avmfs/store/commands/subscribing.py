@@ -12,10 +12,10 @@ import secrets
 from typing import Any
 
 from avmfs.errors import Invalid, NotFound, OverQuota
-from avmfs.store import events
 from avmfs.store.commands import command
-from avmfs.store.filling import HOOKS
-from avmfs.store.transaction import Tx, new_id
+from avmfs.store.rows import events
+from avmfs.store.rows.deliveries import HOOKS
+from avmfs.store.tx.transaction import Tx, new_id
 
 MODES = ("realtime", "throttled", "batched", "digest")
 PER_AGENT = 100
@@ -98,9 +98,16 @@ def _canonical(hook: dict[str, Any]) -> str:
 
 
 def _add(
-    tx: Tx, agent: str, pattern: str, place: str, mode: str, every: int, url: str | None, secret: bytes | None,
+    tx: Tx,
+    agent: str,
+    pattern: str,
+    place: str,
+    mode: str,
+    every: int,
+    url: str | None,
+    secret: bytes | None,
     hook: str | None,
-) -> int:  # fmt: skip
+) -> int:
     newest = tx.db.execute("select max(seq) from log").get or 0
     if not tx.db.execute("select 1 from subscription limit 1").get:  # nobody has looked at the log since the last ended
         tx.db.execute("update outbox_cursor set seq = ?", (newest,))

@@ -6,56 +6,58 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store import audit, charging, content, keys, schema
-from avmfs.store.commands import command, namespace, relaxed, renaming
-from avmfs.store.people import publish
-from avmfs.store.transaction import Tx
+from avmfs.store.commands import command, namespace, renaming
+from avmfs.store.rows import api_keys, checksums, content, hash_chain
+from avmfs.store.rows.stored_policy import publish
+from avmfs.store.schema import tables
+from avmfs.store.tx import quota
+from avmfs.store.tx.transaction import Tx
 
 VECTOR_LOG_KEPT = 100_000
 
-_FIXED = (
-    (schema.ROOT, None, b"", ()),
-    (schema.MEMORY, schema.ROOT, paths.MEMORY, (paths.MEMORY,)),
-    (schema.SHARED, schema.MEMORY, paths.SHARED, (paths.MEMORY, paths.SHARED)),
-    (schema.PRIVATE, schema.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
+FIXED = (
+    (tables.ROOT, None, b"", ()),
+    (tables.MEMORY, tables.ROOT, paths.MEMORY, (paths.MEMORY,)),
+    (tables.SHARED, tables.MEMORY, paths.SHARED, (paths.MEMORY, paths.SHARED)),
+    (tables.PRIVATE, tables.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
 )
 
 
-@command
+@command(frees_space=True)
 def settle(tx: Tx) -> dict[str, Any]:
     """Before anybody serves: make the directories that every tree has, and fold all scopes anew when the rules
     changed since they were folded. {"rescoped"}."""
     tx.require_operator()
-    for node, parent, name, parts in _FIXED:
+    for node, parent, name, parts in FIXED:
         tx.db.execute(
             "insert or ignore into node(id, parent, name, kind, mode, mtime, ctime, scope) values(?,?,?,?,?,?,?,?)",
             (node, parent, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts)),
         )
     publish(tx.db, tx.policy)
-    charging.recount(tx)
+    quota.recount(tx)
     digest = tx.db.execute("select value from setting where key = 'policy'").get
     if digest == tx.policy.digest:
         return {"rescoped": False}
     # Areas of keys that open nothing any more come apart again.
-    keys.forget_areas(tx.db, keys.idle_areas(tx.db, tx.now))
+    api_keys.forget_areas(tx.db, api_keys.idle_areas(tx.db, tx.now))
     tx.known.read_areas(tx.db)
     tx.known.moved = True
-    tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), schema.ROOT))
-    memory = tx.node(schema.MEMORY)
+    tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), tables.ROOT))
+    memory = tx.node(tables.MEMORY)
     renaming.rescope(tx, memory, (paths.MEMORY,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
-    tx.events.append(("rules", schema.ROOT, None, b""))
-    tx.note("policy", about=audit.packed({"digest": tx.policy.digest}))
+    tx.events.append(("rules", tables.ROOT, None, b""))
+    tx.note("policy", about=hash_chain.packed({"digest": tx.policy.digest}))
     return {"rescoped": True}
 
 
-@command
+@command(repeatable=True, only_syncs=True)
 def sync(tx: Tx) -> dict[str, Any]:
     """Nothing but a reply that waits for the disk, and with it for everything committed so far."""
     return {}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     """Remove nodes whose ttl has passed; every route stopped showing them then. {"reaped"}."""
     tx.require_operator()
@@ -69,13 +71,13 @@ def reap_expired(tx: Tx, limit: int = 256) -> dict[str, Any]:
     return {"reaped": len(rows)}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
     """Free the bytes of unlinked files that, the caller knows, no mount holds open. {"reaped"}."""
     tx.require_operator()
     reaped = 0
     for node in nodes:
-        if tx.db.execute("select 1 from node where id = ? and parent is null and id <> ?", (node, schema.ROOT)).get:
+        if tx.db.execute("select 1 from node where id = ? and parent is null and id <> ?", (node, tables.ROOT)).get:
             content.release(tx.db, node)
             tx.db.execute("delete from node where id = ?", (node,))
             tx.db.execute("delete from hold where node = ?", (node,))
@@ -83,16 +85,16 @@ def reap_orphans(tx: Tx, nodes: list[int]) -> dict[str, Any]:
     return {"reaped": reaped}
 
 
-@command
+@command(frees_space=True)
 def reap_all_orphans(tx: Tx) -> dict[str, Any]:
     """At the start of a daemon no mount is up yet: nothing can hold an unlinked file open. {"reaped"}."""
     tx.require_operator()
-    rows = tx.db.execute("select id from node where parent is null and id <> ?", (schema.ROOT,)).fetchall()
+    rows = tx.db.execute("select id from node where parent is null and id <> ?", (tables.ROOT,)).fetchall()
     reaped: dict[str, Any] = reap_orphans(tx, [node for (node,) in rows])
     return reaped
 
 
-@relaxed
+@command(durable=False, repeatable=True, frees_space=True)
 def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
     """A mount still has these unlinked files open: renew its leases on them. One that is gone already is left out."""
     for node in nodes:
@@ -103,7 +105,7 @@ def hold(tx: Tx, holder: bytes, nodes: list[int]) -> dict[str, Any]:
     return {}
 
 
-@relaxed
+@command(durable=False, frees_space=True)
 def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
     """Drop the kept replies of clients that have been silent since ``before`` (ns)."""
     tx.require_operator()
@@ -112,3 +114,10 @@ def forget_clients(tx: Tx, before: int) -> dict[str, Any]:
         newest = tx.db.execute(f"select max(seq) from {kept}").get or 0
         tx.db.execute(f"delete from {kept} where seq <= ?", (newest - VECTOR_LOG_KEPT,))
     return {}
+
+
+@command(durable=False)
+def sum_contents(tx: Tx, most: int = 4 * 1024 * 1024) -> dict[str, Any]:
+    """Give contents that an older avmfs wrote their checksums, about ``most`` bytes of them at once. {"more"}."""
+    tx.require_operator()
+    return {"more": checksums.fill(tx.db, most)}

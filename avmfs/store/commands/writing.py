@@ -8,15 +8,15 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
-from avmfs.store import content
-from avmfs.store.commands import command, lineage, namespace, relaxed, renaming
-from avmfs.store.commands.arguments import check, whole
-from avmfs.store.content import Edit
-from avmfs.store.schema import ROOT
-from avmfs.store.transaction import Tx
+from avmfs.signatures import is_stored_integer
+from avmfs.store.commands import command, documents, namespace, renaming, signature, versions
+from avmfs.store.rows import content
+from avmfs.store.rows.content import Edit
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.tx.transaction import Tx
 
 
-@command
+@command(native=True, fills_file=True)
 def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime: int | None = None) -> dict[str, Any]:
     """Lay a handle's edits over the bytes as they are now. {"size", "version", "seq"}.
 
@@ -25,24 +25,29 @@ def commit(tx: Tx, node: int, handle: int | None, edits: list[list[Any]], mtime:
     ``handle`` is the id of the writing handle: its commits within a second of each other are one
     version. An orphan's bytes change without a version: nobody will read it again by name.
     """
-    found, newest = lineage.to_write(tx, node)
+    found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
     return write(tx, found, newest, handle, [_edit(item) for item in edits], mtime)
 
 
-@relaxed
+@command(durable=False, native=True, appends=True)
 def append(tx: Tx, node: int, handle: int | None, data: bytes) -> dict[str, Any]:
     """O_APPEND: the bytes go to the end of file as it is now, whatever the writer believed. Adds "offset"."""
-    found, newest = lineage.to_write(tx, node)
+    found, newest = versions.to_write(tx, node)
     tx.visible.require(found.scope)
     return {**write(tx, found, newest, handle, [("w", found.size, data)]), "offset": found.size}
 
 
 @command
 def write_path(
-    tx: Tx, path: list[bytes], data: bytes, mode: str = "replace", make_parents: bool = True,
-    handle: int | None = None, instead_of: bytes | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    tx: Tx,
+    path: list[bytes],
+    data: bytes,
+    mode: str = "replace",
+    make_parents: bool = True,
+    handle: int | None = None,
+    instead_of: bytes | None = None,
+) -> dict[str, Any]:
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
     {"node", "new", "size", "version", "seq"}.
 
@@ -55,7 +60,7 @@ def write_path(
     directory = tx.node(ROOT)
     for name in path[:-1]:
         directory = _descend(tx, directory, name, make_parents)
-    where = paths.printable(paths.join(tuple(path)))
+    where = paths.text(paths.join(tuple(path)))
     found = namespace.occupant(tx, directory, path[-1])
     if found is not None and (mode == "create" or found.scope not in tx.visible):
         raise Exists(path=where)
@@ -69,7 +74,7 @@ def write_path(
         found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
     tx.visible.require(found.scope, where)
     edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
-    return {"node": found.id, "new": new, **write(tx, *lineage.to_write(tx, found.id), handle, edits)}
+    return {"node": found.id, "new": new, **write(tx, *versions.to_write(tx, found.id), handle, edits)}
 
 
 @command
@@ -85,11 +90,18 @@ def write_many(tx: Tx, items: list[list[Any]]) -> list[dict[str, Any]]:
 
 @command
 def remember(
-    tx: Tx, path: list[bytes], data: bytes, title: str | None = None, tags: list[str] | None = None,
-    importance: float | None = None, created: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    tx: Tx,
+    path: list[bytes],
+    data: bytes,
+    title: str | None = None,
+    tags: list[str] | None = None,
+    importance: float | None = None,
+    created: int | None = None,
+) -> dict[str, Any]:
     """A new memory under a free name near ``path``, with what is known about it, in one step.
     ``created`` (ns) becomes its mtime. {"node", "path", "version", "seq"}."""
+    documents.check_tags(len(tags or ()))
+    user = None if title is None else documents.pack_user({"title": title})
     written = _write_new(tx, path, data)
     node = tx.node(written["node"])
     document = tx.document_of(node)
@@ -97,8 +109,8 @@ def remember(
         tx.db.execute("insert or ignore into tag(document, tag) values(?, ?)", (document, name))
     if importance is not None:
         tx.db.execute("update document set importance = ? where id = ?", (importance, document))
-    if title is not None:
-        tx.db.execute("update document set user = json_object('title', ?) where id = ?", (title, document))
+    if user is not None:
+        tx.db.execute("update document set user = ? where id = ?", (user, document))
     if created is not None:
         tx.db.execute("update document set created = ? where id = ?", (created, document))
         tx.db.execute("update node set mtime = ? where id = ?", (created, node.id))
@@ -109,12 +121,12 @@ def remember(
 def remember_many(tx: Tx, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Several new memories in one transaction, each with the arguments of ``remember``. All or none."""
     for item in items:
-        check(remember, item)
+        signature(remember).check(item)
     return [remember(tx, **item) for item in items]
 
 
 def write(
-    tx: Tx, node: Node, last: lineage.Newest, handle: int | None, edits: list[Edit], mtime: int | None = None
+    tx: Tx, node: Node, last: versions.Newest, handle: int | None, edits: list[Edit], mtime: int | None = None
 ) -> dict[str, Any]:
     """Apply edits to a file the asker may change; keep the version ``last`` that they supersede."""
     if node.kind is not Kind.FILE:
@@ -128,14 +140,14 @@ def write(
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
-    if lineage.amendable(tx, document, last, handle):
-        amend, before = lineage.amend_for(tx, document, last, inline, edits)
-    if not amend and lineage.keep_for(tx, node, document, last, edits):
+    if versions.amendable(tx, document, last, handle):
+        amend, before = versions.amend_for(tx, document, last, inline, edits)
+    if not amend and versions.keep_for(tx, node, document, last, edits):
         before = inline
     after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
     if before is not None:
-        lineage.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
+        versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
     number = last.number if amend else last.number + 1
     seq = tx.log("write", node, paths.join(tx.parts_of(node)), version=number)
     if amend:
@@ -143,16 +155,16 @@ def write(
             "update version set at = ?, size = ?, seq = ? where document = ? and number = ?",
             (tx.now, after.size, seq, document, number),
         )
-        lineage.enqueue(tx, document)
+        versions.enqueue(tx, document)
     else:
-        lineage.add_version(tx, document, number, after.size, seq, handle)
+        versions.add_version(tx, document, number, after.size, seq, handle)
     if last.creator != tx.who.name:
         renaming.advance_own_mark(tx, document, last.number, number, seq)
     return {"size": after.size, "version": number, "seq": seq}
 
 
 def _digest(tx: Tx, node: Node) -> bytes:
-    return hashlib.sha256(lineage.whole(tx, node)).digest()
+    return hashlib.sha256(versions.whole(tx, node)).digest()
 
 
 def _mode_allows(tx: Tx, node: Node, where: str) -> None:
@@ -163,7 +175,7 @@ def _mode_allows(tx: Tx, node: Node, where: str) -> None:
         )
 
 
-def _lay(tx: Tx, node: Node, last: lineage.Newest, edits: list[Edit]) -> content.Applied:
+def _lay(tx: Tx, node: Node, last: versions.Newest, edits: list[Edit]) -> content.Applied:
     before = content.Applied(node.size, last.inline, last.body)
     piece = content.small_append(node.size, edits)
     if piece is not None:
@@ -180,7 +192,7 @@ def _stamp(tx: Tx, node: Node, after: content.Applied, mtime: int | None) -> Non
 
 
 def _edit(item: list[Any]) -> Edit:
-    if len(item) in (2, 3) and whole(item[1]) and item[1] >= 0:
+    if len(item) in (2, 3) and is_stored_integer(item[1]) and item[1] >= 0:
         if item[0] == "t" and len(item) == 2:
             return ("t", item[1])
         if item[0] == "w" and len(item) == 3 and type(item[2]) is bytes:
@@ -192,13 +204,13 @@ def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
     found = namespace.occupant(tx, directory, name)
     if found is None:
         if not make_parents:
-            raise NotFound(path=paths.printable(name))
-        _mode_allows(tx, directory, paths.printable(name))
+            raise NotFound(path=paths.text(name))
+        _mode_allows(tx, directory, paths.text(name))
         return namespace.make(tx, tx.directory(directory.id), name, Kind.DIRECTORY, 0o755)
     if found.scope not in tx.visible:
-        raise NotFound(path=paths.printable(name))
+        raise NotFound(path=paths.text(name))
     if found.kind is not Kind.DIRECTORY:
-        raise NotDirectory(path=paths.printable(name))
+        raise NotDirectory(path=paths.text(name))
     return found
 
 

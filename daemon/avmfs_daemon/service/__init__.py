@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ UNIT, PLIST = "avm-daemon.service", "org.avmfs.daemon.plist"
 SYSTEM_UNIT = "avm-daemon.system.service"
 # What finds the same configuration, programs and weights as the shell that installs.
 KEPT = ("PATH", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+
+# The machine's daemon finds no program in a directory of whoever installs it.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SYSTEMD_NEXT = """\
 next:
@@ -74,6 +78,8 @@ def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str],
         for name, value in sorted(environ.items())
         if value and (name in KEPT or (name.startswith("AVM_") and name != "AVM_AGENT"))
     }
+    if "PATH" in kept:
+        kept["PATH"] = os.pathsep.join(each for each in kept["PATH"].split(os.pathsep) if not _is_anybodys(each))
     for value in (*command, *kept.values(), os.fspath(log)):
         if any(ord(character) < 32 or ord(character) == 127 for character in value):
             raise ServiceProblem(f"{value!r}: a control character cannot stand in a service's file")
@@ -81,35 +87,40 @@ def make(platform: Platform, command: Sequence[str], environ: Mapping[str, str],
         named = environ.get("XDG_CONFIG_HOME", "")
         base = Path(named) if os.path.isabs(named) else home / ".config"
         text = _filled(
-            UNIT, EXEC=" ".join(_for_systemd(part, command=True) for part in command),
+            UNIT,
+            EXEC=" ".join(_for_systemd(part, command=True) for part in command),
             ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in kept.items()),
-        )  # fmt: skip
+        )
         return Service(base / "systemd" / "user" / UNIT, text, SYSTEMD_NEXT)
     text = _filled(
-        PLIST, EXEC="\n".join(f"    <string>{escape(part)}</string>" for part in command),
+        PLIST,
+        EXEC="\n".join(f"    <string>{escape(part)}</string>" for part in command),
         ENVIRONMENT="\n".join(
             f"    <key>{escape(name)}</key>\n    <string>{escape(value)}</string>" for name, value in kept.items()
         ),
         LOG=escape(os.fspath(log)),
-    )  # fmt: skip
+    )
     path = home / "Library" / "LaunchAgents" / PLIST
     return Service(path, text, LAUNCHD_NEXT.format(path=path))
 
 
 def make_system(command: Sequence[str], environ: Mapping[str, str], user: str) -> Service:
-    """The machine's service, run as ``user``. What agents and root have set for themselves (AVM_*) is not taken over:
-    its places are those of the system. Raises ServiceProblem for a name that no user can have."""
+    """The machine's service, run as ``user``. What agents and root have set for themselves (AVM_*, PATH) is not taken
+    over: its places are those of the system. Raises ServiceProblem for a name that no user can have."""
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user) or user == "root":
         raise ServiceProblem(f"{user!r}: expected the name of a user made for the daemon, such as avmfs")
-    kept = {name: environ[name] for name in ("PATH", "PYTHONPATH", "HF_HUB_OFFLINE") if environ.get(name)}
-    values = {**kept, **SYSTEM_PLACES}
+    names = ("HF_HUB_OFFLINE", *(() if len(command) == 1 else ("PYTHONPATH",)))  # an installed program needs no path
+    kept = {name: environ[name] for name in names if environ.get(name)}
+    values = {"PATH": _system_path(environ), **kept, **SYSTEM_PLACES}
     for value in (*command, *values.values()):
         if any(ord(character) < 32 or ord(character) == 127 for character in value):
             raise ServiceProblem(f"{value!r}: a control character cannot stand in a service's file")
     text = _filled(
-        SYSTEM_UNIT, EXEC=" ".join(_for_systemd(part, command=True) for part in command), USER=user,
+        SYSTEM_UNIT,
+        EXEC=" ".join(_for_systemd(part, command=True) for part in command),
+        USER=user,
         ENVIRONMENT="\n".join(f"Environment={_for_systemd(f'{name}={value}')}" for name, value in values.items()),
-    )  # fmt: skip
+    )
     return Service(Path("/etc/systemd/system") / UNIT, text, SYSTEM_NEXT.format(user=user))
 
 
@@ -145,6 +156,23 @@ def own_command(argv0: str) -> list[str]:
     if os.path.basename(program) == "avm-daemon" and os.access(program, os.X_OK):
         return [program]
     return [sys.executable, "-m", "avmfs_daemon"]
+
+
+def _system_path(environ: Mapping[str, str]) -> str:
+    """With the directory that fusermount3 is in, where a system has it elsewhere and root alone can change it."""
+    found = os.path.dirname(shutil.which("fusermount3", path=environ.get("PATH")) or "")
+    if found in SYSTEM_PATH.split(os.pathsep) or _is_anybodys(found) or os.stat(found).st_uid != 0:
+        return SYSTEM_PATH
+    return f"{SYSTEM_PATH}{os.pathsep}{found}"
+
+
+def _is_anybodys(directory: str) -> bool:
+    """Return whether others than its owner may put programs there: it is relative to wherever a program is started, or
+    writable."""
+    try:
+        return not os.path.isabs(directory) or bool(os.stat(directory).st_mode & 0o022)
+    except OSError:
+        return True
 
 
 def _filled(name: str, **values: str) -> str:

@@ -1,0 +1,96 @@
+"""Which door: the running daemon's, or one into the store itself; and who asks.
+
+Owns the choice and the identity of whoever sits at this terminal or runs this program. Called by the command line, the
+MCP server and the Python API.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from avmfs_config import Paths, check_agent_id, find_paths
+
+from avmfs.errors import Invalid
+from avmfs.rpc.client import Door, RemoteDoor
+from avmfs.store.files.store_lock import StoreLock
+
+
+def located(
+    environ: Mapping[str, str], db: str | os.PathLike[str] | None, config: str | os.PathLike[str] | None
+) -> Paths:
+    """Where everything is, with what a caller names laid over the environment. Raises Invalid for a configuration
+    file that a caller names and that is not there: defaults would be another policy."""
+    if config is not None and not os.path.isfile(config):
+        raise Invalid("no such configuration file", os.fspath(config))
+    named = {"AVM_DB": db, "AVM_CONFIG": config}
+    given = {key: os.path.abspath(os.fspath(value)) for key, value in named.items() if value is not None}
+    return find_paths({**environ, **given})
+
+
+def who_am_i(agent: str | None, environ: Mapping[str, str]) -> str:
+    """The agent named, else AVM_AGENT. Raises Invalid when there is none or the name is bad."""
+    name = agent if agent is not None else environ.get("AVM_AGENT", "")
+    if not name:
+        raise Invalid("who is asking? name the agent: --agent NAME, or AVM_AGENT=NAME")
+    try:
+        return check_agent_id(name)
+    except ValueError as e:
+        raise Invalid(str(e)) from None
+
+
+def who_asks(agent: str | None, environ: Mapping[str, str], *, nobody: bool = False) -> str | None:
+    """As who_am_i; None where only an API key (AVM_API_KEY) says it. With ``nobody``, "" where nothing does."""
+    if agent is None and not environ.get("AVM_AGENT"):
+        if environ.get("AVM_API_KEY"):
+            return None
+        if nobody:
+            return ""
+    return who_am_i(agent, environ)
+
+
+def open_door(
+    where: Paths,
+    agent: str | None,
+    *,
+    environ: Mapping[str, str],
+    operator: bool = False,
+    embeddings: bool = True,
+    route: str = "",
+) -> Door:
+    """The door of the daemon that holds this store, or one into the store itself. With AVM_API_KEY in the environment
+    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits. ``route``: "cli", "mcp",
+    "http" or "python", as the audit shall name it."""
+    key = environ.get("AVM_API_KEY", "")
+    try:
+        holder = StoreLock(where.database).holder()
+    except PermissionError:  # another user's store: its daemon decides, and only that can give anything
+        holder = {"socket": where.runtime_dir / "avm.sock"}
+    if holder is not None:
+        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key, route=route)
+    # Only now: a command that asks a daemon never imports the store, numpy or YAML.
+    from avmfs_config import load_settings
+
+    from avmfs.rpc.local import LocalDoor
+
+    return LocalDoor(
+        where.database,
+        load_settings(where.config_file, environ),
+        agent,
+        operator=operator,
+        embeddings=embeddings,
+        key=key,
+        route=route,
+    )
+
+
+def read_all(door: Door, path: str) -> bytes:
+    """A whole file or view, piece by piece."""
+    pieces, offset = [], 0
+    while True:
+        piece = door.call("read", path=path, offset=offset)
+        pieces.append(piece["data"])
+        offset += len(piece["data"])
+        if not piece["more"]:
+            return b"".join(pieces)

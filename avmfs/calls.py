@@ -1,0 +1,53 @@
+"""On whose behalf a thread works, and whether it is to go on.
+
+Owns what a front end and the work behind it tell each other: who serves a call says in ``working`` what this thread
+works for, and may give it up from another thread; work that may take long asks ``go_on`` now and then. Called from all
+layers. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+from avmfs.errors import Interrupted
+
+working = threading.local()
+"""``call`` is what this thread works for at the moment, None or absent for nothing that can be given up."""
+
+
+class Call:
+    """What somebody waits for. ``given_up`` stays true. ``look_every_s``: where nobody can tell that it was given up,
+    as often the thread that waits looks for itself (`rest`)."""
+
+    __slots__ = ("given_up", "wake")
+    look_every_s: ClassVar[float | None] = None
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self.wake: Callable[[], None] | None = None
+
+    def look(self) -> None:
+        """In the thread that works for this: return whether it has been given up. May wait for others' turn, and raise
+        what refuses to go on."""
+
+    def rest(self) -> None:
+        """In the thread that works for this, before and while it sleeps: return whether it has been given up. Never
+        waits, and holds nothing that others wait for afterwards."""
+        self.look()
+
+    def give_up(self) -> None:
+        """From any thread: nobody waits for this any more."""
+        self.given_up = True
+        if (wake := self.wake) is not None:
+            wake()
+
+
+def go_on() -> None:
+    """To be asked now and then by work that may take long. Raises Interrupted once nobody waits for what it makes."""
+    call: Call | None = getattr(working, "call", None)
+    if call is not None:
+        call.look()
+        if call.given_up:
+            raise Interrupted("nobody waits any more")

@@ -1,0 +1,199 @@
+"""What is wrong with the store, the files beside it and the daemon that serves it: a part of `avm doctor`.
+
+Looks and changes nothing. What the store itself says is found by ``avmfs.store.repair.examine``; each problem names the
+command that mends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from avmfs_config import ConfigError, Paths, Settings, load_settings
+
+from avmfs import wire
+from avmfs.agents import anchors, auditing
+from avmfs.cli.needs import Finding
+from avmfs.embed.languages import english_only, unspaced
+from avmfs.errors import Invalid
+from avmfs.store.files import loss_check, wal_frames
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.identity import OPERATOR
+from avmfs.store.repair import examine
+from avmfs.store.writer.disk_reserve import reserve
+from avmfs.text.escapes import escaped, visible
+
+REPAIR: Final = "avm repair"
+ASK_S: Final = 10.0  # for the daemon to answer
+_SAMPLE = 30  # files, written last
+_MOSTLY = 0.5
+
+
+def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
+    """All of it. ``quick``: of the store no more than its files and its ends."""
+    try:
+        settings = load_settings(where.config_file, os.environ)
+    except ConfigError:
+        return  # said where the file itself is looked at
+    path = where.database
+    try:
+        lock = StoreLock(path)
+        holder = None if lock.path.is_dir() else lock.holder()
+        yield from _host(where, running=holder is not None)
+        kept = settings.audit.anchors or anchors.beside(path)
+        known = loss_check.known(path, anchors.newest(kept))
+    except OSError as e:
+        yield Finding("store", "problem", f"{path}: {e.strerror or e}", "run it as the user whose store it is")
+        return
+    if holder is None:
+        yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
+    else:
+        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
+        yield from _daemon(where)
+    repair = REPAIR if holder is None else f"avm-daemon stop && {REPAIR}"
+    try:
+        yield from _store(path, settings, kept, known, live=holder is not None, quick=quick, repair=repair)
+    except examine.BROKEN as e:
+        strange = isinstance(e, Invalid) and (not known or examine.strange(path))
+        todo = "install the avmfs that wrote it, or choose another path with --db or AVM_DB" if strange else repair
+        yield Finding("store", "problem", str(e), todo)
+
+
+def _host(where: Paths, *, running: bool) -> Iterator[Finding]:
+    """The folders, what is left in them, and room."""
+    path, folder = where.database, where.database.parent
+    if folder.exists():
+        if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+            todo = f"chmod u+rwx {folder}, or mount its disk for writing, or choose another place with AVM_DATA_DIR"
+            yield Finding("data", "problem", f"{folder} cannot be written", todo)
+        free = os.statvfs(folder)
+        room, least = free.f_bavail * free.f_frsize, 2 * reserve(free)
+        if room <= least:
+            says = f"{folder}: {room >> 10} kB are free, and {least >> 10} kB stay free: nothing can be written"
+            yield Finding("disk", "problem", says, f"df {folder}; free some of that disk, or avm rm what is not needed")
+    lock = StoreLock(path)
+    for each in (path, wal_frames.beside(path), lock.path):
+        with contextlib.suppress(FileNotFoundError):
+            if (mode := each.stat().st_mode) & 0o077 and not stat.S_ISDIR(mode):
+                yield Finding("modes", "problem", f"{each}: others may open it", f"chmod 600 {each}")
+            elif stat.S_ISDIR(mode):
+                yield Finding("modes", "problem", f"{each} is a directory", f"mv {each} {each}.away")
+    if not running and lock.path.is_file() and not lock.clean:
+        yield Finding("lock", "note", f"{lock.path}: left by one that was killed; nobody holds it, a start takes it")
+    runtime = where.runtime_dir
+    if runtime.is_dir():
+        found = runtime.stat()
+        if found.st_uid != os.geteuid():
+            says = f"{runtime} belongs to uid {found.st_uid}"
+            yield Finding("runtime", "problem", says, "set AVM_RUNTIME_DIR to a folder of your own")
+        elif stat.S_IMODE(found.st_mode) & 0o066:
+            yield Finding("runtime", "problem", f"{runtime}: others may read or change it", f"chmod 700 {runtime}")
+    elif runtime.exists():
+        yield Finding("runtime", "problem", f"{runtime} is not a directory", f"mv {runtime} {runtime}.away")
+    elif running:
+        says = f"{runtime} is not there, though the daemon runs: nobody finds it"
+        yield Finding("runtime", "problem", says, "avm-daemon start --daemon, after ending the daemon by its pid")
+    if loss_check.repaired(path).exists():
+        yield Finding("store", "problem", "a repair was begun and is not finished", REPAIR)
+    for aside in (*loss_check.asides(wal_frames.beside(path)), *loss_check.rescued(path)):
+        yield Finding("kept aside", "note", f"{aside}: of a damaged store", f"rm -r {aside} once you do not need it")
+
+
+def _daemon(where: Paths) -> Iterator[Finding]:
+    """What the daemon says of itself."""
+    try:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as asked:
+            wire.limit_waiting(asked, ASK_S)
+            asked.connect(os.fspath(where.runtime_dir / "control.sock"))
+            wire.send(asked, {"v": wire.PROTOCOL, "do": "status"})
+            said = wire.receive(asked)["ok"]
+    except (OSError, EOFError, KeyError, wire.FrameError) as e:
+        yield Finding("daemon", "problem", f"does not answer: {e}", "avm-daemon stop; avm-daemon start --daemon")
+        return
+    for mount in said["mounts"]:
+        if mount["state"] != "ready":
+            reason = f"{mount['state']}: {mount.get('error') or 'not mounted'}"
+            yield Finding(f"mount {mount['agent_id']}", "problem", reason, "avm-daemon status; avm-daemon reload")
+    store, model = said["store"], said["embedding"]
+    if store.get("error") or store["writer_state"] != "ready":
+        says = f"its writer is {store['writer_state']}" + (f": {store['error']}" if store.get("error") else "")
+        yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
+    if model["state"] == "failed":
+        says = f"the daemon's: {model.get('reason')}"
+        yield Finding("model", "problem", says, "avm warmup says why; avm-daemon reload tries again")
+
+
+def _store(
+    path: Path, settings: Settings, kept: Path, known: int, *, live: bool, quick: bool, repair: str
+) -> Iterator[Finding]:
+    left = None if live else wal_frames.look(wal_frames.beside(path))
+    if not path.exists() and left is None and not known:
+        yield Finding("store", "note", f"{path}: not there yet; the first write makes it")
+        return
+    found = [] if live else list(examine.files(path, left, known))
+    give_up = f"put the right files back, or {repair} --accept-loss"
+    for each in found:
+        yield Finding(each.about, "problem", each.says, give_up if each.lost else repair)
+    if any(each.about == "database" for each in found):
+        return
+    with examine.frozen(path, left) as at, contextlib.closing(examine.FrozenStore(at, not live)) as store:
+        if (newest := examine.newest(store)) < known:
+            says = f"the store ends at change {newest}, though changes up to {known} were kept"
+            yield Finding("database", "problem", says, repair if left is not None and left.behind else give_up)
+            return
+        damage = [] if quick else list(examine.rows(store))
+        yield from (Finding(each.about, "problem", each.says, repair) for each in damage)
+        if not damage:
+            words, vectors = examine.waiting(store)
+            seen = "its files and ends alone were looked at (--quick)" if quick else "every page and byte is whole"
+            says = f"{path}: answers; {words} files wait for words, {vectors} for vectors; {seen}"
+            yield Finding("store", "ok", says)
+            yield from _quotas(store)
+            yield from _languages(store, settings)
+        if not quick:
+            yield from _audit(store, kept, repair)
+
+
+def _quotas(store: examine.FrozenStore) -> Iterator[Finding]:
+    with store.reading(OPERATOR) as reader:
+        for line in reader.people.miscounted():
+            todo = "take all quotas out of config.yaml, reload, put them back, reload"
+            yield Finding("quotas", "problem", line, todo)
+
+
+def _audit(store: examine.FrozenStore, kept: Path, repair: str) -> Iterator[Finding]:
+    """The chain over the log, and the anchors beside the database."""
+    try:
+        noted = anchors.read(kept)
+    except Invalid as e:
+        yield Finding("anchors", "problem", str(e), repair)
+        return
+    found = auditing.verify(store, OPERATOR, noted)
+    verdict = found.verdict
+    if verdict.bad is not None:
+        yield Finding("audit", "problem", f"row {verdict.bad} {verdict.reason}", repair)
+    elif not noted and verdict.last:
+        yield Finding("anchors", "problem", f"{kept}: none; whether the log was cut cannot be told", repair)
+    if found.altered:
+        says = f"triggers or tables are not as avmfs made them: {', '.join(map(escaped, found.altered))}"
+        yield Finding("audit", "problem", says, repair)
+    for line in found.forged:
+        yield Finding("audit", "problem", visible(line), "keep a copy, and compare with a backup: avm help audit")
+
+
+def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Finding]:
+    """Whether the model knows the language of what was written last."""
+    wanted = settings.embedding
+    model = {"static": "wordllama", "universal": "multilingual"}.get(wanted.engine, wanted.model)
+    if not wanted.enabled or not english_only(model if wanted.path is None else wanted.path.name):
+        return
+    share = unspaced(text.decode("utf-8", "replace") for text in examine.recent(store, _SAMPLE))
+    if share > _MOSTLY:
+        says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
+        todo = "config.yaml: embedding: {engine: universal}; avm help embedding"
+        yield Finding("languages", "note", says, todo)

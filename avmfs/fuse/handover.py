@@ -1,0 +1,325 @@
+"""What a mount's process leaves to its successor, and how that one goes on.
+
+Owns the meaning of the kept memory (``avmfs.handover``) for the Linux front end: which handles the kernel holds, what
+was written through them and is not committed, which virtual nodes it knows. Everything is noted before the reply that
+it justifies, so a request that the kernel sends again after a kill finds the state it needs. Called by ``linux`` and
+``inodes``, in whichever thread serves a request.
+
+A successor takes the device over, restores all of this without asking the store, drops what the kernel has cached (it
+may have missed a commit), and asks the kernel to send again what was not answered (FUSE_NOTIFY_RESEND, kernel 6.9).
+
+What is not kept: the reason that /:error tells, and the count of a virtual node's lookups that were under way, which
+may keep a few bytes for as long as the mount lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import select
+import struct
+import threading
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from avmfs import handover as memory_kept
+from avmfs import wire
+from avmfs.errors import AvmError
+from avmfs.fuse import protocol as p
+from avmfs.handover import HandoverState
+from avmfs.store.client.inflight import COMMIT, REQUEST
+from avmfs.store.rows.content import Edit
+from avmfs.vfs import handover
+from avmfs.vfs.address import Address
+from avmfs.vfs.locks import Holder
+from avmfs.vfs.open_file import FileHandle
+from avmfs.vfs.tree import Handle, Tree
+from avmfs.vfs.virtual_handles import VirtualHandle
+
+log = logging.getLogger(__name__)
+
+DEVICE, TABLES, LOG, SINK, SEEN = "device", "tables", "log", "sink", "seen"  # names in the entry; locks have theirs
+_GREETED, _MINOR, _AGREED, _GENERATION, _ORIGIN = 0, 1, 2, 3, 4  # facts
+_FILE, _VIRTUAL, _LISTING = 1, 2, 3  # states of a handle's row
+_READABLE, _WRITABLE, _APPENDS = 1 << 8, 1 << 9, 1 << 10
+_NODE, _ID, _FH, _UNIQUE = 1, 2, 3, 4  # its columns
+_ROW_BITS = 20
+_EDIT = struct.Struct("=BQQ")  # write or truncation, offset or size, time
+_MARK = struct.Struct("=Q")  # offset of a directory's reader, and the name before it
+
+
+class FdEntry(Holder, Protocol):
+    """Keeps descriptors for the successor, whatever happens to this process."""
+
+    def take(self) -> dict[str, int]:
+        """What a predecessor has put there, as descriptors of this process. It stays in the entry."""
+        ...
+
+    def empty(self) -> None: ...
+
+
+def left_by_predecessor(found: Mapping[str, int]) -> HandoverState | None:
+    """The kept memory of a mount that can go on, None when there is none: it never got ready, is unmounted meanwhile,
+    or was kept by another version."""
+    if not {DEVICE, TABLES, LOG, SEEN} <= found.keys():
+        return None
+    poll = select.poll()
+    poll.register(found[DEVICE], select.POLLOUT)
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        return None
+    try:
+        kept = memory_kept.reopen(found[TABLES], found[LOG])
+    except AvmError as e:
+        log.warning("cannot go on with the mount as it is: %s", e)
+        return None
+    return kept if kept.fact(_GREETED) else None
+
+
+def open_among(tables: int, nodes: Collection[int]) -> set[int]:
+    """Of these nodes, those of files that a mount has open, whether or not a process serves it now. Raises Invalid for
+    what another version has kept, OSError."""
+    # Twice: who opens one of them by another handle meanwhile, and closes the first, is seen at least once.
+    rows = itertools.chain(*(memory_kept.look(tables, "handles", _NODE) for _ in range(2)))
+    return {node for state, node in rows if node in nodes and state & 0xFF == _FILE}
+
+
+def forget_cached(descriptor: int) -> None:
+    """Make the kernel look every name up again that it has cached of the mount with this device."""
+    with contextlib.suppress(OSError):  # unmounted, or before protocol 7.44, when nothing is cached
+        os.write(descriptor, p.INC_EPOCH)
+
+
+class Handover:
+    """One mount's. ``handles`` are those of the predecessor; numbers that it gave out are never given again."""
+
+    def __init__(self, tree: Tree, kept: HandoverState) -> None:
+        self._tree = tree
+        self.kept = kept
+        self._rows, self._log = kept.handles, kept.log
+        generation = kept.fact(_GENERATION) + 1
+        kept.set_fact(_GENERATION, generation)
+        self.generation = generation
+        self._count = itertools.count()
+        self._given: dict[int, int] = {}  # unique of an OPEN -> its handle
+        self._last_write: dict[int, int] = {}  # handle -> unique
+        self._marks: dict[int, dict[int, bytes]] = {}
+        self._listings: dict[int, int] = {}
+        self.handles: dict[int, Handle] = {}
+        tree.opened.keep = self
+        origin = kept.fact(_ORIGIN)
+        used = tree.memory.store.keep(kept, origin.to_bytes(8, "big") if origin else None)
+        kept.set_fact(_ORIGIN, int.from_bytes(used, "big"))
+        self._restore()
+
+    # Uncommitted edits: vfs.files.Keep -----------------------------------------------------------------------
+
+    def edited(self, node: int, edit: Edit, at: int) -> bool:
+        data = edit[2] if edit[0] == "w" else b""
+        return self._log.add(_edits_key(node), _EDIT.pack(edit[0] == "w", edit[1], at), data) > memory_kept.CROWDED
+
+    def committed(self, node: int) -> None:
+        self._log.drop(_edits_key(node))
+
+    # Handles -------------------------------------------------------------------------------------------------
+
+    def opened(self, handle: Handle, unique: int) -> int:
+        """Note a handle; the number that the kernel will call it by."""
+        if not isinstance(handle, FileHandle):
+            return self._note(_VIRTUAL, 0, 0, unique, wire.pack(handover.plain_handle(handle)))
+        state = (
+            _FILE | (handle.readable and _READABLE) | (handle.writable and _WRITABLE) | (handle.appends and _APPENDS)
+        )
+        return self._note(state, handle.file.node, handle.id, unique)
+
+    def opened_listing(self, node: int, unique: int) -> int:
+        return self._note(_LISTING, node, 0, unique)
+
+    def closed(self, fh: int) -> None:
+        """A handle is released. Its row may be another's by now, when the request is sent again."""
+        row = fh & ((1 << _ROW_BITS) - 1)
+        state = self._rows.get(row, 0)
+        if state and self._rows.get(row, _FH) == fh:
+            if state & 0xFF != _FILE:
+                self._log.drop(_handle_key(fh))
+            self._rows.free(row)
+
+    def given(self, unique: int) -> int | None:
+        """The handle that a resent OPEN, CREATE or OPENDIR had made before."""
+        return self._given.get(p.plain_unique(unique))
+
+    def progress(self, fh: int, handle: VirtualHandle, unique: int = 0, data: bytes = b"") -> None:
+        """What has become of a virtual handle; ``data`` was written to it by that request."""
+        self._log.add(_handle_key(fh), wire.pack([handover.plain_progress(handle), p.plain_unique(unique), data]))
+
+    def written(self, fh: int, unique: int) -> bool:
+        """Return whether a predecessor took the bytes of this WRITE to a virtual handle."""
+        return self._last_write.get(fh) == p.plain_unique(unique)
+
+    def asked(self) -> None:
+        """Questions have changed."""
+        with self._tree.memory.mutex:
+            questions = dict(self._tree.memory.questions)
+        self._log.drop(b"q")
+        self._log.add(b"q", wire.pack(questions))
+
+    def _note(self, state: int, node: int, identity: int, unique: int, *record: bytes) -> int:
+        row = self._rows.take()
+        fh = self.generation << 44 | (next(self._count) & 0xFFFFFF) << _ROW_BITS | row
+        if record:
+            self._log.add(_handle_key(fh), *record)
+        self._rows.write(row, state, node, identity, fh, unique & ~p.RESENT)
+        return fh
+
+    # Directories ---------------------------------------------------------------------------------------------
+
+    def listed(self, fh: int, offset: int, last: bytes) -> None:
+        """The reader of a directory has come to ``offset``, right behind the entry ``last``."""
+        self._log.add(_handle_key(fh), _MARK.pack(offset), last)
+
+    def last_listed(self, fh: int, offset: int) -> bytes | None:
+        """The entry before ``offset`` in a listing of a predecessor's; None when this is not one, or was not there."""
+        return self._marks.get(fh, {}).get(offset)
+
+    def is_listing(self, fh: int) -> bool:
+        """Return whether a predecessor gave this number to an open directory."""
+        return fh in self._marks
+
+    def listings(self) -> dict[int, int]:
+        """The directories that a predecessor had open: their nodes by number."""
+        return dict(self._listings)
+
+    # Taking over -----------------------------------------------------------------------------------------------
+
+    def leave(self, fd_entry: FdEntry, descriptor: int, seen: int, minor: int, agreed: int) -> None:
+        """From now on a successor can take over. On a mount that was taken over itself there is nothing to do."""
+        if self.minor:
+            return
+        self.kept.set_fact(_MINOR, minor)
+        self.kept.set_fact(_AGREED, agreed)
+        self.kept.set_fact(_GREETED, 1)
+        left = ((TABLES, self.kept.tables), (LOG, self.kept.log_file), (SEEN, seen), (DEVICE, descriptor))
+        for name, each in left:
+            fd_entry.put(name, each)
+
+    @property
+    def minor(self) -> int:
+        """Of the protocol that the kernel and a predecessor agreed on; 0 when there was none."""
+        return self.kept.fact(_MINOR) if self.kept.fact(_GREETED) else 0
+
+    @property
+    def agreed(self) -> int:
+        """The Init flags that the two agreed on."""
+        return self.kept.fact(_AGREED)
+
+    def refresh(self, descriptor: int) -> None:
+        """Nothing that the kernel has cached counts any more: names, and the attributes of what is open."""
+        if self.minor >= p.EPOCH_MINOR:
+            forget_cached(descriptor)
+        for node in {handle.file.node for handle in self.handles.values() if isinstance(handle, FileHandle)}:
+            notice = bytearray(p.INVAL_ATTRIBUTES)
+            notice[p.INVAL_NODE_AT : p.INVAL_NODE_AT + 8] = struct.pack("=Q", node)
+            with contextlib.suppress(OSError):  # the kernel has forgotten it
+                os.write(descriptor, notice)
+
+    def settle(self, resent: set[int]) -> None:
+        """The kernel has sent again all that it will, ``resent`` by their plain uniques: what else the predecessor had
+        under way is over."""
+        self._tree.memory.store.settle(REQUEST, resent)
+        self._given = {unique: fh for unique, fh in self._given.items() if unique in resent}
+        threading.Thread(target=self._tree.opened.finish_abandoned, name="abandoned", daemon=True).start()
+
+    def _restore(self) -> None:
+        known: set[bytes] = set()
+        for row, words in list(self._rows.used()):
+            state, fh = words[0], words[_FH]
+            try:
+                self._restore_handle(state, fh, words)
+            except (AvmError, wire.FrameError, ValueError, TypeError) as e:
+                log.error("an open handle is lost: %s", e)
+                self._rows.free(row)
+                continue
+            known.add(_handle_key(fh))
+            self._given[words[_UNIQUE]] = fh
+        edited: set[int] = set()
+        for key in self._log.all_keys():
+            if key[:1] == b"h" and key not in known:
+                self._log.drop(key)
+            elif key[:1] == b"e":
+                edited.add(node := int.from_bytes(key[1:], "big"))
+                self._restore_edits(node)
+        # Of other nodes the edits were committed and let go of: what is committed next is something else.
+        self._tree.memory.store.settle(COMMIT, edited)
+        for value in self._log.values(b"q"):
+            self._tree.memory.questions.update(wire.unpack(value))
+
+    def _restore_handle(self, state: int, fh: int, words: list[int]) -> None:
+        if state & 0xFF == _FILE:
+            readable, writable, appends = (bool(state & bit) for bit in (_READABLE, _WRITABLE, _APPENDS))
+            self.handles[fh] = self._tree.opened.reopen(words[_NODE], readable, writable, appends, words[_ID])
+            return
+        records = self._log.values(_handle_key(fh))
+        if state & 0xFF == _LISTING:
+            self._listings[fh] = words[_NODE]
+            self._marks[fh] = {_MARK.unpack_from(record)[0]: record[_MARK.size :] for record in records}
+            return
+        handle = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
+        for record in records[1:]:
+            progress, unique, data = wire.unpack(record)
+            handover.set_progress(handle, progress)
+            if data:
+                handle.written += data
+                self._last_write[fh] = unique
+        self.handles[fh] = handle
+
+    def _restore_edits(self, node: int) -> None:
+        file = self._tree.opened.reopened(node)
+        for record in self._log.values(_edits_key(node)):
+            write, at, time = _EDIT.unpack_from(record)
+            file.restore(("w", at, record[_EDIT.size :]) if write else ("t", at), time)
+        file.unfinished = self._tree.memory.store.left(COMMIT, node)
+        for handle in self.handles.values():
+            if isinstance(handle, FileHandle) and handle.file is file and handle.writable:
+                handle.dirty = True
+
+    # Nodes -----------------------------------------------------------------------------------------------------
+
+    def node_known(self, found: Address) -> tuple[int, int]:
+        """Note a virtual node at its first lookup: (its row, a number that no other node has had)."""
+        row = self.kept.nodes.take()
+        number = self.generation << 40 | (next(self._count) & 0x7FFFFF) << 17 | row
+        self._log.add(_node_key(number), wire.pack(handover.plain_address(found)))
+        self.kept.nodes.write(row, 1, number, 0)
+        return row, number
+
+    def node_counted(self, row: int, count: int) -> None:
+        self.kept.nodes.set(row, 2, count)
+
+    def node_forgotten(self, row: int, number: int) -> None:
+        self.kept.nodes.free(row)
+        self._log.drop(_node_key(number))
+
+    def nodes(self) -> list[tuple[int, int, int, Address]]:
+        """The predecessor's: (row, number, lookups, address)."""
+        found = []
+        for row, words in list(self.kept.nodes.used()):
+            try:
+                (value,) = self._log.values(_node_key(words[1]))
+                found.append((row, words[1], words[2], handover.address_from(wire.unpack(value))))
+            except (AvmError, wire.FrameError, ValueError, TypeError) as e:
+                log.error("a virtual node is lost: %s", e)
+                self.node_forgotten(row, words[1])
+        return found
+
+
+def _edits_key(node: int) -> bytes:
+    return b"e" + node.to_bytes(8, "big")
+
+
+def _handle_key(fh: int) -> bytes:
+    return b"h" + fh.to_bytes(8, "big")
+
+
+def _node_key(number: int) -> bytes:
+    return b"v" + number.to_bytes(8, "big")

@@ -1,0 +1,125 @@
+"""Node numbers: what the kernel calls a node, and back.
+
+Owns the table of virtual nodes that the kernel knows. A real node's number is its id in the store, so all that is kept
+of it is whether the kernel has named it (``settle``); the fixed places and aliases have numbers of their own; every
+other virtual node (a view, a mailbox, a handle) gets one at its first lookup and loses it when the kernel has forgotten
+all of them.
+
+No number is ever used again for something else (ids in the store are random, the others count upwards), so generations
+are always 0: what the kernel keeps of an old number, a file handle say, can only meet the same node or none.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from avmfs.errors import NotFound, Stale
+from avmfs.fuse import protocol as p
+from avmfs.fuse.handover import Handover
+from avmfs.fuse.protocol import Op
+from avmfs.fuse.session import VIRTUAL, Request
+from avmfs.store.schema.tables import ROOT
+from avmfs.vfs.address import ASK, Address, Alias, Place, Real
+from avmfs.vfs.tree import Tree
+
+_MOST_SETTLED = 200_000
+_PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
+_FIXED = {number: name for name, number in _PLACES.items()}
+
+
+def is_real(node: int) -> bool:
+    return not node & VIRTUAL and node not in _FIXED
+
+
+class Inodes:
+    """One mount's numbers, noted in ``continuity``. Thread-safe."""
+
+    def __init__(self, tree: Tree, continuity: Handover) -> None:
+        self._tree = tree
+        self._continuity = continuity
+        self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
+        self._keys: dict[Address, int] = {}
+        self._settled: set[int] = set()
+        self.settled = self._settled.__contains__
+        """Does the kernel surely have this real node, so that no notice about it can be lost?"""
+        self._table = threading.Lock()
+        for row, number, count, found in continuity.nodes():
+            self._virtual[VIRTUAL | number] = (found, count, row)
+            self._keys[found] = VIRTUAL | number
+
+    def settle(self, node: int) -> bool:
+        """A request names the node. Until then the reply that told of it may still be on its way, and the kernel drops
+        notices about nodes that it does not have. Is this the first one?"""
+        if node in self._settled:
+            return False
+        if len(self._settled) >= _MOST_SETTLED:
+            self._settled.clear()  # the only cost is that they are asked for once more
+        self._settled.add(node)
+        return True
+
+    def address(self, node: int) -> Address:
+        """What a number stands for: a store's node as it is now, or a virtual one."""
+        if is_real(node):
+            return self._tree.node(node)
+        if node & VIRTUAL:
+            with self._table:
+                return self._virtual[node][0]
+        return self._fixed(node)
+
+    def directory(self, node: int) -> Address:
+        """Where a request looks a name up, makes or removes it. One that another mount has removed since the kernel
+        found it has no names: NotFound, as in a directory that this mount has removed, and not Stale, after which the
+        kernel looks no more than once again (mkdir(2): never)."""
+        try:
+            return self.address(node)
+        except Stale:
+            raise NotFound() from None
+
+    def _fixed(self, node: int) -> Address:
+        name = _FIXED[node]
+        return Place(name) if name in (b"tell", ASK) else self._tree.lookup(self._tree.node(ROOT), name)[0]
+
+    def number(self, found: Address) -> int:
+        """The number of a looked-up node; for a virtual one, the kernel's count of it grows by one."""
+        if isinstance(found, Real):
+            return found.node.id
+        if isinstance(found, (Place, Alias)) and found.name in _PLACES:
+            return _PLACES[found.name]
+        with self._table:
+            number = self._keys.get(found)
+            if number is None:
+                row, plain = self._continuity.node_known(found)
+                number = self._keys[found] = VIRTUAL | plain
+                self._virtual[number] = (found, 0, row)
+            address, count, row = self._virtual[number]
+            self._virtual[number] = (address, count + 1, row)
+            self._continuity.node_counted(row, count + 1)
+        return number
+
+    def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
+        """A quick answer to FORGET of a real node, which is not counted."""
+        if node & VIRTUAL:
+            return None
+        self._settled.discard(node)
+        return b""
+
+    def forget(self, request: Request) -> None:
+        if request.op == Op.FORGET:
+            gone = [(request.node, *p.FORGET_IN.unpack_from(request.body))]
+        else:
+            count, _ = p.BATCH_FORGET_IN.unpack_from(request.body)
+            size = p.BATCH_FORGET_IN.size
+            gone = [p.FORGET_ONE.unpack_from(request.body, size + i * p.FORGET_ONE.size) for i in range(count)]
+        with self._table:
+            for node, lookups in gone:
+                self._settled.discard(node)
+                if node & VIRTUAL and node in self._virtual:
+                    found, count, row = self._virtual[node]
+                    if count <= lookups:
+                        del self._virtual[node]
+                        if self._keys.get(found) == node:
+                            del self._keys[found]
+                        self._continuity.node_forgotten(row, node & ~VIRTUAL)
+                    else:
+                        self._virtual[node] = (found, count - lookups, row)
+                        self._continuity.node_counted(row, count - lookups)

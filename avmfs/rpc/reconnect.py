@@ -1,0 +1,67 @@
+"""A door that stands as long as its program does: in every process that a fork makes, and when the daemon has let go.
+
+Owns when a door is opened anew. A connection or a database handle must not be used on both sides of a fork, so a child
+opens its own; and a daemon closes a connection that was silent for long, or with its own end. Called by the Python API.
+Threads may share one. What a child inherits is left alone, never closed: it is its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from weakref import WeakSet
+
+from avmfs.errors import Invalid
+from avmfs.rpc.client import Door, RemoteDoor
+
+
+class ReconnectingDoor:
+    """``opener`` is told whether this process is a fork's child. ``door`` raises what it raises."""
+
+    def __init__(self, opener: Callable[[bool], Door]) -> None:
+        self._opener = opener
+        self._mutex = threading.Lock()
+        self._left: list[Door] = []  # of a parent: dropping the last reference would close them
+        self._closed = self._forked = False
+        self._door: Door | None = opener(False)
+        _STANDING.add(self)
+
+    @property
+    def door(self) -> Door:
+        """The one of this process, open. Raises Invalid once it has been closed."""
+        if self._closed:
+            raise Invalid("closed: open another")
+        door = self._door
+        if door is not None and not (isinstance(door, RemoteDoor) and door.ended()):
+            return door
+        with self._mutex:
+            if self._door is door:
+                if door is not None:
+                    door.close()
+                self._door = self._opener(self._forked)
+            assert self._door is not None
+            return self._door
+
+    def close(self) -> None:
+        self._closed = True
+        if self._door is not None:
+            self._door.close()
+
+    def after_fork(self) -> None:
+        self._mutex = threading.Lock()  # a thread that no longer exists may hold the other
+        self._forked = True
+        if self._door is not None and not self._closed:
+            self._left.append(self._door)
+            self._door = None
+
+
+_STANDING: WeakSet[ReconnectingDoor] = WeakSet()
+
+
+def _forked() -> None:
+    for each in list(_STANDING):
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)

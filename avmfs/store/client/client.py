@@ -1,0 +1,413 @@
+"""Getting a command applied: through the writer process, or directly under the lock.
+
+Owns the client side of the writer's protocol. Which of the two a process
+uses is decided once, by whoever opens the store; both raise the same errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+
+from avmfs import wire
+from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError, Busy, StoreFailed, TooBig, from_wire
+from avmfs.handover import HandoverState
+from avmfs.store.client.inflight import InFlight
+from avmfs.store.client.watch import SharedWatch
+from avmfs.store.files import loss_check
+from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, log_of
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.files.sync_note import SyncNote
+from avmfs.store.files.wal_index import WalIndex
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Attendant
+from avmfs.store.schema import database
+from avmfs.store.schema.fork_gate import GATE
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
+from avmfs.store.writer.connections import REQUEST_LIMIT
+from avmfs.store.writer.wal_sync import WalFile
+
+log = logging.getLogger(__name__)
+
+_SLACK_S = 0.5  # of a limit, not worth setting it anew
+CHECKPOINT_PAGES = 1000  # so many in the log are moved into the database, where there is no daemon
+_AT_ONCE = 64 * 1024  # bytes of a request that the writer's socket surely takes without waiting
+
+
+class Submitter(Protocol):
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any: ...
+    def close(self) -> None: ...
+
+
+class _NoHurry:
+    """Nobody waits for the threads that submit."""
+
+    def answer_from(self, descriptor: int) -> None:
+        return
+
+    def aside(self) -> None:
+        return
+
+
+class Waiting:
+    """Whom the lanes of a client tell that they are about to wait."""
+
+    __slots__ = ("by",)
+
+    def __init__(self) -> None:
+        self.by: Attendant = _NoHurry()
+
+
+class Lane:
+    """One connection to the writer, one request at a time. Reconnects and resends; the writer applies once."""
+
+    def __init__(
+        self,
+        address: Path,
+        agent: str,
+        proof: bytes,
+        patience_s: float,
+        origin: bytes,
+        client: bytes,
+        number: int = 0,
+        waiting: Waiting | None = None,
+    ) -> None:
+        self._waiting = Waiting() if waiting is None else waiting
+        self._address = address
+        self._greeting = {
+            "v": wire.PROTOCOL,
+            "client": client,
+            "agent": agent,
+            "proof": proof,
+            "origin": origin,
+        }
+        self._patience = patience_s
+        self._number = number
+        self._sock: socket.socket | None = None
+        self._waits = 0.0  # seconds that the kernel lets us wait on it
+
+    def call(self, request: list[Any], number: int | None = None) -> Any:
+        """The command's result. Raises what it raised, Busy when the writer stays away for ``patience_s``. ``number``
+        is this request's among the client's: that of a request which a process before may have sent."""
+        self._number = self._number + 1 if number is None else number
+        message = wire.frame([self._number, *request])
+        if len(message) > REQUEST_LIMIT:  # the writer would hang up, and again at each try
+            raise TooBig(f"{len(message)} bytes at once; {REQUEST_LIMIT} are allowed")
+        deadline = time.monotonic() + self._patience
+        pause = 0.005
+        attendant = self._waiting.by
+        if len(message) > _AT_ONCE:
+            attendant.aside()
+        while True:
+            try:
+                sock = self._sock
+                if sock is None or self._waits < self._patience - _SLACK_S:
+                    sock = self._connected(deadline)
+                sock.sendall(message)
+                attendant.answer_from(sock.fileno())
+                number, error, result = wire.receive_answer(sock)
+                if number != self._number:
+                    raise wire.FrameError("an answer to another request")
+                break
+            except (OSError, EOFError, wire.FrameError) as e:
+                self.close()
+                attendant.aside()
+                if time.monotonic() + pause > deadline:
+                    raise Busy(f"the store's writer does not answer ({e or type(e).__name__})") from e
+                time.sleep(pause)
+                pause = min(pause * 2, 0.25)
+        if error is not None:
+            raise from_wire(*error, recorded=True)
+        return result
+
+    def _connected(self, deadline: float) -> socket.socket:
+        left = max(0.1, deadline - time.monotonic())
+        if self._sock is None:
+            self._waiting.by.aside()
+            self._sock = socket.socket(socket.AF_UNIX)
+            wire.limit_waiting(self._sock, left)
+            self._waits = left
+            self._sock.connect(os.fspath(self._address))
+            wire.send(self._sock, self._greeting)
+        elif self._waits < left - _SLACK_S:  # it was made when there was less time
+            wire.limit_waiting(self._sock, left)
+            self._waits = left
+        return self._sock
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def _connection(taken: int | None) -> socket.socket:
+    return socket.socket(socket.AF_UNIX) if taken is None else socket.socket(fileno=taken)
+
+
+def _nothing_promised(kind: int, key: int) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+class WriterClient:
+    """Submits through the writer's socket; threads each take a lane. ``agent`` "*" may name one per request."""
+
+    def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = 30.0) -> None:
+        self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
+        self._inflight: deque[Lane] = deque()
+        self._mail = SharedWatch(
+            lambda tell: _Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
+        )
+        self._inflight_state: InFlight | None = None
+        self.once: Callable[[int, int], contextlib.AbstractContextManager[None]] = _nothing_promised
+        """See protocol.Store."""
+        self._waiting = Waiting()
+        self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
+        self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
+
+    def attended(self, by: Attendant) -> None:
+        """See protocol.Store."""
+        self._waiting.by = by
+
+    def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
+        """From now on what `once` spans is noted there, and goes on where a process before was killed; ``origin`` is
+        that one's. Returns the origin in use."""
+        self._origin = self._origin if origin is None else origin
+        self._inflight_state = InFlight(kept.lanes, self._lane)
+        self.once = self._inflight_state.once
+        return self._origin
+
+    def left(self, kind: int, key: int) -> bool:
+        """See protocol.Store."""
+        return self._inflight_state is not None and self._inflight_state.left(kind, key)
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """See protocol.Store."""
+        if self._inflight_state is not None:
+            self._inflight_state.settle(kind, still)
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        request = [who.name, who.rights, command, arguments, who.route]
+        if self._inflight_state is not None and self._inflight_state.counts(command):
+            return self._inflight_state.call(request)
+        try:
+            lane = self._inflight.pop()
+        except IndexError:
+            lane = self._lane(secrets.token_bytes(16), 0)
+        try:
+            return lane.call(request)
+        finally:
+            self._inflight.append(lane)
+
+    def _lane(self, client: bytes, number: int) -> Lane:
+        return Lane(
+            self._address, self._agent, self._proof, self._patience, self._origin, client, number, self._waiting
+        )
+
+    @contextlib.contextmanager
+    def watch(self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False) -> Iterator[None]:
+        """Call ``notify(seq)`` from a thread after commits, at most once in ``every_s``, until the block ends.
+        ``mail``: only after those that send messages; all who wait for these share one connection."""
+        if mail and not every_s:
+            with self._mail.joined(notify):
+                yield
+            return
+        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s, "mail": mail}, notify)
+        watching.start()
+        try:
+            yield
+        finally:
+            watching.stop()
+
+    def feed_cache(
+        self,
+        descriptors: Sequence[int],
+        names: bytes,
+        node: bytes,
+        at: int,
+        switch: Callable[[bool], None],
+        over: threading.Event,
+        registered: int | None = None,
+        keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:
+        """Keep a kernel cache told of changes, until ``over`` (blocks). ``switch(True)`` once it will hear of every
+        commit, ``switch(False)`` as soon as that has ended: nothing may be cached until the next True. ``keep`` is
+        given each connection that does so, for a process that takes over and gives it back as ``registered``."""
+        sink = {"origin": self._origin, "names": names, "node": node, "at": at}
+        greeting = wire.frame({**self._hello, "sink": sink})
+        while not over.is_set():
+            taken, registered = registered, None
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), _connection(taken) as sock:
+                if taken is None:
+                    sock.connect(os.fspath(self._address))
+                    socket.send_fds(sock, [greeting], list(descriptors))
+                    wire.receive(sock)
+                    keep(sock.fileno())
+                switch(True)
+                try:
+                    sock.recv(1)  # nothing comes but the end
+                finally:
+                    switch(False)
+            over.wait(0.02)
+
+    def close(self) -> None:
+        while self._inflight:
+            self._inflight.pop().close()
+        if self._inflight_state is not None:
+            self._inflight_state.close()
+
+
+class _Watch(threading.Thread):
+    """One watcher's connection to the writer, made anew whenever it ends, until ``stop``."""
+
+    def __init__(self, address: Path, greeting: dict[str, Any], notify: Callable[[int], None]) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._address, self._greeting, self._notify = address, greeting, notify
+        self._over = threading.Event()
+        self._mutex = threading.Lock()
+        self._sock: socket.socket | None = None
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                with self._mutex:
+                    self._sock = sock
+                sock.connect(os.fspath(self._address))
+                wire.send(sock, self._greeting)
+                frames = wire.Assembler()
+                while data := sock.recv(65536):
+                    if self._over.is_set():
+                        break
+                    for (seq,) in frames.feed(data)[-1:]:
+                        self._notify(seq)
+            self._over.wait(0.05)
+
+    def stop(self) -> None:
+        """Returns when nothing will be notified any more."""
+        self._over.set()
+        with self._mutex, contextlib.suppress(OSError):  # not connected, or closed already
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self.join(2)
+
+
+class DirectWriter:
+    """Applies commands in this process, one at a time, under the lock that a daemon's start takes too."""
+
+    def __init__(
+        self,
+        path: Path,
+        policy: Policy,
+        index: IndexRules,
+        clock: Callable[[], int] = time.time_ns,
+        wait_s: float = 10.0,
+        at_least: int = 0,
+    ) -> None:
+        self._path = path
+        self._lock = StoreLock(path)
+        self._wait = wait_s
+        self._mutex = threading.Lock()
+        self._note = SyncNote(path)
+        self._closed = False
+        self._checkpoint_at = CHECKPOINT_PAGES  # in the log
+        with self._locked(), GATE:
+            database.prepare(path, at_least)
+            self._applier = Applier(path, policy, index, orphans=False, clock=clock, shared=True)
+            self._applier.db.set_wal_hook(self._committed)
+            self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
+            self._recover()
+            self._applier.alone(OPERATOR, "settle", {})
+
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        with self._mutex:
+            try:
+                with self._locked(), GATE:
+                    if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
+                        raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
+                    self._recover()
+                    reply = self._applier.alone(who, command, arguments)
+                    self._note.write(self._applier.seq)  # each commit is synced
+                    return reply
+            finally:
+                self._applier.events.clear()  # no mount is there to hear of them,
+                self._applier.rows.clear()  # and nobody follows the log in memory
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The store's lock, given back as clean if the block ends so, and began so or ``_recover`` has made it so:
+        SQLite syncs each commit."""
+        descriptor, clean = self._lock.acquire(self._wait), False
+        self._trusted = not self._lock.unclean
+        try:
+            yield
+            clean = True
+        except AvmError as e:
+            clean = not isinstance(e, StoreFailed)
+            raise
+        finally:
+            self._lock.release(descriptor, clean=clean and self._trusted)
+
+    def _recover(self) -> None:
+        """If the last one to write may have left what is not on the disk. Raises StoreFailed."""
+        if self._trusted:
+            return
+        loss_check.finished(self._path)
+        try:
+            with contextlib.closing(WalFile(self._path)) as file:
+                file.rewrite(self._applier.db)
+        except OSError as e:
+            raise StoreFailed(f"nothing can be written: {e}", os.fspath(self._path)) from None
+        self._trusted = True
+
+    def _committed(self, db: apsw.Connection, name: str, pages: int) -> int:
+        """SQLite calls this after each commit with the pages now in the log."""
+        if pages < self._checkpoint_at - CHECKPOINT_PAGES:
+            self._checkpoint_at = CHECKPOINT_PAGES
+        if pages >= self._checkpoint_at:
+            self._checkpoint_at = pages + CHECKPOINT_PAGES
+            self._checkpoint(db)
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self, db: apsw.Connection, mode: int = apsw.SQLITE_CHECKPOINT_PASSIVE) -> bool:
+        """Move the log into the database. Under the store's lock. Return False when the disk has failed."""
+        try:
+            pages, moved = db.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            pages, moved = 1, 0
+        except apsw.Error as e:
+            log.error("checkpoint failed: %s", e)
+            WalIndex(self._path).forget_moved()
+            return False
+        if moved < pages:  # because of a reader, and SQLite has not synced the database
+            WalIndex(self._path).forget_moved(())
+        return True
+
+    def close(self) -> None:
+        """Whoever is the last to have the store open, and has the lock, leaves all of it in the database's file."""
+        with self._mutex, GATE:
+            if self._closed:
+                return
+            self._closed = True
+            self._note.close()
+            done = False
+            if not self._in_place.displaced():
+                with contextlib.suppress(Busy):  # the daemon has it now, or another command
+                    descriptor = self._lock.acquire(0.0)
+                    # Not left to SQLite's close, which tells nobody that a sync has failed.
+                    done = not self._lock.unclean and self._checkpoint(
+                        self._applier.db, apsw.SQLITE_CHECKPOINT_TRUNCATE
+                    )
+                    self._lock.release(descriptor, clean=done)
+            self._applier.close(clean=done)

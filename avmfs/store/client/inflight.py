@@ -1,0 +1,141 @@
+"""Submissions that a successor repeats: which lane and number each request under way has used.
+
+Owns the table of lanes to the writer in a mount's kept memory. The writer answers a number of a client that it has
+answered before with the recorded reply; so whoever takes a killed process' work up again only has to use the same
+client and number for the same submission. A row says for whom a lane is in use: before the request is sent, until the
+work it belongs to is done. Called by ``client`` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from avmfs.handover import Rows
+from avmfs.store import commands
+
+REQUEST, COMMIT = 1, 2  # kinds of work: a request of the kernel, by its number; a file's uncommitted edits, by its node
+_IDLE, _BUSY = 1, 2  # a row's state; then: client (2 words), number, kind of work, its key, which submission of it
+_NUMBER = 3
+
+
+class Lane(Protocol):
+    def call(self, request: list[Any], number: int | None = None) -> Any: ...
+    def close(self) -> None: ...
+
+
+class _Kept:
+    """One lane, its row and the last number that was used."""
+
+    __slots__ = ("lane", "number", "row")
+
+    def __init__(self, lane: Lane, row: int, number: int) -> None:
+        self.lane, self.row, self.number = lane, row, number
+
+
+class _Work:
+    """A block, in one thread, that submissions belong to."""
+
+    __slots__ = ("_inflight", "_outer", "count", "key", "kind", "used")
+
+    def __init__(self, lanes: InFlight, kind: int, key: int) -> None:
+        self._inflight = lanes
+        self.kind, self.key, self.count = kind, key, 0
+        self.used: list[_Kept] = []
+
+    def __enter__(self) -> None:
+        current = self._inflight.current
+        self._outer: _Work | None = current.work
+        current.work = self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inflight.current.work = self._outer
+        self._inflight.done(self)
+
+
+class _Current(threading.local):
+    """What this thread works at."""
+
+    work: _Work | None = None
+
+
+class InFlight:
+    """``make(client, number)`` opens a lane whose last number was that. Thread-safe."""
+
+    def __init__(self, rows: Rows, make: Callable[[bytes, int], Lane]) -> None:
+        self._rows = rows
+        self._make = make
+        self._idle: deque[_Kept] = deque()
+        self._left: dict[tuple[int, int], list[_Kept]] = {}  # of work that was under way, in order of its submissions
+        self.current = _Current()
+        self.once: Callable[[int, int], _Work] = functools.partial(_Work, self)
+        """``once(kind, key)``: the block is the work that its submissions belong to."""
+        counted: list[tuple[int, int, int, _Kept]] = []
+        for row, (state, high, low, number, kind, key, count, _) in rows.used():
+            kept = _Kept(make(high.to_bytes(8, "big") + low.to_bytes(8, "big"), number), row, number)
+            if state == _BUSY:
+                counted.append((kind, key, count, kept))
+            else:
+                self._idle.append(kept)
+        for kind, key, _, kept in sorted(counted, key=lambda found: found[:3]):
+            self._left.setdefault((kind, key), []).append(kept)
+
+    def counts(self, command: str) -> bool:
+        """Return whether this thread is inside `once`, and the command has to be applied once."""
+        return self.current.work is not None and not commands.traits(command).repeatable
+
+    def done(self, work: _Work) -> None:
+        """Its block has ended."""
+        for kept in work.used:
+            self._rest(kept)
+        if self._left:
+            for kept in self._left.pop((work.kind, work.key), ()):
+                self._rest(kept)
+
+    def left(self, kind: int, key: int) -> bool:
+        """Return whether the process before was killed within this work, after its first submission."""
+        return (kind, key) in self._left
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        """Of work of this kind that was left, only ``still`` will be taken up."""
+        for found in [found for found in list(self._left) if found[0] == kind and found[1] not in still]:
+            for kept in self._left.pop(found, ()):
+                self._rest(kept)
+
+    def call(self, request: list[Any]) -> Any:
+        work = self.current.work
+        assert work is not None, "inside `once`"
+        left = self._left.get((work.kind, work.key)) if self._left else None
+        if left:
+            kept = left.pop(0)  # sent before, perhaps
+        else:
+            try:
+                kept = self._idle.pop()
+            except IndexError:
+                kept = self._new()
+            kept.number += 1
+            self._rows.rewrite(kept.row, _NUMBER, (kept.number, work.kind, work.key, work.count), _BUSY)
+        work.count += 1
+        work.used.append(kept)
+        return kept.lane.call(request, kept.number)
+
+    def close(self) -> None:
+        for kept in [*self._idle, *(kept for left in self._left.values() for kept in left)]:
+            kept.lane.close()
+
+    def _new(self) -> _Kept:
+        client = secrets.token_bytes(16)
+        row = self._rows.take()
+        self._rows.write(row, _IDLE, int.from_bytes(client[:8], "big"), int.from_bytes(client[8:], "big"))
+        return _Kept(self._make(client, 0), row, 0)
+
+    def _rest(self, kept: _Kept) -> None:
+        self._rows.set(kept.row, 0, _IDLE)
+        self._idle.append(kept)

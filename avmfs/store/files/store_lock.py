@@ -1,0 +1,102 @@
+"""The lock that says who may write to a store.
+
+Owns the lock file beside the database. Imports next to nothing: every command asks it first whether a daemon
+holds the store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from avmfs.errors import Busy
+
+
+class StoreLock:
+    """The lock beside the database: a daemon holds it for its life, direct mode for one command.
+
+    flock(2) belongs to the open file, so it ends with its last holder, however that dies. The file
+    tells who holds it: {"pid", "socket"}.
+
+    It is blank only when its last holder has said that whatever it committed is on the disk. That needs neither room
+    nor a sync: after power loss there is nothing in memory that is not on the disk.
+    """
+
+    def __init__(self, database_path: Path) -> None:
+        self.path = database_path.with_name(database_path.name + ".lock")
+        self.unclean = False  # did the holder before not say so? Known to who holds it now
+
+    def acquire(self, wait_s: float) -> int:
+        """The descriptor that holds the lock. Raises Busy naming the holder."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        deadline = time.monotonic() + wait_s
+        while True:
+            missing = not self.path.exists()  # removed, perhaps: nothing is known of the last holder
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.names(descriptor):
+                    break
+                os.close(descriptor)  # the file was removed meanwhile, and excludes nobody
+            except BlockingIOError:
+                os.close(descriptor)
+                if time.monotonic() >= deadline:
+                    holder = self.holder()
+                    who = f"the daemon with pid {holder['pid']}" if holder else "another command"
+                    raise Busy(f"in use by {who}", os.fspath(self.path)) from None
+                time.sleep(0.005)
+        self.unclean = missing or bool(os.pread(descriptor, 1, 0).strip())
+        if os.fstat(descriptor).st_size > 1:
+            os.pwrite(descriptor, b"\0", 0)
+        else:
+            os.ftruncate(descriptor, 1)  # a hole, which needs no room either
+        return descriptor
+
+    def note(self, descriptor: int, about: dict[str, Any]) -> None:
+        """Tell of whoever holds it. Raises OSError where there is no room for that."""
+        self._write(descriptor, json.dumps(about).encode())
+
+    def names(self, descriptor: int) -> bool:
+        """Return whether the lock's name leads to this open file. Else others may take another lock under it."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
+
+    def release(self, descriptor: int, *, clean: bool) -> None:
+        """``clean``: all that was committed under the lock is on the disk, and no sync of it has failed."""
+        if clean and os.fstat(descriptor).st_size > 1:
+            self._write(descriptor, b"")
+        elif clean:
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+    @property
+    def clean(self) -> bool:
+        """Return whether nobody holds it now, and the last holder's end was clean."""
+        try:
+            return not self.path.read_bytes().strip()
+        except FileNotFoundError:
+            return False
+
+    @staticmethod
+    def _write(descriptor: int, text: bytes) -> None:
+        """The file keeps its length: on a full disk, what it gave back could not be had again."""
+        os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who wrote itself into the lock file, if anybody holds it now."""
+        try:
+            with open(self.path, "rb") as file:
+                said = file.read()
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return dict(json.loads(said)) if said else None
+                return None
+        except (FileNotFoundError, ValueError):
+            return None

@@ -1,0 +1,116 @@
+"""What ranking knows of every passage, as columns, and how passages stand to each other.
+
+Owns the value ``Columns`` and the arithmetic of neighbours: what was written just before in the same place, and which
+notes are of one session. Made by the catalogue, read by search. Knows no SQL.
+
+A neighbour is always of the same place *and* of the same visibility class: whoever sees a passage sees all that its
+score is made of, and nothing that others keep to themselves can move it (ARCHITECTURE, decision 3).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SESSION_GAP: Final = 3 * 3600 * 10**9
+"""Nanoseconds of silence in one place after which another session begins."""
+
+NONE: Final = -1
+
+SPARSE: Final = 4
+"""Ids for each passage up to which positions are looked up in an array: four times faster than to search for them."""
+
+ROW: Final = np.dtype(
+    [
+        ("passage", "i8"),
+        ("document", "i8"),
+        ("part", "i4"),
+        ("scope", "i4"),
+        ("place", "i8"),
+        ("time", "i8"),
+        ("seq", "i8"),
+        ("length", "i4"),
+        ("voice", "i4"),
+        ("flags", "u1"),
+        ("expires", "i8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Passages that one asker sees, in order of id, a column each (n,).
+
+    ``times`` are ns since the epoch: when it was said. ``previous`` and ``next`` are positions in these columns, NONE
+    for none; ``sessions`` numbers from 0. ``voices`` are numbers for who speaks, 0 for nobody known, below 0 for an
+    author whose text begins with nobody's name; ``voices_of`` gives those, above 0, that a term names. ``places`` has
+    the position of each id counted from the first one, NONE for ids that are not here; it is empty where ids lie too
+    far apart for that. ``means`` and ``columns`` are for whoever has computed a figure of the whole table or of each
+    row once; no other table of this process has its ``number``.
+    """
+
+    passages: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    lengths: NDArray[np.float32]
+    times: NDArray[np.int64]
+    voices: NDArray[np.int32]
+    flags: NDArray[np.uint8]
+    previous: NDArray[np.int32]
+    next: NDArray[np.int32]
+    sessions: NDArray[np.int32]
+    voices_of: dict[str, frozenset[int]]
+    places: NDArray[np.int32]
+    means: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    number: int = field(default_factory=itertools.count().__next__)
+
+    def find(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where these ids (n,) stand (n,), NONE for those that are not here."""
+        if not len(self.passages):
+            return np.full(len(passages), NONE, np.int64)
+        if len(self.places):
+            offset = passages - self.passages[0]
+            inside = (offset >= 0) & (offset < len(self.places))
+            return np.where(inside, self.places[np.where(inside, offset, 0)], NONE).astype(np.int64)
+        at = np.minimum(np.searchsorted(self.passages, passages), len(self.passages) - 1)
+        return np.where(self.passages[at] == passages, at, NONE)
+
+
+def arrange(rows: NDArray[np.void], voices_of: dict[str, frozenset[int]]) -> Columns:
+    """The table of ``rows`` (n,) of dtype ROW, in any order."""
+    if len(rows) and (rows["passage"][1:] < rows["passage"][:-1]).any():
+        rows = rows[np.argsort(rows["passage"], kind="stable")]
+    count = len(rows)
+    previous, following = np.full(count, NONE, np.int32), np.full(count, NONE, np.int32)
+    sessions = np.zeros(count, np.int32)
+    places = np.zeros(0, np.int32)
+    if count:
+        # Told at the same time: in the order in which they were written.
+        order = np.lexsort((rows["part"], rows["document"], rows["seq"], rows["time"], rows["scope"], rows["place"]))
+        place, scope, time = (rows[name][order] for name in ("place", "scope", "time"))
+        apart = (place[1:] != place[:-1]) | (scope[1:] != scope[:-1]) | (time[1:] - time[:-1] > SESSION_GAP)
+        sessions[order] = np.concatenate(([0], np.cumsum(apart)))
+        together = ~apart
+        previous[order[1:][together]] = order[:-1][together]
+        following[order[:-1][together]] = order[1:][together]
+        span = int(rows["passage"][-1] - rows["passage"][0]) + 1
+        if span <= SPARSE * count:
+            places = np.full(span, NONE, np.int32)
+            places[rows["passage"] - rows["passage"][0]] = np.arange(count, dtype=np.int32)
+    return Columns(
+        np.ascontiguousarray(rows["passage"]),
+        np.ascontiguousarray(rows["document"]),
+        rows["length"].astype(np.float32),
+        np.ascontiguousarray(rows["time"]),
+        np.ascontiguousarray(rows["voice"]),
+        np.ascontiguousarray(rows["flags"]),
+        previous,
+        following,
+        sessions,
+        voices_of,
+        places,
+    )

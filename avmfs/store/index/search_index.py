@@ -1,0 +1,149 @@
+"""What the search engine asks of this store: postings, statistics, vectors, hits.
+
+Owns the implementation of avmfs.search.index.SearchIndex. Bound to one asker: every number it gives is
+computed from what that asker may see, so that nothing in a score tells of anything else (ARCHITECTURE, decision 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import apsw
+import numpy as np
+from numpy.typing import NDArray
+
+from avmfs.access import Principal
+from avmfs.node import Hit
+from avmfs.store.index.columns import Columns
+from avmfs.store.index.passage_columns import PassageColumns
+from avmfs.store.index.postings import Postings
+from avmfs.store.index.scan import Scanner
+from avmfs.store.index.vectors import Toward
+from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.schema.tables import ROOT
+from avmfs.text import forms
+
+# What the asker may see of the files below a directory (?1), by its scopes (?2) at a time (?3).
+_FILES = """with recursive files(id, document) as (
+  select id, document from node where id = ?1 union all
+  select node.id, node.document from node join files on node.parent = files.id
+  where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
+Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
+
+
+class SqliteSearchIndex:
+    """See avmfs.search.index.SearchIndex. Each call is its own short read transaction."""
+
+    def __init__(self, opener: Opener, who: Principal, scanner: Scanner, catalogue: PassageColumns) -> None:
+        self._open = opener
+        self._who = who
+        self._scanner = scanner
+        self._catalogue = catalogue
+
+    def table(self) -> Columns:
+        with self._open() as (db, reader):
+            return self._catalogue.visible(db, reader.visible.json, reader.visible.ids, reader.now)
+
+    def postings(self, terms: Sequence[str]) -> list[Postings]:
+        with self._open() as (db, reader):
+            scopes = _scopes(db, reader)
+            known = self._catalogue.postings
+            return [known.of(db, [f"{scope}x{form}" for form in forms.of(term) for scope in scopes]) for term in terms]
+
+    def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        with self._open() as (db, reader):
+            found: list[int] = []
+            for scope in _scopes(db, reader):
+                phrase = '"' + " ".join(f"{scope}x{term}" for term in terms) + '"'
+                found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (phrase,))]
+            return np.array(sorted(found), np.int64)
+
+    def nearest(
+        self,
+        model: str,
+        vector: NDArray[np.float32],
+        k: int,
+        also: NDArray[np.int64],
+        within: NDArray[np.int64] | None,
+        toward: Toward | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward)
+        return found.passages, found.cosines
+
+    def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
+        with self._open() as (db, reader):
+            top = _descend(reader, under)
+            if top is None:
+                return []
+            prefix = b"/" if top == ROOT else reader.path(top) + b"/"
+            found = self._catalogue.hits.of(db, reader, passages)
+            return [hit for hit in map(found.get, passages) if hit is not None and hit.path.startswith(prefix)]
+
+    def below(self, under: tuple[bytes, ...]) -> frozenset[int] | None:
+        if not under:
+            return None
+        with self._open() as (db, reader):
+            top = _descend(reader, under)
+            if top is None:
+                return frozenset()
+            rows = db.execute(
+                "with recursive below(id, document) as ("
+                " select id, document from node where id = ?1 union all"
+                " select node.id, node.document from node join below on node.parent = below.id"
+                " where scope in (select value from json_each(?2)))"
+                " select passage.id from below cross join passage on passage.document = below.document",
+                (top, reader.visible.json),
+            )
+            return frozenset(row[0] for row in rows)
+
+    def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
+        with self._open() as (db, reader):
+            top = _descend(reader, under)
+            bound = (top, reader.visible.json, reader.now)
+            found: list[Any] = db.execute(
+                _FILES
+                + "select key, min(name), count(*) from files cross join topic on topic.document = files.document"
+                " group by key",
+                bound,
+            ).fetchall()
+            files = db.execute(
+                _FILES + "select count(*) from files where document in (select document from topic)", bound
+            ).get
+            return found, int(files)
+
+    def about(self, key: str, under: tuple[bytes, ...], limit: int) -> list[Hit]:
+        with self._open() as (db, reader):
+            rows = db.execute(
+                _FILES + "select passage.id from files cross join topic on topic.document = files.document and key = ?4"
+                " join passage on passage.document = files.document and part = 0 join node on node.id = files.id"
+                " order by node.mtime desc, passage.id limit ?5",
+                (_descend(reader, under), reader.visible.json, reader.now, key, limit),
+            )
+            passages = [row[0] for row in rows]
+        return self.hits(passages, ())
+
+    def seq(self) -> int:
+        with self._open() as (_, reader):
+            newest = reader.changes(ROOT, limit=1)  # the store's own newest would tell how busy others are
+            return newest[0].seq if newest else 0
+
+
+def _scopes(db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    """Those with words in them that the asker may see."""
+    rows = db.execute(
+        "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
+        (reader.visible.json,),
+    )
+    return [row[0] for row in rows]
+
+
+def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
+    node = ROOT
+    for name in under:
+        child = reader.child(node, name)
+        if child is None:
+            return None
+        node = child.id
+    return node

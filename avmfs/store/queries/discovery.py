@@ -1,0 +1,135 @@
+"""Questions to the SQLite store about who knows what.
+
+Owns the queries of ``protocol.discovery.DiscoveryReader``. What others let be learnt is a table of its own
+(``revealed``), so that neither an answer nor its time depends on documents of which nothing may be learnt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import apsw
+
+from avmfs.access import Principal
+from avmfs.errors import Denied
+from avmfs.store.protocol.discovery import NOBODY, Digest, Evidence, Host, Privacy, Revealed
+from avmfs.store.rows.scopes import Visible
+
+# Each document with its maker and who wrote it last.
+_MADE = """
+  join document on document.id = topic.document join node on node.id = document.node
+  left join version on version.document = document.id and version.number = document.head
+"""
+_STANDS = "node.parent is not null and (node.expires is null or node.expires > :now)"
+# By key and class, cross being an order to SQLite: rows of other classes are not touched.
+_BY_CLASS = """from json_each(:keys) as wanted cross join json_each(:scopes) as class
+  cross join topic indexed by topic_key on topic.key = wanted.value and topic.scope = class.value"""
+_BY_KEY = "from json_each(:keys) as wanted cross join topic indexed by topic_key on topic.key = wanted.value"
+_OPEN = "(spec glob '[*]=r[ow]*' and spec not glob '*=none*')"  # everybody may read it
+
+
+class SqliteDiscovery:
+    """See DiscoveryReader. Lives as long as the reader whose connection it uses."""
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
+        self._db = db
+        self._who = who
+        self._visible = visible
+        self._now = now
+
+    def evidence(self, keys: Sequence[str]) -> list[Evidence]:
+        rows = self._all(
+            "select topic.key, topic.name, document.id, node.id, node.mtime, document.handle, document.creator,"
+            " coalesce(version.author, document.creator)"
+            f" {_BY_KEY if self._who.operator else _BY_CLASS} {_MADE} where {_STANDS}"
+            " and node.scope in (select value from json_each(:scopes))",
+            keys=json.dumps(keys),
+            scopes=self._visible.json,
+        )
+        return [Evidence(agent, *row[:6]) for row in rows for agent in dict.fromkeys((row[6], row[7]))]
+
+    def revealed(self, keys: Sequence[str]) -> list[Revealed]:
+        if self._who.operator:
+            return []
+        rows = self._all(
+            "select revealed.agent, privacy.mode, revealed.name from json_each(:keys) as wanted"
+            " cross join revealed on revealed.key = wanted.value join privacy on privacy.agent = revealed.agent"
+            " join document on document.id = revealed.document join node on node.id = document.node"
+            " join sole on sole.scope = node.scope and sole.agent = revealed.agent"
+            " where revealed.agent <> :who and node.scope not in (select value from json_each(:scopes))"
+            f" and {_STANDS}",
+            keys=json.dumps(keys),
+            who=self._who.name,
+            scopes=self._visible.json,
+        )
+        topics: dict[str, Counter[str]] = {}
+        somebody = False
+        for agent, mode, name in rows:
+            if mode == "existence":
+                somebody = True
+            else:
+                topics.setdefault(agent, Counter()).update([name] if mode == "full" else [])
+        found = [Revealed(agent, tuple(sorted(names.items()))) for agent, names in sorted(topics.items())]
+        return [*found, Revealed(None, ())] if somebody else found
+
+    def privacy(self, agent: str) -> Privacy:
+        if agent != self._who.name:
+            self._require_operator()
+        return cast(Privacy, self._db.execute("select mode from privacy where agent = ?", (agent,)).get or NOBODY)
+
+    def privacies(self) -> list[tuple[str, Privacy]]:
+        self._require_operator()
+        rows: Any = self._db.execute(
+            "select name, coalesce(mode, ?) from agent left join privacy on privacy.agent = name order by name",
+            (NOBODY,),
+        )
+        return list(rows)
+
+    def hosts(self) -> list[Host]:
+        rows: Any = self._db.execute("select host, name, version, alive, own from digest_host order by own desc, host")
+        return [Host(host, name, version, alive, bool(own)) for host, name, version, alive, own in rows]
+
+    def digests(self, host: str | None = None, after: int = 0, limit: int = -1) -> list[Digest]:
+        rows = self._all(
+            "select host, agent, version, bits from digest where (:host is null or host = :host) and version > :after"
+            " order by host, version limit :limit",
+            host=host,
+            after=after,
+            limit=limit,
+        )
+        return [Digest(given, agent, version, bytes(bits)) for given, agent, version, bits in rows]
+
+    def digest_state(self) -> int:
+        return int(self._db.execute("select value from setting where key = 'digest_state'").get or 0)
+
+    def topics_state(self) -> tuple[int, int]:
+        self._require_operator()
+        row: Any = self._db.execute(
+            "select coalesce((select max(seq) from passage_log), 0),"
+            " coalesce((select value from setting where key = 'privacy_state'), 0)"
+        ).fetchone()
+        return row[0], int(row[1])
+
+    def known_to_all(self) -> Iterator[tuple[str, str]]:
+        self._require_operator()
+        shared = f"from scope cross join topic on topic.scope = scope.id {_MADE} where {_OPEN} and {_STANDS}"
+        return self._db.execute(
+            f"select agent, key from (select document.creator as agent, topic.key {shared}"
+            f" union select coalesce(version.author, document.creator), topic.key {shared}"
+            " union select iif(privacy.mode = 'existence', '', revealed.agent), revealed.key from revealed"
+            " join privacy on privacy.agent = revealed.agent join document on document.id = revealed.document"
+            " join node on node.id = document.node"
+            f" join sole on sole.scope = node.scope and sole.agent = revealed.agent where {_STANDS}"
+            ") order by agent",
+            {"now": self._now},
+        )
+
+    def _require_operator(self) -> None:
+        if not self._who.operator:
+            raise Denied("only an operator may ask this")
+
+    def _all(self, sql: str, **bindings: Any) -> list[Any]:
+        return self._db.execute(sql, {"now": self._now, **bindings}).fetchall()

@@ -1,0 +1,66 @@
+"""What waits for the derived indexes: documents for their words, passages for their vectors.
+
+Owns these queries. Called by the store, for whoever makes vectors and for ``status``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from avmfs.store.rows import content
+from avmfs.text import sniff
+
+# Passages that wait for a vector of one model.
+_PENDING: Final = (
+    "select passage.id, passage.document, passage.start, passage.stop, node.id, node.size, node.extents {}"
+    " join document on document.id = passage.document join node on node.id = document.node"
+    " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null"
+    " and document.due is null"
+)
+# cross: from the queue outwards; the planner would walk all passages of the store instead
+_QUEUED: Final = "from semantic_queue cross join passage on passage.document = semantic_queue.document"
+_RECENT: Final = "from passage cross join semantic_queue on semantic_queue.document = passage.document"
+# Whose words are due will want vectors, too.
+_AWAITING_VECTORS: Final = """select (select count(*) from semantic_queue)
+ + (select count(*) from document where due is not null and id not in (select document from semantic_queue))"""
+
+
+def passages(db: apsw.Connection, model: str, limit: int) -> list[tuple[int, int, str]]:
+    """Return passages without a vector of this model: (id, document, text), the newest first."""
+    # First of what was written last: behind a backlog of an hour, a new note is found within a second.
+    rows: list[Any] = db.execute(
+        f"{_PENDING.format(_RECENT)} and passage.id > (select max(id) from passage) - 256"
+        " order by passage.id desc limit ?",
+        (model, limit),
+    ).fetchall()
+    if len(rows) < limit:
+        known = {row[0] for row in rows}
+        more = db.execute(f"{_PENDING.format(_QUEUED)} limit ?", (model, limit))
+        rows += [row for row in more if row[0] not in known][: limit - len(rows)]
+    rows.sort(key=lambda row: -row[0])
+    found, read, text = [], None, ""
+    for passage, document, start, stop, node, size, extents in rows:
+        if document != read:  # they come document by document: decode each once
+            read, text = document, sniff.decode(content.read(db, node, size, bool(extents), 0, size)) or ""
+        found.append((passage, document, text[start:stop]))
+    return found
+
+
+def idle_documents(db: apsw.Connection, model: str, limit: int) -> list[int]:
+    """Return documents that wait for vectors and have no passage without one."""
+    rows = db.execute(
+        "select document from semantic_queue"
+        " where not exists (select 1 from document where id = semantic_queue.document and due is not null)"
+        " and not exists (select 1 from passage left join vector on vector.id = passage.id and model = ?"
+        "   where passage.document = semantic_queue.document and vector.id is null) limit ?",
+        (model, limit),
+    )
+    return [row[0] for row in rows]
+
+
+def lengths(db: apsw.Connection) -> tuple[int, int]:
+    """Return how many documents wait for words, and how many for vectors."""
+    words = db.execute("select (select count(*) from lexical_queue) + (select count(*) from ended)").get
+    return int(words), int(db.execute(_AWAITING_VECTORS).get)

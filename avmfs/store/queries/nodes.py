@@ -1,0 +1,415 @@
+"""Questions to the SQLite store: every SELECT that a view or the vfs needs.
+
+Owns the read side of ``protocol.Reader``. One instance serves one request on a pooled connection, inside
+one short read transaction. The visible scopes go into every query as a JSON list; the clock goes in
+too, so that a passed ttl hides a node from all routes at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import apsw
+
+from avmfs import calls, paths
+from avmfs.access import Principal
+from avmfs.errors import Invalid, NotFound, Stale
+from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
+from avmfs.store.protocol.store import Counts
+from avmfs.store.queries import counts as counting
+from avmfs.store.queries.audit import SqliteAuditReader
+from avmfs.store.queries.discovery import SqliteDiscovery
+from avmfs.store.queries.mail import SqliteMail
+from avmfs.store.queries.outbox import SqliteOutbox
+from avmfs.store.queries.pending import SqlitePending
+from avmfs.store.queries.people import PeopleReader
+from avmfs.store.rows import api_keys, checksums, content, log_ops, preview, version_visibility
+from avmfs.store.rows.deltas import Encoding
+from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.schema.tables import ROOT
+
+_SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
+# All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
+# "cross", which is an order to SQLite: from these outwards, however many others there are.
+_BELOW = f"""
+with recursive below(id) as (
+  select id from node where id = :under
+  union all
+  select node.id from node join below on node.parent = below.id where {_SEEN}
+)
+"""
+# Operations that change no file's contents or place.
+_UNLISTED = tuple(sorted(log_ops.ops_where(lambda op: not op.listed)))
+# What a file begins with, for a query over node.
+_HEAD = f"""substr(coalesce(
+  (select data from body where body.id = node.body),
+  (select data from extent join block on block.id = extent.block where extent.node = node.id and n = 0)
+), 1, {preview.READ})"""
+
+
+class SqliteReader:
+    """See protocol.Reader. ``db`` is in a read transaction that the creator ends."""
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
+        self._db = db
+        self.who = who
+        self.visible = visible
+        self.now = now
+        self._places: dict[int | None, tuple[bytes, ...]] = {ROOT: ()}
+        api_keys.require_valid(db, who, now)
+
+    @property
+    def people(self) -> PeopleReader:
+        return PeopleReader(self._db, self.who, self.visible, self.now)
+
+    @property
+    def discovery(self) -> SqliteDiscovery:
+        return SqliteDiscovery(self._db, self.who, self.visible, self.now)
+
+    @property
+    def outbox(self) -> SqliteOutbox:
+        return SqliteOutbox(self._db, self.who, self.visible, self.now)
+
+    @property
+    def mail(self) -> SqliteMail:
+        return SqliteMail(self._db, self.who, self.now)
+
+    @property
+    def pending(self) -> SqlitePending:
+        return SqlitePending(self._db, self.who, self.visible, self.now)
+
+    @property
+    def audit(self) -> SqliteAuditReader:
+        return SqliteAuditReader(self._db, self.who, self.visible)
+
+    def node(self, node: int) -> Node:
+        row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None or not self._shows(row) or (row[1] is None and node != ROOT):
+            raise NotFound()
+        return node_of(row)
+
+    def open_node(self, node: int) -> Node:
+        row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
+        if row is None or row[11] not in self.visible:
+            raise Stale()
+        return node_of(row)
+
+    def child(self, parent: int, name: bytes) -> Node | None:
+        row = self._db.execute(f"select {NODE} from node where parent = ? and name = ?", (parent, name)).fetchone()
+        return node_of(row) if row is not None and self._shows(row) else None
+
+    def children(self, parent: int) -> list[Node]:
+        self.node(parent)
+        rows = self._db.execute(f"select {NODE} from node where parent = ? order by name", (parent,))
+        return [node_of(row) for row in rows if self._shows(row)]
+
+    def subdirectories(self, parent: int) -> int:
+        self.node(parent)
+        return int(
+            self._one(
+                f"select count(*) from node where parent = :parent and kind = {int(Kind.DIRECTORY)} and {_SEEN}",
+                parent=parent,
+            )
+        )
+
+    def path(self, node: int) -> bytes:
+        self.node(node)
+        return paths.join(self._parts(node))
+
+    def read(self, node: int, offset: int, length: int) -> bytes:
+        self.who.require("read")
+        row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+        if row is None or row[2] not in self.visible:
+            raise Stale()
+        return content.read(self._db, node, row[0], bool(row[1]), offset, length)
+
+    def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+        if row is None or row[2] not in self.visible:
+            raise Stale()
+        return content.seek(self._db, node, row[0], bool(row[1]), offset, hole=hole) if offset < row[0] else None
+
+    def target(self, node: int) -> bytes:
+        self.node(node)
+        data = self._db.execute("select data from node join body on body.id = node.body where node.id = ?", (node,)).get
+        return bytes(data or b"")
+
+    def document(self, node: Node) -> Document:
+        self._require_document(node.document)
+        row = self._db.execute(
+            "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
+            " coalesce(version.author, creator), coalesce(version.at, document.created), coalesce(version.route, '')"
+            " from document left join version on version.document = document.id and version.number = head"
+            " where document.id = ?",
+            (node.document,),
+        ).fetchone()
+        if row is None:
+            raise NotFound()
+        number, at, handle, creator, created, importance, shared, user, head, author, updated, route = row
+        return Document(
+            number,
+            at,
+            handle,
+            creator,
+            created,
+            importance,
+            tuple(shared.split(",")) if shared else None,
+            head,
+            author,
+            updated,
+            json.loads(user or "{}"),
+            route,
+        )
+
+    def by_handle(self, handle: str) -> Node | None:
+        row = self._db.execute(
+            f"select {NODE_JOINED} from document join node on node.id = document.node where handle = ?", (handle,)
+        ).fetchone()
+        return node_of(row) if row is not None and self._shows(row) else None
+
+    def versions(self, document: int) -> list[Version]:
+        self._require_document(document)
+        rows = self._db.execute(
+            "select document, number, at, author, size, seq, route from version where document = ? and number >= ?"
+            " order by number desc",
+            (document, version_visibility.oldest_seen(self._db, document, self.visible.json)),
+        )
+        return [Version(*row) for row in rows]
+
+    def version_bytes(self, document: int, number: int) -> bytes:
+        """Walks from the asked version towards the newest until a body stands alone, then back."""
+        self.who.require("read")
+        self._require_document(document)
+        chain: list[tuple[int, bytes | None, int]] = []
+        data: bytes | None = None
+        oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
+        there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
+        if not there or number < oldest:
+            raise Invalid(self._not_kept(document, number, oldest))
+        rows = self._db.execute(
+            "select encoding, body, size, version.crc, node from version join document on id = document"
+            " where document = ? and number >= ? order by number",
+            (document, number),
+        )
+        node = 0
+        for encoding, body, size, crc, node in rows:
+            if body is not None:
+                checksums.checked(self._db, node, body, crc)
+            if encoding == Encoding.HEAD:
+                data = self._head_bytes(document)
+            elif encoding == Encoding.MAP:
+                data = content.read_map(self._db, node, body, size)
+            elif encoding == Encoding.ZLIB:
+                data = checksums.decoded(self._db, node, encoding, body, size, b"")
+            else:
+                # The beginning of a beginning is one: a log file's thousand versions are a single step.
+                if not (encoding == Encoding.PREFIX and chain and chain[-1][0] == Encoding.PREFIX):
+                    chain.append((encoding, body, size))
+                continue
+            break
+        if data is None:
+            raise checksums.damaged(self._db, node, "a version that others are stated against is not there")
+        for encoding, body, size in reversed(chain):
+            calls.go_on()
+            data = checksums.decoded(self._db, node, encoding, body, size, data)
+        return data
+
+    def _not_kept(self, document: int, number: int, seen: int) -> str:
+        oldest = self._db.execute(
+            "select min(number) from version where document = ? and number >= ?", (document, seen)
+        ).get
+        if oldest is not None and 0 < number < oldest:
+            return f"v{number} is no longer kept; the oldest version is v{oldest}"
+        return f"there is no version v{number}"
+
+    def tags(self, document: int) -> list[str]:
+        self._require_document(document)
+        return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
+
+    def links(self, document: int) -> list[Link]:
+        self._require_document(document)
+        found: list[Link] = []
+        for outgoing, near, far in ((True, "source", "target"), (False, "target", "source")):
+            rows = self._all(
+                f"select node.id, link.type from link join document on document.id = link.{far}"
+                f" join node on node.id = document.node where link.{near} = :document and {_SEEN}",
+                document=document,
+            )
+            found += sorted(
+                (Link(outgoing, self.path(node), kind) for node, kind in rows), key=lambda e: (e.path, e.type)
+            )
+        return found
+
+    def mark(self, subject: int) -> Mark | None:
+        if self.who.key is not None and not self._all(
+            f"select 1 from node where id = :subject and {_SEEN} union all select 1 from document"
+            f" join node on node.id = document.node where document.id = :subject and {_SEEN}",
+            subject=subject,
+        ):
+            return None  # of what its agent has read elsewhere
+        row = self._db.execute(
+            "select version, seq from mark where agent = ?1 and subject = ?2 union all"
+            " select read, coalesce((select seq from version where document = ?2 and number = read), 0) from document"
+            " where id = ?2 and creator = ?1 and read is not null",
+            (self.who.name, subject),
+        ).fetchone()
+        return Mark(*row) if row is not None else None
+
+    def unindexed(self, document: int) -> str | None:
+        self._require_document(document)
+        reason = self._db.execute("select reason from unindexed where document = ?", (document,)).get
+        if reason is not None:
+            return str(reason)
+        waiting = self._db.execute("select 1 from lexical_queue where document = ?", (document,)).get
+        return "" if waiting else None
+
+    def awaits_vectors(self, document: int) -> bool:
+        self._require_document(document)
+        waits = self._db.execute(
+            "select 1 from setting where key = 'vector_model' and (exists (select 1 from lexical_queue"
+            " where document = ?1) or exists (select 1 from semantic_queue where document = ?1))",
+            (document,),
+        ).get
+        return waits is not None
+
+    def newest_seq(self) -> int:
+        """The newest change that the asker may see: the store's own newest would tell of others' doings."""
+        return int(
+            self._db.execute(
+                "select max((select seq from log where scope = value and op <> 'tell' order by seq desc limit 1))"
+                " from json_each(?)",
+                (self.visible.json,),
+            ).get
+            or 0
+        )
+
+    def changes(
+        self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
+    ) -> list[Change]:
+        prefix = b"" if under == ROOT else self.path(under)
+        # In the log's own order and until there are enough: "+" keeps the planner from sorting all that is visible.
+        rows = self._all(
+            "select seq, at, op, agent, node, document, version, path, other from log"
+            f" where seq > :after and at >= :since and op not in {_UNLISTED}"
+            " and +scope in (select value from json_each(:scopes))"
+            " and (substr(path, 1, :length) = :prefix or substr(other, 1, :length) = :prefix)"
+            f" order by seq {'desc' if newest_first else 'asc'} limit :limit",
+            after=after_seq,
+            since=since,
+            limit=limit,
+            prefix=prefix + b"/",
+            length=len(prefix) + 1,
+        )
+        return [Change(*row) for row in rows]
+
+    def listing(
+        self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
+    ) -> tuple[list[tuple[Entry, str]], int]:
+        self.node(under)
+        whole = query is not None or tag is not None
+        below, within = "", " from node where parent = :under"
+        if whole:
+            below, within = _BELOW, " from below cross join node on node.id = below.id where node.id <> :under"
+        chosen = (
+            f"{within} and {_SEEN}"
+            + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
+            + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
+        )
+        bound = {"under": under, **({"tag": tag} if tag is not None else {})}
+        if query:  # case-folding is Python's: look at all of them here
+            self._require_contents()
+            rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
+            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            total, rows = len(rows), rows[offset : offset + limit]
+        else:
+            total = self._one(f"{below} select count(*) {chosen}", **bound)
+            rows = self._all(
+                f"{below} select {NODE_JOINED} {chosen} order by node.name, node.id limit :limit offset :offset",
+                limit=limit,
+                offset=offset,
+                **bound,
+            )
+        return [self._entry(node_of(tuple(row))) for row in rows], total
+
+    def _entry(self, node: Node) -> tuple[Entry, str]:
+        row: Any = self._db.execute(
+            f"select (select handle from document where document.id = node.document), {_HEAD} from node where id = ?",
+            (node.id,),
+        ).fetchone()
+        handle, head = row
+        # SQLite's substr of an empty blob is null.
+        told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
+        line = preview.first_line(bytes(head or b"")) if told else ""
+        return Entry(node, self.path(node.id), handle), line
+
+    def counts(self, under: int) -> Counts:
+        self.node(under)
+        return counting.counts(self._db, under, self.visible.json, self.now)
+
+    def tag_counts(self, under: int) -> list[tuple[str, int]]:
+        self.node(under)
+        return counting.tag_counts(self._db, under, self.visible.json, self.now)
+
+    def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
+        self.node(under)
+        return counting.file_counts(self._db, under, self.visible.json, self.now, limit)
+
+    def agents(self) -> list[str]:
+        return [row[0] for row in self._db.execute("select name from agent order by name")]
+
+    def _shows(self, row: tuple[Any, ...]) -> bool:
+        return row[11] in self.visible and (row[13] is None or row[13] > self.now)
+
+    def _require_contents(self) -> None:
+        """An API key may be for writing alone. Raises Denied."""
+        if not self.who.may("read"):
+            self.who.require("search")
+
+    def _require_document(self, document: int | None) -> None:
+        """Raise NotFound unless the asker may see the document's node."""
+        if not self._all(
+            "select 1 from document join node on node.id = document.node where document.id = :document and " + _SEEN,
+            document=document,
+        ):
+            raise NotFound()
+
+    def _parts(self, node: int) -> tuple[bytes, ...]:
+        if node == ROOT:
+            return ()
+        row = self._db.execute("select parent, name from node where id = ?", (node,)).fetchone()
+        if row is None:
+            raise NotFound()
+        return (*self._place(row[0]), bytes(row[1]))
+
+    def _place(self, directory: int | None) -> tuple[bytes, ...]:
+        """Names from the root to a directory: asked once in a snapshot, however many of its files are looked at."""
+        way: list[tuple[int, bytes]] = []
+        while (known := self._places.get(directory)) is None:
+            row = self._db.execute("select parent, name from node where id = ?", (directory,)).fetchone()
+            if directory is None or row is None:
+                raise NotFound()
+            way.append((directory, bytes(row[1])))
+            directory = row[0]
+        for each, name in reversed(way):
+            known = self._places[each] = (*known, name)
+        return known
+
+    def _head_bytes(self, document: int) -> bytes:
+        row: Any = self._db.execute(
+            "select node.id, size, extents from document join node on node.id = document.node where document.id = ?",
+            (document,),
+        ).fetchone()
+        return content.read(self._db, row[0], row[1], bool(row[2]), 0, row[1])
+
+    def _all(self, sql: str, **bindings: Any) -> list[Any]:
+        return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()
+
+    def _one(self, sql: str, **bindings: Any) -> Any:
+        return self._all(sql, **bindings)[0][0]
+
+
+def _mentions(query: str, name: bytes, head: bytes) -> bool:
+    calls.go_on()
+    return preview.mentions(query, name, head)

@@ -1,0 +1,50 @@
+"""What has changed behind an agent's back: files that it has marked as read and that are newer now.
+
+Owns the one query, for ``reader.pending``. Only what the asker may see, and only of its own marks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from avmfs.access import Principal
+from avmfs.store.protocol.pending import Behind
+from avmfs.store.rows.scopes import Visible
+
+_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
+# A creator's mark is in the document's row. cross: from the asker's marks outwards, however many documents there are.
+_NEWEST: Final = """cross join node on node.id = document.node
+  cross join version on version.document = document.id and version.number = head"""
+_BEHIND: Final = f"""
+select node.id, document.handle, mark.version, head, author, version.at, version.seq as seq, document.id as document
+  from mark indexed by marked cross join document on document.id = mark.subject {_NEWEST}
+  where agent = :agent and head > mark.version and {_SEEN}
+union all
+select node.id, document.handle, read, head, author, version.at, version.seq, document.id
+  from document indexed by document_behind {_NEWEST}
+  where creator = :agent and read < head and {_SEEN}
+order by seq desc, document limit :limit"""
+
+
+class SqlitePending:
+    """See PendingReader. Lives as long as its reader."""
+
+    __slots__ = ("_bound", "_db")
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
+        self._db = db
+        self._bound = {"agent": who.name, "scopes": visible.json, "now": now}
+
+    def files(self, limit: int) -> list[Behind]:
+        rows = self._db.execute(_BEHIND, {**self._bound, "limit": limit})
+        return [Behind(*row[:-2]) for row in rows]
+
+    def directories(self, limit: int) -> list[tuple[int, int]]:
+        rows: list[Any] = self._db.execute(
+            "select node.id, mark.seq from mark indexed by marked cross join node on node.id = mark.subject"
+            f" where mark.agent = :agent and node.kind = 2 and {_SEEN} order by mark.seq desc, node.id limit :limit",
+            {**self._bound, "limit": limit},
+        ).fetchall()
+        return rows

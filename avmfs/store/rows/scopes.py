@@ -1,0 +1,103 @@
+"""The table scope in memory, and what one principal may see and change: a set of scopes that goes into every query.
+
+Called by the readers and the transactions of the store; ``access`` says what a scope is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import apsw
+
+from avmfs.access import Access, Principal, Scope
+from avmfs.errors import Denied, NotFound
+from avmfs.lru import FIFO
+
+_PRINCIPALS = 4096  # remembered ones
+
+
+class Visible:
+    """The scopes that one principal may see, out of those interned so far.
+
+    ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
+    interned a new scope (the caller compares ``highest``).
+    """
+
+    def __init__(self, who: Principal, scopes: Mapping[int, Scope]) -> None:
+        self.who = who
+        self.highest = max(scopes, default=0)
+        self._access = {number: scope.access(who) for number, scope in scopes.items()}
+        self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
+        self.json = "[" + ",".join(map(str, sorted(self.ids))) + "]"
+
+    def __contains__(self, scope: int) -> bool:
+        return scope in self.ids
+
+    def writable(self, scope: int) -> bool:
+        return self._access.get(scope, Access.NONE) >= Access.WRITE
+
+    def require(self, scope: int, path: str | None = None) -> None:
+        """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""
+        if scope not in self.ids:
+            raise NotFound(path=path)
+        if not self.writable(scope):
+            raise Denied("read-only for you", path)
+
+
+class Scopes:
+    """The scope table in memory, and what each principal sees of it. One per connection."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Scope] = {}
+        self._by_spec: dict[str, int] = {}
+        self._visible: FIFO[Principal, Visible] = FIFO(_PRINCIPALS)
+        self._highest = 0
+        self.interned = 0  # how many this connection has added; a rollback must be followed by forget()
+
+    def load(self, db: apsw.Connection) -> None:
+        """Read the scopes interned since the last look."""
+        for number, spec in db.execute("select id, spec from scope where id > ?", (self._highest,)):
+            self._add(number, spec, Scope.parse(spec))
+
+    def _add(self, number: int, spec: str, scope: Scope) -> None:
+        self._by_id[number], self._by_spec[spec] = scope, number
+        self._highest = max(self._highest, number)
+
+    def forget(self) -> None:
+        """After a rollback: a scope interned in it is no longer there."""
+        self._by_id.clear()
+        self._by_spec.clear()
+        self._visible.clear()
+        self._highest = 0
+
+    def intern(self, db: apsw.Connection, scope: Scope) -> int:
+        spec = scope.spec
+        if spec not in self._by_spec:
+            self.load(db)
+        if spec not in self._by_spec:
+            db.execute("insert into scope(spec) values(?)", (spec,))
+            number = db.last_insert_rowid()
+            if scope.owner is not None:  # the table's own trigger knows those that only their owner may read
+                db.execute("insert or ignore into sole(scope, agent) values(?, ?)", (number, scope.owner))
+            self.interned += 1
+            self._add(number, spec, scope)
+        return self._by_spec[spec]
+
+    def visible(self, db: apsw.Connection, who: Principal) -> Visible:
+        """What ``who`` may see, including scopes that other processes interned."""
+        if (db.execute("select max(id) from scope").get or 0) != self._highest:
+            self.load(db)
+        return self.visible_as_loaded(who)
+
+    @property
+    def highest(self) -> int:
+        """The newest scope in memory."""
+        return self._highest
+
+    def visible_as_loaded(self, who: Principal) -> Visible:
+        """What ``who`` may see of the scopes that are in memory: all, in the one connection that interns them."""
+        seen = self._visible.get(who)
+        if seen is None or seen.highest != self._highest:
+            seen = Visible(who, self._by_id)
+            self._visible.put(who, seen)
+        return seen

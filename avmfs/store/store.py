@@ -1,0 +1,378 @@
+"""The SQLite store of one process: pooled readers, and whatever applies its commands.
+
+Owns what this process remembers of the store, and the two ways of opening one. Nothing of it survives into a forked
+child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import apsw
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import NotSupported, Stale
+from avmfs.handover import HandoverState
+from avmfs.lru import FIFO
+from avmfs.node import Node
+from avmfs.store import nonce
+from avmfs.store.cache.follow import FollowedCache
+from avmfs.store.client.client import DirectWriter, Submitter, WriterClient
+from avmfs.store.files.wal_header import CommitHeader
+from avmfs.store.index.client import IndexClient
+from avmfs.store.index.passage_columns import PassageColumns
+from avmfs.store.index.scan import LocalScanner, Scanner
+from avmfs.store.index.search_index import SqliteSearchIndex
+from avmfs.store.notify.change_ring import Follower
+from avmfs.store.protocol.store import Attendant, Changes, Counts
+from avmfs.store.queries import counts, index_queue
+from avmfs.store.queries.connections import Connections, Lone, Snapshot
+from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.rows import content
+from avmfs.store.rows.nodes import NODE, node_of
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.rows.vector_model import VectorModel, read_vector_model
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.tx.transaction import IndexRules
+
+_NODE_BY_ID: Final = f"select {NODE} from node where id = ?"
+_NODE_BY_NAME: Final = f"select {NODE} from node where parent = ? and name = ?"
+_NODES_AFTER: Final = f"select {NODE} from node where parent = ? and name > ? order by name limit ?"
+_SMALL: Final = 64 * 1024
+_COUNTED: Final = 64  # answers to cached_counts that are kept
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: list(map(SqliteStore._forked, _stores)))
+
+
+class SqliteStore:
+    """See protocol.Store. Threads may share it."""
+
+    def __init__(
+        self,
+        path: Path,
+        submitter: Submitter,
+        clock: Callable[[], int] = time.time_ns,
+        scanner: Scanner | None = None,
+        writer: Path | None = None,
+    ) -> None:
+        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
+        the socket of the one that tells what it commits (``change_ring``)."""
+        self.path = path
+        self._submitter = submitter
+        self._clock = clock
+        self._connections = Connections(path)
+        self._scanner = LocalScanner(self.connection) if scanner is None else scanner
+        self._catalogue = PassageColumns()
+        self._mutex = threading.Lock()
+        self._header: CommitHeader | None = None
+        self._inherited: list[object] = []
+        self._secret = b""
+        self._writer = writer
+        self._kept = FollowedCache(None if writer is None else Follower(writer))
+        self._counted: FIFO[tuple[Principal, int], tuple[bytes, int | None, Counts]] = FIFO(_COUNTED)
+        _stores.add(self)
+
+    def reading(self, who: Principal) -> _Reading:
+        return _Reading(self, who)
+
+    # What follows answers without SQL while nothing has been committed (peek.py).
+
+    def cached_state(self) -> int:
+        return self._remembered().moment
+
+    def cached_changes(self, since: int) -> Changes | None:
+        return self._remembered().changes(since)
+
+    def cached_node(self, who: Principal, node: int) -> Node:
+        kept = self._remembered()
+        moment, found = kept.moment, kept.nodes.get(node)
+        if found is None:
+            with Lone(self._connections) as db:
+                row = db.execute(_NODE_BY_ID, (node,)).fetchone()
+            if row is None:
+                raise Stale()
+            found = node_of(row)
+            kept.add(moment, found)
+        visible = kept.last_visible  # by hand what _visible() does: this is asked several times for each request
+        if visible is None or visible.who is not who:
+            visible = self._visible(kept, who)
+        if found.scope not in visible.ids:
+            raise Stale()
+        return found
+
+    def cached_gone(self, who: Principal, node: int) -> Node | None:
+        kept = self._remembered()
+        found = kept.gone.get(node)
+        return found if found is not None and found.scope in self._visible(kept, who) else None
+
+    def cached_child(self, who: Principal, parent: int, name: bytes) -> Node | None:
+        kept = self._remembered()
+        moment, found = kept.moment, kept.child(parent, name)
+        if found is None:
+            with Lone(self._connections) as db:
+                row = db.execute(_NODE_BY_NAME, (parent, name)).fetchone()
+            if row is None:
+                kept.add_absent(moment, parent, name)
+            else:
+                found = node_of(row)
+                kept.add(moment, found)
+        if not isinstance(found, Node) or found.scope not in self._visible(kept, who):
+            return None
+        return found if found.expires is None or found.expires > self._clock() else None
+
+    def cached_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
+        kept = self._remembered()
+        moment = kept.moment
+        self.cached_node(who, parent)
+        visible, now = self._visible(kept, who), self._clock()
+        found: list[Node] = []
+        while True:
+            with Lone(self._connections) as db:
+                rows: list[Any] = db.execute(_NODES_AFTER, (parent, after, limit)).fetchall()
+            nodes = [node_of(row) for row in rows]
+            kept.add(moment, *nodes)  # who lists asks for each of them next
+            found += [node for node in nodes if node.scope in visible and (node.expires is None or node.expires > now)]
+            # Pages that others' rows fill are passed over.
+            if len(rows) < limit:
+                return found, False
+            if found:
+                return found, True
+            after = bytes(rows[-1][2])
+
+    def cached_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
+        kept = self._remembered()
+        moment = kept.moment
+        who.require("read")
+        # Also when the bytes are here: another agent of this process may have read them.
+        found = self.cached_node(who, node)
+        data = kept.bodies.get(node)
+        if data is None:
+            with self.connection() as (db, _):
+                row: Any = db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
+                if row is None or row[2] not in self._visible(kept, who):
+                    raise Stale()
+                if row[1] or found.size > _SMALL:
+                    return content.read(db, node, row[0], bool(row[1]), offset, length)
+                data = content.read(db, node, row[0], False, 0, row[0])
+            kept.add_body(moment, node, data)
+        return data[offset : offset + length]
+
+    def cached_subdirectories(self, who: Principal, parent: int) -> int:
+        kept = self._remembered()
+        moment, found = kept.moment, kept.subdirectories.get((who, parent))
+        if found is None:
+            with self.reading(who) as reader:
+                found = reader.subdirectories(parent)
+            kept.add_subdirectories(moment, who, parent, found)
+        return found
+
+    def cached_counts(self, who: Principal, under: int) -> Counts:
+        header = self._commit_header().read()  # before what is counted under it
+        known = self._counted.get((who, under))
+        if known is not None and known[0] == header and (known[1] is None or self._clock() < known[1]):
+            return known[2]
+        with self._opened(who) as (db, reader):
+            found = reader.counts(under)
+            until = counts.stand_until(db, reader.now)
+        if who.key is None:  # an API key may end meanwhile
+            self._counted.put((who, under), (header, until, found))
+        return found
+
+    def cached_writable(self, who: Principal, scope: int) -> bool:
+        return self._visible(self._remembered(), who).writable(scope)
+
+    def _visible(self, kept: FollowedCache, who: Principal) -> Visible:
+        last = kept.last_visible
+        if last is not None and last.who is who:
+            return last
+        moment, found = kept.moment, kept.visible.get(who)
+        if found is None:
+            with self.reading(who) as reader:
+                found = reader.visible
+        elif found.who is not who:
+            return found  # an equal one's
+        kept.add_visible(moment, who, found)
+        return found
+
+    def _remembered(self) -> FollowedCache:
+        """What is known under the header as it is now."""
+        commits, kept = self._header or self._commit_header(), self._kept
+        if commits.read() != kept.header:
+            with kept.lock:
+                header = commits.read()
+                if header != kept.header and not kept.told(header):
+                    with Lone(self._connections) as db:
+                        kept.catch_up(header, db)
+        return kept
+
+    def _commit_header(self) -> CommitHeader:
+        if self._header is None:
+            with self.connection():  # the first connection makes the WAL index
+                self._header = CommitHeader(self.path)
+        return self._header
+
+    def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
+        result = self._submitter.submit(who, command, arguments)
+        if command == "mkdir":
+            self._kept.follow(result["node"])
+        return result
+
+    def nonce(self, who: Principal, seq: int, question: str) -> str:
+        if not self._secret:
+            with self.connection() as (db, _):
+                self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
+        return nonce.nonce(self._secret, who.name, seq, question)
+
+    def search_index(self, who: Principal) -> SqliteSearchIndex:
+        who.require("search")
+        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue)
+
+    def vector_model(self) -> VectorModel | None:
+        with self.connection() as (db, _):
+            return read_vector_model(db)
+
+    def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
+        with self.connection() as (db, _):
+            return index_queue.passages(db, model, limit)
+
+    def idle_documents(self, model: str, limit: int) -> list[int]:
+        with self.connection() as (db, _):
+            return index_queue.idle_documents(db, model, limit)
+
+    def queue_lengths(self) -> tuple[int, int]:
+        with self.connection() as (db, _):
+            return index_queue.lengths(db)
+
+    def anything_expired(self) -> bool:
+        with self.connection() as (db, _):
+            return bool(db.execute("select 1 from node where expires <= ? limit 1", (self._clock(),)).get)
+
+    def orphans(self) -> list[tuple[int, int]]:
+        with self.connection() as (db, _):
+            rows: list[Any] = db.execute(
+                "select id, coalesce((select max(at) from hold where hold.node = node.id), 0) from node"
+                " where parent is null and id <> ?",
+                (ROOT,),
+            ).fetchall()
+            return rows
+
+    def watch(
+        self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
+    ) -> AbstractContextManager[None]:
+        if not isinstance(self._submitter, WriterClient):
+            raise NotSupported("changes can be watched while a daemon runs")
+        return self._submitter.watch(notify, every_s, mail)
+
+    def feed_cache(
+        self,
+        descriptors: Sequence[int],
+        names: bytes,
+        node: bytes,
+        at: int,
+        switch: Callable[[bool], None],
+        over: threading.Event,
+        registered: int | None = None,
+        keep: Callable[[int], None] = lambda descriptor: None,
+    ) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.feed_cache(descriptors, names, node, at, switch, over, registered, keep)
+
+    def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
+        if not isinstance(self._submitter, WriterClient):
+            raise NotSupported("only a process of a daemon has a successor")
+        return self._submitter.keep(kept, origin)
+
+    def once(self, kind: int, key: int) -> AbstractContextManager[None]:
+        writer = self._submitter
+        return writer.once(kind, key) if isinstance(writer, WriterClient) else contextlib.nullcontext()
+
+    def left(self, kind: int, key: int) -> bool:
+        return isinstance(self._submitter, WriterClient) and self._submitter.left(kind, key)
+
+    def settle(self, kind: int, still: set[int]) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.settle(kind, still)
+
+    def attended(self, by: Attendant) -> None:
+        if isinstance(self._submitter, WriterClient):
+            self._submitter.attended(by)
+
+    def capacity(self) -> os.statvfs_result:
+        return os.statvfs(self.path.parent)
+
+    def close(self) -> None:
+        self._scanner.close()
+        self._connections.close()
+        self._submitter.close()  # last: a connection that only reads leaves the log as it is
+
+    def connection(self) -> Snapshot:
+        """A connection inside a read transaction that ends with the block."""
+        return Snapshot(self._connections)
+
+    @contextlib.contextmanager
+    def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, SqliteReader]]:
+        with self.connection() as (db, scopes):
+            yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
+
+    def _forked(self) -> None:
+        """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
+        locks)."""
+        self._connections.forked()
+        self._inherited.append(self._header)
+        self._header, self._counted = None, FIFO(_COUNTED)
+        self._kept = FollowedCache(None if self._writer is None else Follower(self._writer))
+
+
+class _Reading:
+    """A Reader on a borrowed connection."""
+
+    __slots__ = ("_borrowed", "_store", "_who")
+
+    def __init__(self, store: SqliteStore, who: Principal) -> None:
+        self._store, self._who = store, who
+        self._borrowed = store.connection()
+
+    def __enter__(self) -> SqliteReader:
+        db, scopes = self._borrowed.__enter__()
+        try:
+            return SqliteReader(db, self._who, scopes.visible(db, self._who), self._store._clock())
+        except BaseException:
+            self._borrowed.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._borrowed.__exit__(kind, error, trace)
+
+
+def open_direct(
+    path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns, at_least: int = 0
+) -> SqliteStore:
+    """For a process that finds no daemon: creates the store if need be. Raises Busy when one runs; see ``prepare``."""
+    return SqliteStore(path, DirectWriter(path, policy, index, clock, at_least=at_least), clock)
+
+
+def open_attached(
+    path: Path,
+    writer: Path,
+    agent: str,
+    proof: bytes,
+    clock: Callable[[], int] = time.time_ns,
+    index: Path | None = None,
+) -> SqliteStore:
+    """For a process of the daemon: commands go through the writer's socket, and what is near to a vector is asked of
+    the ``index`` process."""
+    scanner = None if index is None else IndexClient(index, agent, proof)
+    return SqliteStore(path, WriterClient(writer, agent, proof), clock, scanner, writer)

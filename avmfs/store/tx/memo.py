@@ -1,0 +1,159 @@
+"""What a writing connection remembers, so as not to ask the database again.
+
+Owns the scopes in memory, which readers keep too, and ``WriterMemo``. Called by ``transaction`` and the applier. Each
+of these is right as long as no other connection writes, and is forgotten otherwise and after a rollback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from avmfs import paths
+from avmfs.access import Area, Policy
+from avmfs.lru import FIFO
+from avmfs.node import Node
+from avmfs.store.rows.scopes import Scopes
+
+_DIRECTORIES = 50_000  # remembered ones
+_PLACES = 4096
+_QUEUED = 50_000
+_LEFT = 10_000
+# Of all that changes nodes, whatever command does it: a directory that is not what it was. Its times are not kept.
+_WATCH = """
+create temp trigger directory_changes
+  after update of parent, name, kind, mode, uid, gid, scope, document, expires on main.node when old.kind = 2
+  begin select avm_directory(old.id); end;
+create temp trigger directory_goes after delete on main.node when old.kind = 2
+  begin select avm_directory(old.id); end;
+"""
+
+
+class WriterMemo:
+    """Scopes, the areas of API keys, directories and where they stand, what waits to be indexed, which names files have
+    left. The applier calls ``renew`` where others may have written, and ``forget`` after a rollback."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes()
+        self.areas: tuple[Area, ...] = ()
+        self.moved = False  # did this request change areas, or where a directory stands?
+        self.waiting = 0  # documents that have come to wait for the next step of indexing, ever; rolled back ones too
+        self.queued: set[int] = set()  # documents of which it is certain that they wait in both queues
+        self._places: FIFO[int, tuple[bytes, ...]] = FIFO(
+            _DIRECTORIES
+        )  # of directories: the names from the root to each
+        self._directories: FIFO[int, Node] = FIFO(_DIRECTORIES)
+        self._watching = False
+        # By a directory above, whose space it is, and :shared; and of which top ones no rule looks at what is below.
+        self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None], int] = FIFO(_PLACES)
+        self._uniform: dict[tuple[bytes, ...], bool] = {}
+        self._placed_by: Policy | None = None
+        self._left: set[tuple[int, bytes]] = set()
+        self._left_since: int | None = None
+
+    def renew(self, db: apsw.Connection) -> None:
+        """Others may have written: start from what the database says."""
+        self._places.clear()
+        self._directories.clear()
+        self.queued.clear()
+        self._left_since = None
+        self.scopes.load(db)
+        self.read_areas(db)
+
+    def read_areas(self, db: apsw.Connection) -> None:
+        rows: list[Any] = db.execute("select id, path from area").fetchall()
+        self.areas = tuple((number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows)
+
+    def doubt(self) -> None:
+        """A command was rolled back, and with it perhaps what was read after it had changed it."""
+        self._directories.clear()
+        self.queued.clear()
+
+    def forget(self) -> None:
+        """Rolled back: what was learnt in the transaction may not be so."""
+        self.doubt()
+        self._places.clear()
+        self._placed.clear()
+        self.scopes.forget()
+
+    def scope(
+        self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
+    ) -> int:
+        """The interned scope of a place. Without areas, and where the rules do not look at names, all places of a space
+        below one directory have the same."""
+        if self.areas or len(parts) < 2:
+            return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
+        if policy is not self._placed_by:
+            self._placed.clear()
+            self._uniform.clear()
+            self._placed_by = policy
+        top = parts[:1]
+        uniform = self._uniform.get(top)
+        if uniform is None:
+            uniform = self._uniform[top] = policy.uniform(top)
+        place = top if uniform else parts[:-1], paths.agent_space(parts), shared
+        found = self._placed.get(place)
+        if found is None:
+            found = self.scopes.intern(db, policy.scope(parts, shared))
+            if uniform or policy.uniform(parts[:-1]):
+                self._placed.put(place, found)
+        return found
+
+    def queue(self, document: int) -> bool:
+        """Return whether the document has to be put into the queues. From now on it is in both."""
+        if document in self.queued:
+            return False
+        if len(self.queued) > _QUEUED:
+            self.queued.clear()
+        self.queued.add(document)
+        self.waiting += 1
+        return True
+
+    def left(self, parent: int, name: bytes) -> None:
+        """A file leaves this name for another one."""
+        if len(self._left) > _LEFT:
+            self._left.clear()
+            self._left_since = None
+        self._left.add((parent, name))
+
+    def may_have_left(self, parent: int, name: bytes, now: int, within: int) -> bool:
+        """Return whether a file could have left this name in the last ``within`` ns. True while that cannot be
+        known."""
+        if self._left_since is None:
+            self._left_since = now
+        return (parent, name) in self._left or now - self._left_since <= within
+
+    def place(self, directory: int) -> tuple[bytes, ...] | None:
+        """The names from the root to a directory, None when it has to be asked."""
+        return self._places.get(directory)
+
+    def keep(self, directory: int, parts: tuple[bytes, ...]) -> None:
+        self._places.put(directory, parts)
+
+    def forget_directories(self) -> None:
+        """One moves or goes, and with it all below."""
+        self.moved = True
+        self._places.clear()
+
+    def forget_empty(self, directory: int) -> None:
+        """One goes that has nothing below: where the others stand is as before."""
+        self._places.pop(directory, None)
+
+    def watch(self, db: apsw.Connection) -> None:
+        """From now on nodes of directories may be kept: their changes are heard of. Outside a transaction."""
+        db.create_scalar_function("avm_directory", self._changed, 1)
+        for _ in db.execute(_WATCH):
+            pass
+        self._watching = True
+
+    def _changed(self, *told: Any) -> None:
+        self._directories.pop(told[0], None)
+
+    def directory(self, node: int) -> Node | None:
+        """A directory, right but for its times; None when it has to be asked."""
+        return self._directories.get(node)
+
+    def keep_directory(self, node: Node) -> None:
+        if self._watching:
+            self._directories.put(node.id, node)

@@ -1,0 +1,360 @@
+"""Open regular files: reads from the store, writes until they are committed.
+
+Owns the uncommitted edits of this mount. All handles on one node share an ``OpenFile``, so that processes on
+one mount see each other's writes at once; other mounts see them when flush, fsync or (O_APPEND) the write
+itself has committed. An error of a commit reaches the caller of write, flush or fsync.
+
+Locks: an OpenFile's lock is held over its commits, so edits are neither lost nor applied twice. No other lock
+is taken inside it. Who has to wait for it says so first (``aside``): it may be the thread on which all others wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
+from avmfs.memory import Memory
+from avmfs.node import Node
+from avmfs.store.client.inflight import COMMIT
+from avmfs.store.rows import content
+from avmfs.store.rows.content import Edit
+
+log = logging.getLogger(__name__)
+
+SPILL_BYTES = 8 * 1024 * 1024  # more than this in memory is committed before the flush
+SPILL_EDITS = 1000  # so does a long list of small ones, which every read and stat has to go through
+_PIECE = 4 * 1024 * 1024
+_ZEROS = 64 * 1024 * 1024  # written out where a hole is punched into the middle of a file
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16  # fallocate(2), linux/falloc.h
+
+
+class Keep(Protocol):
+    """Where uncommitted edits are noted, so that they outlive this process. A noted edit need not be noted twice."""
+
+    def edited(self, node: int, edit: Edit, at: int) -> bool:
+        """Note an edit. Is by now so much noted that it is time to commit?"""
+        ...
+
+    def committed(self, node: int) -> None: ...
+
+
+class Files(Protocol):
+    """Who has given a handle out."""
+
+    def number(self) -> int: ...
+    def close(self, file: OpenFile) -> None: ...
+
+
+class _Lock:
+    """One thread's at a time, which may take it again. ``aside`` is called by a thread that has to wait."""
+
+    __slots__ = ("_aside", "_lock")
+
+    def __init__(self, aside: Callable[[], None]) -> None:
+        self._aside = aside
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._aside()
+            self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+class OpenFile:
+    """One node that this mount has open, whatever its name is by now. ``unfinished``: these edits are a predecessor's,
+    who was killed while it committed them; nothing may be added to them before that is done."""
+
+    __slots__ = (
+        "_committed",
+        "edits",
+        "handles",
+        "keep",
+        "lock",
+        "memory",
+        "node",
+        "pending",
+        "unfinished",
+        "unsynced",
+        "written",
+    )
+
+    def __init__(
+        self,
+        memory: Memory,
+        node: int,
+        committed: Callable[[], None],
+        keep: Keep | None = None,
+        aside: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``committed`` is called when edits are in the store, before they are dropped here."""
+        self.memory = memory
+        self.node = node
+        self._committed = committed
+        self.keep = keep
+        self.unfinished = False
+        self.lock = _Lock(aside)
+        self.edits: list[Edit] = []
+        self.pending = 0
+        self.written = 0  # time of the newest uncommitted edit or touch, ns; 0 when there is none
+        self.unsynced = False  # has something been committed that close(2) has still to make durable?
+        self.handles = 0
+
+    def now(self) -> Node:
+        """The node as this mount sees it: the store's, with uncommitted edits. Waits for a commit. Raises Stale."""
+        with self.lock:
+            return self.overlaid(self.memory.store.cached_node(self.memory.who, self.node))
+
+    def overlaid(self, node: Node) -> Node:
+        """``node`` with the size and times that the uncommitted edits give it. Takes no lock: edits over the bytes that
+        they have just become say the same again. Who has not just peeked goes through ``OpenFiles.overlaid``."""
+        written, edits = self.written, self.edits
+        if not written:
+            return node
+        return _with(node, size=content.size_after(node.size, edits), mtime=written, ctime=written)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if not self.edits:
+            return self.memory.store.cached_read(self.memory.who, self.node, offset, length)
+        with self.lock, self.memory.reading() as reader:
+            size = reader.open_node(self.node).size
+            base = reader.read(self.node, offset, length)
+            return content.overlay(base, offset, length, size, self.edits)
+
+    def seek(self, offset: int, *, hole: bool) -> int | None:
+        """See Reader.seek; a file with uncommitted edits is all data."""
+        with self.lock, self.memory.reading() as reader:
+            if not self.edits:
+                return reader.seek(self.node, offset, hole=hole)
+            size = content.size_after(reader.open_node(self.node).size, self.edits)
+            return None if offset >= size else size if hole else offset
+
+    def edit(self, edit: Edit, handle: int) -> None:
+        """Note a write or truncation; commits when much has gathered. Raises TooBig before anything is kept."""
+        content.check_size(edit[1] if edit[0] == "t" else edit[1] + len(edit[2]))
+        with self.lock:
+            if self.unfinished:
+                self.commit(handle)
+            at = self.memory.now()
+            crowded = self.keep is not None and self.keep.edited(self.node, edit, at)
+            self.restore(edit, at)
+            if crowded or self.pending >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS:
+                self.commit(handle)
+
+    def restore(self, edit: Edit, at: int) -> None:
+        """Take up an edit that is noted already."""
+        if edit[0] == "w":
+            self.pending += len(edit[2])
+            if self.edits:
+                self._gather(edit)
+            else:
+                self.edits.append(edit)
+        else:
+            self.edits.append(edit)
+        self.written = at
+
+    def near_spill(self, size: int) -> bool:
+        """Return whether a write of this size would commit at once."""
+        return self.pending + size >= SPILL_BYTES or len(self.edits) >= SPILL_EDITS or self.unfinished
+
+    def _gather(self, edit: Edit) -> None:
+        """A write that goes on where the last one ended joins it: bytes are copied once, not once per write."""
+        last = self.edits[-1]
+        if edit[0] == "t" or last[0] == "t" or last[1] + len(last[2]) != edit[1]:
+            self.edits.append(edit)
+        elif isinstance(last[2], bytearray) and len(last[2]) < _PIECE:
+            last[2].extend(edit[2])
+        elif len(last[2]) < _PIECE:
+            self.edits[-1] = ("w", last[1], bytearray(last[2]) + edit[2])
+        else:
+            self.edits.append(edit)
+
+    def touch(self) -> None:
+        """A truncation to the size that the file has: its times change, its bytes and versions do not."""
+        with self.lock:
+            self.written = self.memory.now()
+
+    def append(self, data: bytes, handle: int) -> None:
+        """O_APPEND: committed at the store's own end of file, for all to see, when this returns. Safe from power loss
+        once it has been flushed, like anything that write(2) says."""
+        with self.lock:
+            if self.edits:
+                self.commit(handle)
+            self.memory.submit("append", node=self.node, handle=handle, data=data)
+            self.written = 0  # the append's own time is later than that of a touch
+            self.unsynced = True
+
+    def commit(self, handle: int) -> bool:
+        """Put all edits into the store. They stay, to be tried again, when it fails. Has that made them durable, and
+        with them all that was committed before?"""
+        with self.lock:
+            durable = bool(self.edits)
+            if self.edits:
+                edits = [[*edit[:2], bytes(edit[2])] if edit[0] == "w" else list(edit) for edit in self.edits]
+                with self.memory.store.once(COMMIT, self.node):
+                    self.memory.submit("commit", node=self.node, handle=handle, edits=edits, mtime=self.written)
+                    if self.keep is not None:
+                        self.keep.committed(self.node)
+                self.unsynced = False
+            elif self.written:
+                self.memory.submit("set_attributes", node=self.node, mtime=self.written)
+                self.unsynced = True
+            self._committed()
+            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+            return durable
+
+    def forget(self) -> None:
+        """The edits are given up."""
+        with self.lock:
+            self.written, self.edits, self.pending, self.unfinished = 0, [], 0, False
+            if self.keep is not None:
+                self.keep.committed(self.node)
+
+    def sync(self) -> None:
+        """Make durable what has been committed."""
+        with self.lock:
+            self.memory.submit("sync")
+            self.unsynced = False
+
+
+class FileHandle:
+    """One open(2) of a regular file. ``direct``: reads and writes must bypass the kernel's page cache, which would
+    tear a record written across a page and place appends at a stale end."""
+
+    __slots__ = ("_files", "appends", "dirty", "file", "id", "readable", "refused", "syncs", "writable")
+
+    def __init__(self, file: OpenFile, number: int, readable: bool, writable: bool, append: bool, files: Files) -> None:
+        self.file = file
+        self.id = number
+        self.readable, self.writable, self.appends = readable, writable, append
+        self.dirty = False
+        self.refused: AvmError | None = None  # what the last flush said of edits that it could not commit
+        self.syncs = writable  # does its close wait until what was committed is durable?
+        self._files = files
+        file.handles += 1
+
+    @property
+    def direct(self) -> bool:
+        # A read-write handle stays cached: SQLite and others map such files shared, which direct I/O forbids.
+        return self.appends or (self.writable and not self.readable)
+
+    @property
+    def pending(self) -> bool:
+        """Return whether a flush or release would have to commit, or wait for the disk."""
+        return self.dirty or (self.syncs and self.file.unsynced)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.file.read(offset, length)
+
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+        """``append``: at the end of file (O_APPEND as it is now: fcntl(2) may have changed it since open).
+        ``sync``: durable when this returns (O_SYNC, O_DSYNC)."""
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        if append:
+            self.file.append(data, self.id)
+        else:
+            self.write_at(offset, data)
+        if sync:
+            self.fsync()
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        """ftruncate(2): committed at the next flush, so that what follows is one version."""
+        if not self.writable:
+            raise Invalid("not open for writing")
+        self._cut(size)
+
+    def empty(self) -> None:
+        """O_TRUNC at open, which may be open for reading."""
+        self.id = self.id or self._files.number()
+        self._cut(0)
+
+    def _cut(self, size: int) -> None:
+        if self.file.now().size != size:
+            self.file.edit(("t", size), self.id)
+        else:
+            self.file.touch()
+        self._edited()
+
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2): plain, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE. Room is never set
+        aside. Raises NotSupported for other modes, and for a large range in the middle of a file."""
+        if mode not in (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE):
+            raise NotSupported("this mode of fallocate")
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        size = self.file.now().size
+        if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < size:
+            if offset + length >= size:
+                self.truncate(offset)
+                self.truncate(size)
+            elif length > _ZEROS:
+                raise NotSupported(f"zeroing more than {_ZEROS} bytes in the middle of a file")
+            else:
+                self.write_at(offset, bytes(length))
+        self._cut(size if mode & KEEP_SIZE else max(offset + length, size))  # a change, even where nothing is another
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """At this offset, whatever O_APPEND says."""
+        self.file.edit(("w", offset, data), self.id)
+        self._edited()
+
+    def _edited(self) -> None:
+        self.dirty, self.refused = True, None
+
+    def flush(self) -> None:
+        if self.dirty:
+            try:
+                self.file.commit(self.id)
+            except AvmError as e:
+                self.refused = e
+                raise
+            self.dirty = False
+        if self.syncs and self.file.unsynced:
+            self.file.sync()
+
+    def fsync(self) -> None:
+        """Also what others have committed to this file, and whoever's edits wait on this mount."""
+        if not self.file.commit(self.id):
+            self.file.sync()
+        self.dirty, self.refused = False, None
+
+    def release(self) -> None:
+        """The last close. Pages that mmap dirtied after the flush arrive just before it: commit them too. What a flush
+        has refused is not tried again, as room comes: its writer was told, and has perhaps unlinked the file by now."""
+        try:
+            if self.refused is not None:
+                raise self.refused
+            self.flush()
+        except AvmError as e:
+            log.error("bytes written to node %d after its last flush are lost: %s", self.file.node, e)
+        finally:
+            self._files.close(self.file)
+
+
+def _with(node: Node, *, size: int, mtime: int, ctime: int) -> Node:
+    return Node(
+        node.id,
+        node.parent,
+        node.name,
+        node.kind,
+        node.mode,
+        node.uid,
+        node.gid,
+        size,
+        node.atime,
+        mtime,
+        ctime,
+        node.scope,
+        node.document,
+        node.expires,
+    )

@@ -1,0 +1,249 @@
+"""Open virtual nodes: views, mailboxes, questions.
+
+Owns what happens between open and close of a node that has no bytes of its own. A view is rendered once, at
+open; a reader that has read past the end runs its ``at_end`` (a mark advances), which ``head`` never does.
+What is written is applied as early as an error can still reach the writer: shells ignore close(2).
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.errors import AvmError, BadHandle, Invalid, OverQuota
+from avmfs.memory import Memory
+from avmfs.node import Node
+from avmfs.store.commands.messages import PRIORITIES
+from avmfs.store.rows.mail_limits import too_long
+from avmfs.views import Context, Rendered, View
+
+WRITE_LIMIT = 1024 * 1024
+QUESTIONS_KEPT = 64
+_SMALL = 4096  # a first write below stdio's buffer is usually the whole text
+
+
+class Remembering:
+    """A block of which a refusal is kept for the audit, and its reason for /:error: of files that of EINVAL and EDQUOT,
+    of views and mailboxes (``every``) whatever it is. Programs run into the other errors of files all day. Reusable."""
+
+    __slots__ = ("_memory", "_told")
+
+    def __init__(self, memory: Memory, *, every: bool = False) -> None:
+        self._memory = memory
+        self._told: type[AvmError] | tuple[type[AvmError], ...] = AvmError if every else (Invalid, OverQuota)
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AvmError):
+            if isinstance(error, self._told):
+                self._memory.error = str(error)
+            self._memory.refused(error.reason[:100], error)
+
+
+class VirtualHandle:
+    """Common part: bytes to read, bytes written so far. All virtual handles bypass the page cache."""
+
+    direct = True
+    appends = False
+
+    def __init__(self, memory: Memory, readable: bool, writable: bool) -> None:
+        self.memory = memory
+        self.readable, self.writable = readable, writable
+        self.lock = threading.Lock()
+        self.rendered: Rendered | None = None
+        self.ended = False
+        self.written = bytearray()
+
+    @property
+    def pending(self) -> bool:
+        """Return whether a flush or release may have something to do."""
+        return self.writable
+
+    def read(self, offset: int, length: int) -> bytes:
+        with self.lock:
+            if self.rendered is None:
+                raise BadHandle("not open for reading")
+            piece = self.rendered.data[offset : offset + length]
+            over = offset >= len(self.rendered.data) and length > 0 and not self.ended
+            self.ended = self.ended or over
+        if over and self.rendered.at_end is not None:
+            self.rendered.at_end()
+        return piece
+
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False) -> int:
+        """Bytes count in order of arrival; where and how they are to be written means nothing to a view."""
+        if not self.writable:
+            raise BadHandle("not open for writing")
+        with self.lock, Remembering(self.memory, every=True):
+            if len(self.written) + len(data) > WRITE_LIMIT:
+                raise OverQuota(f"a view takes {WRITE_LIMIT} bytes")
+            self.written += data
+            try:
+                self.took(len(data))
+            except BaseException:
+                del self.written[len(self.written) - len(data) :]
+                raise
+        return len(data)
+
+    def took(self, count: int) -> None:
+        """After the last ``count`` bytes arrived. An error refuses that write."""
+
+    def truncate(self, size: int) -> None:
+        """O_TRUNC and ftruncate: a virtual node has nothing to cut."""
+
+    def flush(self) -> None: ...
+
+    def fsync(self) -> None:
+        self.flush()
+
+    def release(self) -> None: ...
+
+    def text(self) -> str:
+        return self.written.decode("utf-8", "surrogateescape")
+
+
+class ViewHandle(VirtualHandle):
+    """A view of one node."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        view: View,
+        node: Node,
+        path: bytes,
+        name: paths.ViewName,
+        readable: bool,
+        writable: bool,
+        rendered: Rendered | None = None,
+    ) -> None:
+        """``rendered``: what a predecessor of this process had made of it."""
+        super().__init__(memory, readable, writable)
+        self.view = view
+        self.context = Context(memory, node, path)
+        self.name = name
+        self.applied: int | None = None
+        parameters = name.parameters()
+        if rendered is not None:
+            self.rendered = rendered
+        elif readable:
+            self.rendered = view.render(self.context, parameters)
+        elif parameters:
+            raise Invalid(f":{view.name}: parameters are for reading")
+
+    def took(self, count: int) -> None:
+        complete = self.view.check is None or self.view.check(self.text()) is not False
+        if complete and len(self.written) < _SMALL and self.written.endswith(b"\n"):
+            self._apply()
+
+    def flush(self) -> None:
+        with self.lock, Remembering(self.memory, every=True):
+            if not self.writable or self.applied == len(self.written):
+                return
+            if self.written or self.view.empty_write:
+                self._apply()
+
+    def touch(self) -> None:
+        """touch(1): a write of nothing."""
+        with self.lock:
+            if self.view.empty_write and self.applied is None:
+                self._apply()
+
+    def _apply(self) -> None:
+        if self.view.write is None:
+            raise BadHandle(f":{self.view.name} cannot be written")
+        self.view.write(self.context, self.text())
+        self.applied = len(self.written)
+
+
+class MailHandle(VirtualHandle):
+    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing.
+
+    Shells ignore what close(2) says, so a message that would be refused is refused when its first bytes are written.
+    """
+
+    def __init__(self, memory: Memory, name: bytes) -> None:
+        super().__init__(memory, False, True)
+        self.name = name
+        self.recipient, parameters = paths.parse_mailbox(name)
+        self.priority = parameters.pop("priority", "normal")
+        self.expires = parameters.pop("expires", None)
+        re = parameters.pop("re", None)
+        if parameters:
+            raise Invalid(f"mailbox parameter {next(iter(parameters))!r}: expected priority, expires or re")
+        if self.priority not in PRIORITIES:
+            raise Invalid(f"priority {self.priority!r}: expected one of {', '.join(PRIORITIES)}")
+        if self.expires is not None:
+            mail.parse_duration(self.expires)
+        self.re = None if re is None else mail.parse_number(re)
+        self.sent = 0
+        self.refused = False
+
+    def took(self, count: int) -> None:
+        size = len(self.written) - self.sent
+        if self.refused:
+            raise OverQuota("the beginning of this message was refused")
+        try:
+            if size == count:
+                self.memory.may_tell(self.recipient, size, self.re)
+            elif size > (limit := self.memory.around.limits.message_bytes):
+                raise OverQuota(too_long(limit))
+        except (Invalid, OverQuota):
+            self.refused = True  # the rest of it is no message
+            raise
+
+    def flush(self) -> None:
+        with self.lock, Remembering(self.memory, every=True):
+            body = bytes(self.written[self.sent :])
+            if body and not self.refused:
+                text = body.decode("utf-8", "surrogateescape").removesuffix("\n")
+                self.memory.tell(self.recipient, text, priority=self.priority, expires=self.expires, re=self.re)
+            self.sent, self.refused = len(self.written), False
+
+
+class QuestionHandle(VirtualHandle):
+    """/:ask/NAME: what is written is the question, what is read its recall."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        name: bytes,
+        readable: bool,
+        writable: bool,
+        recall: View | None,
+        root: Node | None,
+        rendered: Rendered | None = None,
+    ) -> None:
+        """``rendered``: what a predecessor of this process had made of it; nothing is asked then."""
+        super().__init__(memory, readable, writable)
+        stem, _, query = name.partition(b"?")
+        self.name = paths.text(stem)
+        self.whole_name = name
+        self.rendered = rendered
+        if readable and rendered is None and recall is not None and root is not None:
+            parameters = paths.parse_query(query)
+            with memory.mutex:
+                question = memory.questions.get(self.name, "")
+            if not question:
+                self.rendered = Rendered(b"(no question asked: write it to this file first)\n")
+            else:
+                self.rendered = recall.render(Context(memory, root, b"/"), {"q": question, **parameters})
+
+    def flush(self) -> None:
+        with self.lock:
+            if self.written:
+                ask(self.memory, self.name, self.text().strip())
+
+
+def ask(memory: Memory, name: str, question: str) -> None:
+    """Keep a question; the oldest of too many is forgotten."""
+    with memory.mutex:
+        memory.questions.pop(name, None)
+        memory.questions[name] = question
+        while len(memory.questions) > QUESTIONS_KEPT:
+            memory.questions.pop(next(iter(memory.questions)))

@@ -1,0 +1,249 @@
+"""What is due from the outbox leaves: webhooks and hooks, and notices for those who read them here.
+
+Owns the threads that wait for receivers. Runs beside the keeper's other work in its process: one thread asks the store
+what there is, a thread for each subscription that has something due delivers it in order, at most HANDS of them. So
+neither a slow receiver nor a slow model makes others wait. Nothing is remembered here that a kill would lose: what was
+taken and not reported is taken again, under the same message ids.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from avmfs_config import Hook, WebhookSettings
+
+from avmfs.agents import destinations, hooks, http_delivery, webhooks
+from avmfs.errors import AvmError, Denied, Invalid
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Store
+from avmfs.store.queries import matching
+from avmfs.store.rows.events import Event
+
+log = logging.getLogger(__name__)
+
+HANDS: Final = 16
+OF_ONE_AGENT: Final = 4  # subscriptions of one agent that are being delivered to
+EACH: Final = 16  # deliveries taken of one subscription at once
+REPORT_S: Final = 2.0  # what has been delivered is reported this often: a kill repeats what was not
+IDLE_S: Final = 3.0
+FILL_S: Final = 0.1  # between two looks at what was committed,
+FILL_SHARE: Final = 9  # and so many times as long as the last one took: the writer, who queues, has others to serve
+FILL_MOST_S: Final = 10.0
+RETRY_S: Final = 1.0  # when the writer cannot be reached
+TELL_S: Final = 1.0  # between reports of figures
+TIDY_S: Final = 600.0
+
+
+class Deliverer:
+    """`start`, then `wake` after commits, and `stop`; all from any thread. `report` hears of figures for `status`."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: WebhookSettings,
+        hooks_: Sequence[Hook],
+        *,
+        home: str,
+        report: Callable[[dict[str, Any]], None] = lambda figures: None,
+        clock: Callable[[], int] = time.time_ns,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._store, self._settings, self._hooks, self._home = store, settings, hooks_, home
+        self._report, self._clock = report, clock
+        self._chance = chance or random.Random()
+        self._woken, self._stopping = threading.Event(), threading.Event()
+        self._mutex = threading.Lock()
+        self._busy: dict[int, str] = {}  # subscriptions that are being delivered to, and whose they are
+        self._told: dict[str, Any] = {}
+        self._told_at = self._tidied_at = self._fill_at = float("-inf")
+        self._hooks_set = False
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """What is under way is not waited for: it will be delivered again."""
+        self._stopping.set()
+        self._woken.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self.turn()
+            except AvmError as e:
+                log.error("outbox: %s", e)
+                pause = RETRY_S
+            except Exception:
+                log.exception("outbox: a defect")
+                pause = IDLE_S
+            self._woken.wait(pause)
+            self._woken.clear()
+
+    def turn(self) -> float:
+        """Look once at what there is to do, and give it to free hands; how many seconds may pass before the next look,
+        unless somebody wakes us."""
+        if not self._hooks_set:
+            self._store.submit(OPERATOR, "set_hooks", hooks=[_as_values(hook) for hook in self._hooks])
+            self._hooks_set = True
+        pause = IDLE_S
+        while not self._stopping.is_set():
+            with self._mutex:
+                busy = dict(self._busy)
+            with self._store.reading(OPERATOR) as reader:
+                behind, due = reader.outbox.behind(), reader.outbox.next_due(list(busy))
+            # While commits keep coming in, many are looked at together: the writer has them to serve.
+            if behind and (wait := self._fill_at - time.monotonic()) <= 0:
+                self._fill()
+                continue
+            if behind:
+                pause = min(pause, wait)
+            if due is None or len(busy) >= HANDS:
+                break
+            if due > (now := self._clock()):
+                pause = min(pause, (due - now) / 1e9)
+                break
+            if not self._hand_out(busy):
+                break
+        return min(pause, self._chores())
+
+    def _fill(self) -> None:
+        began = time.monotonic()
+        matching.catch_up(self._store, self._stopping.is_set)
+        ended = time.monotonic()
+        self._fill_at = ended + max(FILL_S, min(FILL_MOST_S, FILL_SHARE * (ended - began)))
+
+    def _hand_out(self, busy: dict[int, str]) -> bool:
+        """Whether anything could be taken."""
+        counts = Counter(busy.values())
+        full = [agent for agent, count in counts.items() if count >= OF_ONE_AGENT]
+        answer = self._store.submit(
+            OPERATOR, "outbox_take", busy=list(busy), full=full, limit=HANDS - len(busy), each=EACH
+        )
+        for subscription in answer["subscriptions"]:
+            with self._mutex:
+                self._busy[subscription["id"]] = subscription["agent"]
+            threading.Thread(target=self._work, args=(subscription,), name="delivery", daemon=True).start()
+        return bool(answer["moved"])
+
+    # One subscription, in a thread of its own ------------------------------------------------------------------
+
+    def _work(self, taken: dict[str, Any]) -> None:
+        try:
+            self._deliver_all(taken)
+        except AvmError as e:
+            log.error("outbox: what became of a delivery cannot be told, so it will be made again: %s", e)
+        except Exception:
+            log.exception("outbox: a defect")
+        finally:
+            with self._mutex:
+                del self._busy[taken["id"]]
+            self.wake()
+
+    def _deliver_all(self, taken: dict[str, Any]) -> None:
+        sent: list[int] = []
+        began = time.monotonic()
+        for delivery in taken["deliveries"]:
+            try:
+                self._deliver(taken, delivery)
+            except (http_delivery.PostFailed, hooks.HookFailed, AvmError) as e:
+                self._failed(taken, delivery, sent, e)
+                return
+            except Exception:  # a defect must not have this delivery tried without a pause, for ever
+                log.exception("outbox: a delivery failed")
+                self._failed(taken, delivery, sent, http_delivery.PostFailed("internal error"))
+                return
+            sent.append(delivery["turn"])
+            if self._stopping.is_set() or time.monotonic() - began > REPORT_S:
+                break
+        self._tell(taken, sent)
+
+    def _deliver(self, taken: dict[str, Any], delivery: dict[str, Any]) -> None:
+        events, message = [Event(*row) for row in delivery["events"]], delivery["message"]
+        if taken["hook"] is not None:
+            hook = json.loads(taken["hook"])
+            said = webhooks.one_event(message, taken["pattern"], events[-1].author, events[-1])
+            body = json.dumps(said, ensure_ascii=False, sort_keys=True).encode() + b"\n"
+            hooks.run(hook["command"], body, hooks.environment(said, self._home), hook["timeout_s"])
+            return
+        destination = destinations.parse(taken["url"])
+        body = webhooks.payload(message, taken["mode"], taken["pattern"], taken["agent"], events)
+        headers = webhooks.signed(taken["secret"], message, self._clock() // 1_000_000_000, body)
+        allowed = destinations.Allowed(self._settings.allow, taken["trusted"])
+        http_delivery.post(http_delivery.Request(destination, headers, body), allowed, self._settings.timeout_s)
+
+    def _failed(self, taken: dict[str, Any], delivery: dict[str, Any], sent: list[int], error: Exception) -> None:
+        final = isinstance(error, (Denied, Invalid, hooks.HookFailed)) or getattr(error, "final", False)
+        dead = final or delivery["attempts"] + 1 >= self._settings.attempts
+        if isinstance(error, hooks.HookFailed):
+            log.warning("hook for %s: %s", taken["pattern"], error)
+        # The pause is the receiver's, not the message's: behind a dead letter the next one is tried no sooner.
+        failures = 1 if sent else taken["failures"] + 1
+        pause = max(webhooks.pause_s(failures, self._settings.backoff_s, self._chance), getattr(error, "wait_s", 0.0))
+        retry_at = None if final else self._clock() + int(pause * 1e9)
+        self._tell(taken, sent, delivery["turn"], str(error)[:500], dead, retry_at)
+
+    def _tell(
+        self,
+        taken: dict[str, Any],
+        sent: list[int],
+        failed: int | None = None,
+        error: str = "",
+        dead: bool = False,
+        retry_at: int | None = None,
+    ) -> None:
+        self._store.submit(
+            OPERATOR,
+            "outbox_report",
+            subscription=taken["id"],
+            sent=sent,
+            failed=failed,
+            error=error,
+            dead=dead,
+            retry_at=retry_at,
+        )
+
+    # Now and then ----------------------------------------------------------------------------------------------
+
+    def _chores(self) -> float:
+        """Seconds until there is something of this to do."""
+        now = time.monotonic()
+        if now - self._tidied_at >= TIDY_S:
+            self._tidied_at = now
+            with self._store.reading(OPERATOR) as reader:
+                wanted = reader.outbox.figures()
+            if wanted.subscriptions or wanted.hooks:
+                self._store.submit(OPERATOR, "outbox_tidy")
+        if now - self._told_at < TELL_S:
+            return TELL_S
+        self._told_at = now
+        with self._store.reading(OPERATOR) as reader:
+            figures = asdict(reader.outbox.figures())
+        with self._mutex:
+            figures["delivering"] = len(self._busy)
+        oldest = figures.pop("oldest")
+        figures["oldest_s"] = None if oldest is None else round(max(0, self._clock() - oldest) / 1e9, 1)
+        if figures != self._told:
+            self._told = figures
+            self._report(figures)
+        return IDLE_S
+
+
+def _as_values(hook: Hook) -> dict[str, Any]:
+    return {
+        "pattern": hook.pattern,
+        "event": hook.event,
+        "command": list(hook.command),
+        "timeout_s": hook.timeout_s,
+    }

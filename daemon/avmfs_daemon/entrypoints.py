@@ -1,0 +1,280 @@
+"""What runs in each child process: one entry function per kind, given to the supervisor as parameters.
+
+Each takes a ChildSpec, composes its parts, says that it is ready, and works until it is told to stop. The parts
+are imported here, in the child: the fork server has most of them already (see `preload`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from avmfs.errors import AvmError, StoreFailed
+from avmfs_daemon import mount_links, mountpoint
+from avmfs_daemon.child_runtime import living
+from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
+from avmfs_daemon.embedding import PipeEmbedder
+
+log = logging.getLogger(__name__)
+
+INDEXING_TIMEOUT_S: Final = 120.0
+LAST_COMMIT_S: Final = 1.0
+CACHES_DROPPED_S: Final = 0.1
+DESCRIPTORS: Final = 65_536
+
+Entry = Callable[[ChildSpec], None]
+
+
+def have_descriptors() -> None:
+    """As many as the system lets this process have: clients and waiting readers take some each, and 1,024 is usual."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def run_writer(spec: ChildSpec) -> None:
+    """The one process that changes the store."""
+    from avmfs.store.identity import OPERATOR
+    from avmfs.store.writer.applier import Applier
+    from avmfs.store.writer.loop import Writer
+
+    have_descriptors()
+    with living(spec) as runtime:
+        assert spec.listener is not None
+        runtime.tell({"figures": {}})  # what a writer before said of its end does not hold any more
+        policy, index = rules_from(rules_message(spec.settings))
+        applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
+        applier.alone(OPERATOR, "settle", {})
+        if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
+            applier.alone(OPERATOR, "reap_all_orphans", {})
+        else:
+            # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
+            # before they all have had the time may a change be acknowledged that they were not told of.
+            time.sleep(CACHES_DROPPED_S)
+        writer = Writer(spec.listener, spec.key, applier)
+        ended = threading.Event()
+
+        def set_rules(message: dict[str, object]) -> None:
+            applier.set_rules(*rules_from(message))
+            runtime.tell({"done": "rules"})
+
+        def last_commit() -> None:
+            writer.stop()
+            ended.wait(LAST_COMMIT_S)
+
+        runtime.on_rules = lambda message: writer.call(lambda: set_rules(message))
+        runtime.on_stop = lambda message: writer.stop()
+        runtime.on_orphaned = last_commit
+        writer.on_failure = lambda reason: runtime.tell(
+            {"figures": {"error": f"every change is refused: {reason}"} if reason else {}}
+        )
+        runtime.ready()
+        writer.run()
+        if writer.clean:
+            runtime.tell({"figures": {"clean": True}})
+        ended.set()
+
+
+def run_index(spec: ChildSpec) -> None:
+    """All vectors of the store, and which of them are near to a query, for every other process."""
+    from avmfs.store.identity import OPERATOR
+    from avmfs.store.index.server import IndexServer
+    from avmfs.store.store import open_attached
+
+    with living(spec) as runtime:
+        assert spec.listener is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+
+        def repair(passages: list[int]) -> None:
+            store.submit(OPERATOR, "drop_vectors", passages=passages)
+
+        def model() -> tuple[str, int] | None:
+            found = store.vector_model() if spec.settings.embedding.enabled else None
+            return None if found is None else (found.model, found.dimension)
+
+        server = IndexServer(
+            spec.listener, spec.key, store.connection, model, repair, lambda figures: runtime.tell({"figures": figures})
+        )
+        runtime.on_stop = lambda message: server.stop()
+        runtime.ready()
+        server.run()
+
+
+def run_keeper(spec: ChildSpec) -> None:
+    """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
+    delivered."""
+    from avmfs.agents.anchors import beside
+    from avmfs.agents.auditing import Chainer
+    from avmfs.store.store import open_attached
+    from avmfs_daemon.deliveries import Deliverer
+    from avmfs_daemon.gossip import Digests
+    from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
+
+    with living(spec) as runtime:
+        assert spec.embedding is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
+        kept = spec.settings.audit
+        chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
+        digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
+
+        def open_among(nodes: list[int]) -> list[int] | None:
+            try:
+                found: list[int] | None = runtime.ask("open", {"nodes": nodes})
+            except AvmError as e:
+                log.warning("not known which files are open: %s", e)
+                return None
+            return found
+
+        keeper = Housekeeper(
+            store,
+            embedder,
+            report=lambda figures: runtime.tell({"figures": figures}),
+            also=(digests.step,),
+            limits=spec.settings.limits,
+            chainer=chainer,
+            open_among=open_among,
+        )
+        deliverer = Deliverer(
+            store,
+            spec.settings.webhooks,
+            spec.settings.hooks,
+            home=os.fspath(spec.database.parent),
+            report=lambda figures: runtime.tell({"figures": figures, "of": "outbox"}),
+        )
+
+        def stop(message: dict[str, object]) -> None:
+            deliverer.stop()
+            keeper.stop()
+
+        def wake(seq: int) -> None:
+            deliverer.wake()
+            keeper.wake(seq)
+
+        runtime.on_stop = stop
+        with store.watch(wake, every_s=SETTLE_S):
+            deliverer.start()
+            runtime.ready()
+            keeper.run()
+        digests.close()
+
+
+def run_door(spec: ChildSpec) -> None:
+    """The socket for commands, MCP servers and Python."""
+    from collections import deque
+
+    from avmfs.access import Principal
+    from avmfs.memory import Memory
+    from avmfs.rpc.server import serve_door
+    from avmfs_daemon.compose import open_memory
+
+    have_descriptors()
+    with living(spec) as runtime:
+        assert spec.embedding is not None and spec.listener is not None
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        around = open_memory(spec, embedder, runtime.ask).around  # one store and one engine for all clients
+        stop = threading.Event()
+        runtime.on_stop = lambda message: stop.set()
+        runtime.ready()
+        recalled: dict[Principal, deque[tuple[int, frozenset[int]]]] = {}  # :savings is of an agent, not of a client
+
+        def open_for(who: Principal) -> Memory:
+            memory = Memory(around, who)
+            memory.recalled = recalled.setdefault(who, memory.recalled)
+            return memory
+
+        serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop)
+
+
+def run_mount(spec: ChildSpec) -> None:
+    """One agent's mount.
+
+    At SIGTERM, and when the supervisor is gone, the mount is left rather than taken away: the bare directory below it
+    would take writes that nobody sees again, and a successor may go on with it (`fd_entry`). Only the supervisor, which
+    guards it, says when to unmount.
+    """
+    from avmfs.fuse.serve import group_of, serve, tree_of
+    from avmfs_daemon.compose import open_memory
+    from avmfs_daemon.fdstore_client import FdStoreEntry, identity
+
+    have_descriptors()
+    with living(spec) as runtime:
+        assert spec.embedding is not None and spec.mount is not None
+        mount, path, device = spec.mount, spec.mount.mountpoint, ""
+
+        def stop(message: dict[str, object]) -> None:
+            if not device:
+                os._exit(0)
+            tree.commit_all()
+            if not message.get("detached"):
+                mountpoint.unmount(path, device)
+
+        def before_mount() -> None:
+            try:
+                tree.memory.submit("enroll")  # an agent with a mount is known, and has its private space
+            except StoreFailed as e:
+                with tree.memory.reading() as reader:
+                    if mount.agent_id not in reader.agents():
+                        raise
+                log.warning("%s", e)  # what is there can be read
+            mountpoint.detach_predecessor(path)
+            if spec.restore_mode is not None:
+                path.chmod(spec.restore_mode)
+
+        def ready() -> None:
+            nonlocal device
+            device = mountpoint.mounts_at(path)[-1].device
+            if fd_entry is not None:
+                fd_entry.tell(identity(spec.mount, spec.database, device))
+            runtime.ready()
+            if mount.link is not None:
+                threading.Thread(target=link, args=(mount.link,), name="link", daemon=True).start()
+
+        def link(where: Path) -> None:
+            problem = mount_links.make(where, mount.mountpoint, mount.uid, group_of(mount.uid))
+            if problem:
+                log.warning("%s", problem)
+            runtime.tell({"mount": {"link": problem}})
+
+        runtime.on_stop = stop
+        runtime.on_terminated = lambda: os._exit(0)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
+        fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
+        serve(
+            tree,
+            mount,
+            ready=ready,
+            before_mount=before_mount,
+            runtime_dir=spec.runtime_dir,
+            report=lambda about: runtime.tell({"mount": about}),
+            fd_entry=fd_entry,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entry function of each kind."""
+
+    writer: Entry = run_writer
+    door: Entry = run_door
+    keeper: Entry = run_keeper
+    mount: Entry = run_mount
+    index: Entry = run_index
+
+    def of(self, kind: Kind) -> Entry:
+        return {
+            "writer": self.writer,
+            "index": self.index,
+            "door": self.door,
+            "keeper": self.keeper,
+            "mount": self.mount,
+        }[kind]

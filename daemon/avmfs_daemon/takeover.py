@@ -1,0 +1,161 @@
+"""What the supervisor keeps for those who come after: its children, and itself.
+
+Owns the holder on the supervisor's side: finding one that outlived a supervisor before, which of its mounts can be gone
+on with, an entry of the fd store for every new mount, another store when that one ends. Called by the supervisor's loop
+alone. Without a holder (macOS, the portable front end) every method does nothing, and mounts are made anew after a
+kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import selectors
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from avmfs_config import Mount
+
+from avmfs.errors import Invalid
+from avmfs.fuse import handover
+from avmfs.fuse.serve import front_end
+from avmfs_daemon import forkserver, runtime
+from avmfs_daemon.child import Child
+from avmfs_daemon.fdstore_client import BELOW, LIMIT_S, FdStoreClient
+from avmfs_daemon.mountpoint import Mountpoint
+
+log = logging.getLogger(__name__)
+
+
+class Takeover:
+    """`mountpoints` are those of mounts that can be gone on with."""
+
+    def __init__(self, directory: Path, mounts: Iterable[Mount], database: Path, environ: Mapping[str, str]) -> None:
+        self._holding: FdStoreClient | None = None
+        self._replace: Callable[[], None] = lambda: None
+        self._inherited: dict[Mount, tuple[str, Mountpoint]] = {}
+        if not forkserver.SPAWNS and front_end(environ) == "linux":
+            self._holding = FdStoreClient(directory, float(environ.get("AVM_HOLD_S", LIMIT_S)))
+            self._take_over(self._holding, list(mounts), database, runtime.remembered(directory))
+        self.mountpoints = [mount.mountpoint for mount in self._inherited]
+
+    @property
+    def holder_pid(self) -> int | None:
+        return None if self._holding is None else self._holding.pid
+
+    def watch(self, selector: selectors.BaseSelector, children: Callable[[], list[Child]]) -> None:
+        """Replace the holder when it ends."""
+        if self._holding is not None:
+            selector.register(
+                self._holding.descriptor, selectors.EVENT_READ, lambda mask: self._holder_ended(selector, children)
+            )
+
+    def bequeath(self, child: Child) -> bool:
+        """Give a new child the mount that a supervisor before had there, if there is one."""
+        inherited = self._inherited.pop(child.mount, None) if child.mount is not None else None
+        if inherited is None:
+            return False
+        child.fd_entry, child.mountpoint = inherited
+        child.about = {"survives": "resume"}
+        return True
+
+    def renew_fd_entry(self, child: Child) -> None:
+        """A new one: what is mounted next has nothing to do with what was."""
+        if child.fd_entry is not None and all(process.fd_entry != child.fd_entry for process in child.processes):
+            self.discard(child.fd_entry)  # of a process that has ended, and will have no successor: nobody would answer
+        if self._holding is not None and child.mountpoint is not None:
+            child.fd_entry = secrets.token_hex(16)
+            self._holding.put(child.fd_entry, BELOW, child.mountpoint.descriptor)
+
+    def give_up(self, child: Child) -> None:
+        """End the mount for whoever still uses it; the next child makes it anew."""
+        log.error("%s: its processes die of what they take over: mounting anew", child.name)
+        if child.fd_entry is not None:
+            self.discard(child.fd_entry)
+            child.about = {}
+            self.renew_fd_entry(child)
+
+    def discard(self, fd_entry: str) -> None:
+        if self._holding is not None:
+            self._holding.discard(fd_entry)
+
+    def forget_cached(self, children: Iterable[Child]) -> None:
+        """Without a writer nobody tells kernels of changes; a child drops what its kernel has cached, but one that
+        hangs cannot."""
+        for child in children:
+            if self._holding is not None and child.resumes and child.fd_entry is not None:
+                device = self._holding.get(child.fd_entry, handover.DEVICE)
+                if device is not None:
+                    handover.forget_cached(device)
+                    os.close(device)
+
+    def open_among(self, children: Iterable[Child], nodes: list[int]) -> list[int] | None:
+        """Of these nodes, those of files that a mount has open; None while that is not known of each mount."""
+        if self._holding is None or self._inherited:
+            return None
+        asked, found = set(nodes), set[int]()
+        for child in children:
+            fd_entries = {process.fd_entry for process in child.processes} | (
+                {child.fd_entry} if child.fd_entry is not None else set()
+            )
+            if child.mount is None or not fd_entries:
+                continue
+            # What a killed process was about to open is opened by its successor.
+            if not child.resumes or child.current is None or child.current.ready_at is None:
+                return None
+            for fd_entry in fd_entries:
+                tables = None if fd_entry is None else self._holding.get(fd_entry, handover.TABLES)
+                if tables is None:
+                    return None
+                try:
+                    found |= handover.open_among(tables, asked)
+                except (Invalid, OSError) as e:
+                    log.warning("%s: not known what is open there: %s", child.name, e)
+                    return None
+                finally:
+                    os.close(tables)
+        return list(found)
+
+    def keep(self) -> None:
+        """Let there be a holder, and mounts' processes find it. Raises RuntimeProblem."""
+        if self._holding is not None:
+            self._replace()
+            self._holding.listen_again()
+
+    def end(self) -> None:
+        if self._holding is not None:
+            self._holding.end()
+
+    def _holder_ended(self, selector: selectors.BaseSelector, children: Callable[[], list[Child]]) -> None:
+        assert self._holding is not None
+        log.warning("the holder has ended: starting another one")
+        selector.unregister(self._holding.descriptor)
+        holding = self._holding
+
+        def replace() -> None:
+            holding.again()
+            self._replace = lambda: None
+            self.watch(selector, children)
+            for child in children():
+                if child.fd_entry is not None and child.mountpoint is not None:
+                    holding.put(child.fd_entry, BELOW, child.mountpoint.descriptor)
+
+        self._replace = replace
+        with contextlib.suppress(runtime.RuntimeProblem):  # there may be no runtime directory just now: see `keep`
+            replace()
+
+    def _take_over(
+        self, holding: FdStoreClient, mounts: list[Mount], database: Path, modes: Mapping[Path, int]
+    ) -> None:
+        for fd_entry in holding.fd_entries:
+            for mount in mounts:
+                if mount not in self._inherited and holding.fits(fd_entry, mount, database):
+                    below = holding.get(fd_entry, BELOW)
+                    if below is not None:
+                        mode = modes.get(mount.mountpoint, 0o700)
+                        self._inherited[mount] = (fd_entry, Mountpoint.adopt(mount.mountpoint, below, mode))
+                        break
+            else:
+                holding.discard(fd_entry)

@@ -1,0 +1,716 @@
+"""Damaged stores: nothing throws away what was promised, doctor names what is wrong and changes nothing, repair saves
+what can be saved and says what it could not. Each state is made by hand from one store of 300 notes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import shutil
+import sqlite3
+import struct
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from click.testing import CliRunner
+from small_disks import small_disk
+from store_world import faults
+
+from avmfs.access import Policy, Principal
+from avmfs.agents import anchors, repairing
+from avmfs.agents.auditing import Chainer
+from avmfs.cli.main import avm
+from avmfs.errors import AvmError, StoreFailed
+from avmfs.store.client.client import DirectWriter
+from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.identity import OPERATOR
+from avmfs.store.schema import tables
+from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.tx.transaction import IndexRules
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+ALICE, BOB = Principal("alice"), Principal("bob")
+NOTES = 300
+FRAME = 24 + 4096
+BIG = bytes(range(256)) * 1000  # four blocks
+
+
+def note(number: int) -> bytes:
+    return b"# Note %d\n\nWhat was learnt of pump %d and its valve.\n" % (number, number) + b"more words\n" * (
+        number % 40
+    )
+
+
+def place(number: int) -> list[bytes]:
+    return [b"memory", b"shared", b"d%d" % (number % 10), b"note-%d.md" % number]
+
+
+def opened(path: Path) -> SqliteStore:
+    return open_direct(path, Policy(), IndexRules(), at_least=anchors.newest(anchors.beside(path)))
+
+
+def written(store: SqliteStore, first: int = 0, last: int = NOTES) -> None:
+    for number in range(first, last):
+        store.submit(ALICE, "write_path", path=place(number), data=note(number))
+
+
+def chained(store: SqliteStore, path: Path) -> None:
+    Chainer(store, anchors.beside(path), 0.0, time.time_ns).step()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two images of the store: "crash", as a killed process leaves it, with all of the notes in the log,
+    and "clean"."""
+    root = tmp_path_factory.mktemp("made")
+    path = root / "live" / "avm.db"
+    store = opened(path)
+    assert isinstance(store._submitter, DirectWriter)
+    store._submitter._applier.db.execute("pragma wal_autocheckpoint = 0")
+    store.submit(BOB, "enroll")
+    store.submit(BOB, "write_path", path=[b"memory", b"private", b"bob", b"own.md"], data=b"bob's own pump\n")
+    written(store)
+    for number in range(0, 30, 3):
+        store.submit(BOB, "write_path", path=place(number), data=b"a second version\n" + note(number))
+    store.submit(ALICE, "write_path", path=[b"memory", b"shared", b"big.bin"], data=BIG)
+    store.submit(
+        ALICE,
+        "tell",
+        recipient="bob",
+        body="a letter",
+        priority="normal",
+        expires=None,
+        body_limit=100,
+        unread_limit=10,
+    )
+    while store.submit(OPERATOR, "drain_lexical", limit=100)["left"]:
+        pass
+    chained(store, path)
+    shutil.copytree(path.parent, root / "crash", ignore=shutil.ignore_patterns("*-shm"))
+    store.close()
+    shutil.copytree(path.parent, root / "clean")
+    return root
+
+
+@pytest.fixture
+def crash(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "crash", tmp_path / "data")
+    return tmp_path / "data" / "avm.db"
+
+
+@pytest.fixture
+def clean(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made / "clean", tmp_path / "data")
+    return tmp_path / "data" / "avm.db"
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    return {
+        each.name: (each.stat().st_mtime_ns, each.stat().st_mode, each.read_bytes())
+        for each in folder.iterdir()
+        if each.is_file()
+    }
+
+
+def unchanged(folder: Path, before: dict[str, Any]) -> bool:
+    """But for the lock, and the index that SQLite makes of a log that it has looked at."""
+    after = snapshot(folder)
+    return {name for name in after if not name.endswith("-shm")} == before.keys() and all(
+        after[name] == before[name] for name in before if not name.endswith(".lock")
+    )
+
+
+def poke(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path: Path, at: int, length: int = 8) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        old = file.read(length)
+        file.seek(at)
+        file.write(bytes(byte ^ 0xFF for byte in old))
+
+
+def notes_in(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return int(db.execute("select count(*) from node where cast(name as text) like 'note-%'").fetchone()[0])
+
+
+# The log ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_read_as_sqlite_reads_it(crash: Path) -> None:
+    found = wal_frames.look(wal_frames.beside(crash))
+    assert found is not None and found.whole and found.good.all() and found.behind == 0
+    with contextlib.closing(sqlite3.connect(crash)) as db:
+        assert db.execute("pragma wal_checkpoint").fetchone()[1] == found.frames
+    assert found.before > NOTES
+
+
+@pytest.mark.parametrize("frame", [0, 400, 900])
+def test_a_log_with_one_bad_frame_is_not_thrown_away(crash: Path, frame: int) -> None:
+    flip(wal_frames.beside(crash), 32 + frame * FRAME + 24 + 1000)
+    found = wal_frames.look(wal_frames.beside(crash))
+    assert found is not None and found.chained == frame and (~found.good).sum() == 1 and found.behind > 100
+    before = snapshot(crash.parent)
+    with pytest.raises(StoreFailed, match=rf"frame {frame + 1} of .* {found.behind} behind.*avm repair"):
+        opened(crash)
+    assert unchanged(crash.parent, before)
+
+
+def test_a_log_whose_header_is_damaged_is_not_thrown_away(crash: Path) -> None:
+    poke(wal_frames.beside(crash), 0, os.urandom(32))
+    before = snapshot(crash.parent)
+    with pytest.raises(StoreFailed, match="avm repair"):
+        opened(crash)
+    assert unchanged(crash.parent, before)
+
+
+@pytest.mark.parametrize("what", ["gone", "empty", "cut"])
+def test_a_log_that_vanished_is_missed(crash: Path, what: str) -> None:
+    log = wal_frames.beside(crash)
+    if what == "gone":
+        log.unlink()
+    else:
+        os.truncate(log, 0 if what == "empty" else log.stat().st_size // 2)
+    with pytest.raises(StoreFailed, match=r"changes up to \d+ were kept.*avm repair"):
+        opened(crash)
+
+
+@pytest.mark.parametrize("what", ["gone", "empty", "older"])
+def test_a_database_that_is_not_the_one_it_was_is_missed(clean: Path, made: Path, what: str) -> None:
+    clean.unlink()
+    if what == "empty":
+        clean.touch()
+    elif what == "older":
+        older = opened(made / "older" / "avm.db")
+        written(older, 0, 3)
+        older.close()
+        shutil.copy(made / "older" / "avm.db", clean)
+    with pytest.raises(StoreFailed, match=r"changes up to \d+ were kept.*avm repair"):
+        opened(clean)
+    assert clean.exists() == (what != "gone")
+
+
+def test_anchors_alone_know_what_is_missing(clean: Path) -> None:
+    sync_note.beside(clean).unlink()
+    clean.unlink()
+    with pytest.raises(StoreFailed, match="is not there, though changes up to"):
+        opened(clean)
+
+
+def test_a_torn_tail_after_a_crash_is_no_loss(crash: Path) -> None:
+    """What was never promised: the last transaction came half to the disk."""
+    log = wal_frames.beside(crash)
+    found = wal_frames.look(log)
+    assert found is not None
+    whole = notes_in_copy(crash)
+    with open(log, "r+b") as file:  # frames of one more transaction, the first of them torn
+        file.seek(0, os.SEEK_END)
+        file.write(struct.pack(">II", 5, 0) + found.salt + bytes(8) + bytes(4096))
+    opened(crash).close()
+    assert notes_in(crash) == whole == NOTES
+    assert loss_check.asides(log) == []
+
+
+def notes_in_copy(path: Path) -> int:
+    copy = path.parent.parent / "copy"
+    shutil.copytree(path.parent, copy)
+    return notes_in(copy / path.name)
+
+
+def test_commits_nobody_was_promised_are_put_aside_and_said(crash: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that lost power keeps some of what was not synced: nobody knows which, so it stands aside, and the store
+    is opened."""
+    log = wal_frames.beside(crash)
+    found = wal_frames.look(log)
+    assert found is not None
+    last = found.frames - 10
+    flip(log, 32 + last * FRAME + 24 + 1000)
+    with contextlib.closing(sqlite3.connect(f"file:{crash}?mode=ro", uri=True)) as db:
+        seq = db.execute("select max(seq) from log").fetchone()[0]
+    anchors.beside(crash).unlink()
+    sync_note.beside(crash).unlink()
+    keeper = sync_note.SyncNote(crash)
+    keeper.write(seq)
+    keeper.close()
+    damaged = log.read_bytes()
+    opened(crash).close()
+    (aside,) = loss_check.asides(log)
+    assert aside.read_bytes() == damaged and aside.stat().st_mode & 0o777 == 0o600
+    assert "nobody was told" in caplog.text and aside.name in caplog.text
+
+
+def test_commits_nobody_was_promised_stop_no_start_where_there_is_no_room_for_a_copy(
+    crash: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = wal_frames.beside(crash)
+    found = wal_frames.look(log)
+    assert found is not None
+    flip(log, 32 + (found.frames - 10) * FRAME + 24 + 1000)
+    anchors.beside(crash).unlink()
+    sync_note.beside(crash).unlink()
+
+    def full(source: object, target: Any, length: int) -> None:
+        target.write(bytes(4096))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    opened(crash).close()
+    assert loss_check.asides(log) == [] and "no copy could be made: No space left on device" in caplog.text
+
+
+@pytest.fixture(autouse=True)
+def _no_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("AVM_")]:
+        monkeypatch.delenv(name)
+    yield
+
+
+# Checksums -------------------------------------------------------------------------------------------------------
+
+
+def sql(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def test_wrong_bytes_are_never_told_silently(clean: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the disk has turned is an error that names the file, and one line of the log; the rest is served."""
+    data = clean.read_bytes()
+    small, big = (
+        data.index(b"pump 77 and its"),
+        data.index(bytes(range(256)) * 3, data.index(bytes(range(256)) * 3) + 8192),
+    )
+    flip(clean, small, 1)
+    flip(clean, big, 1)
+    store = opened(clean)
+    try:
+        for name in (place(77), [b"memory", b"shared", b"big.bin"]):
+            shown = b"/" + b"/".join(name)
+            with store.reading(ALICE) as reader:
+                node = reader.child(1, b"memory")
+                for part in name[1:]:
+                    assert node is not None
+                    node = reader.child(node.id, part)
+                assert node is not None
+                for _ in range(2):
+                    with pytest.raises(StoreFailed, match="not those that were written") as told:
+                        reader.read(node.id, 0, 1 << 20)
+            assert told.value.filename == shown.decode() and told.value.errno == errno.EIO
+            with pytest.raises(StoreFailed):
+                store.cached_read(ALICE, node.id, 0, 1 << 20)
+            with pytest.raises(StoreFailed):
+                for at in range(100, node.size, 1 << 16):
+                    store.submit(ALICE, "commit", node=node.id, handle=None, edits=[["w", at, b"more"]])
+        written(store, 78, 80)
+    finally:
+        store.close()
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+
+
+def test_contents_of_an_older_store_get_their_checksums(clean: Path) -> None:
+    sql(
+        clean,
+        "update body set crc = null",
+        "update block set crc = null",
+        "insert or replace into setting(key, value) values('unsummed', 'body')",
+    )
+    store = opened(clean)
+    while store.submit(OPERATOR, "sum_contents", most=10_000)["more"]:
+        pass
+    store.close()
+    with contextlib.closing(sqlite3.connect(clean)) as db:
+        rows = db.execute("select data, crc from body union all select data, crc from block").fetchall()
+    assert len(rows) > NOTES and all(zlib.crc32(data) == crc for data, crc in rows)
+
+
+# Every state: what doctor says, and what repair saves ------------------------------------------------------------
+
+
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`avm ... --json` in this process, on the store below ``tmp_path``: its exit code, and what it says."""
+    for name, place in (("DATA_DIR", "data"), ("RUNTIME_DIR", "run"), ("CONFIG_DIR", "config")):
+        monkeypatch.setenv(f"AVM_{name}", os.fspath(tmp_path / place))
+    monkeypatch.setenv("AVM_AGENT", "alice")
+
+    def do(*arguments: str) -> tuple[int, Any]:
+        done = CliRunner().invoke(avm, ["--json", *arguments])
+        assert done.exception is None or isinstance(done.exception, SystemExit | AvmError), done.exc_info
+        if isinstance(done.exception, AvmError):
+            return 1, str(done.exception)
+        return done.exit_code, json.loads(done.stdout)
+
+    return do
+
+
+def problems(run: Run) -> list[dict[str, str]]:
+    code, found = run("doctor")
+    wrong = [
+        each for each in found if each["state"] == "problem" and not each["about"].startswith(("/dev/fuse", "fuser"))
+    ]
+    assert code == (1 if any(each["state"] == "problem" for each in found) else 0)
+    assert all(each["todo"] for each in wrong), wrong
+    return wrong
+
+
+def leaf(path: Path, table: str, *, kind: str = "leaf") -> int:
+    """A page in the middle of a table's."""
+    db = apsw.Connection(os.fspath(path))
+    pages = [n for (n,) in db.execute("select pageno from dbstat where name = ? and pagetype = ?", (table, kind))]
+    db.close()
+    return int(pages[len(pages) // 2])
+
+
+def page_of(path: Path, table: str, data: bytes, **which: str) -> None:
+    poke(path, (leaf(path, table, **which) - 1) * 4096, data)
+
+
+def older(path: Path) -> None:
+    path.unlink()
+    store = open_direct(path.with_name("older.db"), Policy(), IndexRules())
+    written(store, 0, 3)
+    store.close()
+    path.with_name("older.db").rename(path)
+    for left in path.parent.glob("older.db*"):
+        left.unlink()
+
+
+def without(path: Path) -> None:
+    path.unlink()
+
+
+def turn(path: Path, what: bytes) -> None:
+    flip(path, path.read_bytes().index(what) + 4, 1)
+
+
+def cut_anchors(path: Path) -> None:
+    at = anchors.beside(path)
+    at.write_text("627 6e34zz\n" + at.read_text())
+
+
+def forged(path: Path, seq: int | None = None) -> None:
+    at = anchors.beside(path)
+    number = int(at.read_text().split()[0]) if seq is None else seq
+    at.write_text(f"{number} {'ab' * 32} 2026-01-01T00:00:00Z\n")
+
+
+ZEROS, NOISE = bytes(4096), random.Random(1).randbytes(4096)
+CLEAN, CRASH = "clean", "crash"
+# What is done to the store; the image it is done to; what doctor has to say of it; how repair is called; how many of
+# the notes it saves at least; does it have to list a loss?
+STATES: dict[str, tuple[Callable[[Path], Any], str, str, tuple[str, ...], int, bool]] = {
+    "header: magic": (lambda p: poke(p, 0, b"nothing at all"), CLEAN, "header", (), 300, False),
+    "header: page size": (lambda p: poke(p, 16, b"\x02\x00"), CLEAN, "header", (), 300, False),
+    "page 1 zeroed": (lambda p: poke(p, 0, ZEROS), CLEAN, "header", (), 300, False),
+    "page 1 noise": (lambda p: poke(p, 0, NOISE), CLEAN, "header", (), 300, False),
+    **{
+        f"{table}: a page of {name}": (
+            lambda p, table=table, data=data: page_of(p, table, data),
+            CLEAN,
+            said,
+            (),
+            least,
+            loses,
+        )
+        for table, said, least, loses in (
+            ("node", "table node", 240, True),
+            ("body", "table body", 300, True),
+            ("document", "table document", 300, True),
+            ("version", "table version", 300, False),
+            ("log", "table log", 300, True),
+            ("block", "table block", 300, True),
+            ("extent", "table extent", 300, True),
+            ("chain", "table chain", 300, False),
+            ("passage", "table passage", 300, False),
+            ("terms_data", "table terms", 300, False),
+            ("dirent", "table node", 300, False),
+            ("sqlite_schema", "malformed", 300, False),
+        )
+        for name, data in (("zeros", ZEROS), ("noise", NOISE))
+    },
+    "node: its root": (lambda p: page_of(p, "node", ZEROS, kind="internal"), CLEAN, "node", (), 300, False),
+    "body: its root": (lambda p: page_of(p, "body", NOISE, kind="internal"), CLEAN, "body", (), 300, False),
+    "log: a bad frame": (
+        lambda p: flip(wal_frames.beside(p), 32 + 400 * FRAME + 1024),
+        CRASH,
+        "frame 401 of",
+        (),
+        300,
+        False,
+    ),
+    "log: cut": (
+        lambda p: os.truncate(wal_frames.beside(p), wal_frames.beside(p).stat().st_size // 2),
+        CRASH,
+        "changes up to",
+        ("--accept-loss",),
+        100,
+        True,
+    ),
+    "log: header": (lambda p: poke(wal_frames.beside(p), 0, NOISE[:32]), CRASH, "header", (), 300, False),
+    "log: gone": (lambda p: wal_frames.beside(p).unlink(), CRASH, "changes up to", ("--accept-loss",), 0, True),
+    "database: empty": (lambda p: os.truncate(p, 0), CLEAN, "is empty", ("--accept-loss",), 0, True),
+    "database: gone": (without, CLEAN, "is not there", ("--accept-loss",), 0, True),
+    "database: gone, its log is there": (without, CRASH, "is not there", (), 300, False),
+    "database: an older one": (older, CLEAN, "changes up to", ("--accept-loss",), 3, True),
+    "database: half of it": (
+        lambda p: os.truncate(p, p.stat().st_size // 8192 * 4096),
+        CLEAN,
+        "pages",
+        ("--accept-loss",),
+        0,
+        True,
+    ),
+    "index: sums": (lambda p: sql(p, "update scope_stat set passages = 1"), CLEAN, "sums", (), 300, False),
+    "index: vectors of nothing": (
+        lambda p: sql(p, "insert into vector values(99999, 1, 1, 'm', x'00')"),
+        CLEAN,
+        "vectors",
+        (),
+        300,
+        False,
+    ),
+    "anchors: gone": (lambda p: anchors.beside(p).unlink(), CLEAN, "none", (), 300, False),
+    "anchors: not anchors": (cut_anchors, CLEAN, "not an anchor", (), 300, False),
+    "anchors: forged": (forged, CLEAN, "an anchor differs", (), 300, False),
+    "anchors: newer": (lambda p: forged(p, 99_999), CLEAN, "changes up to 99999", ("--accept-loss",), 300, True),
+    "a bit of a body": (lambda p: turn(p, b"pump 88 and"), CLEAN, "note-88.md", (), 300, True),
+    "a bit of a block": (lambda p: turn(p, BIG[:256]), CLEAN, "big.bin", (), 300, True),
+    "a row of the log": (
+        lambda p: sql(p, "drop trigger log_is_append_only", "update log set agent = 'eve' where seq = 40"),
+        CLEAN,
+        "row 40 is not as it was chained",
+        (),
+        300,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_doctor_finds_it_and_repair_saves_the_rest(made: Path, tmp_path: Path, run: Run, state: str) -> None:
+    damage, image, said, options, least, loses = STATES[state]
+    shutil.copytree(made / image, tmp_path / "data")
+    path = tmp_path / "data" / "avm.db"
+    assert problems(run) == []
+    damage(path)
+    before = snapshot(path.parent), (names := sorted(os.listdir(path.parent)))
+    found = problems(run)
+    assert any(said in each["says"] for each in found), found
+    # Who wrote what a changed row of the log tells of, nobody can say any more: it stays as it is.
+    left = "row 40 of the log says" if state == "a row of the log" else "nothing"
+    assert all("avm repair" in each["todo"] or left in each["says"] for each in found), found
+    assert (snapshot(path.parent), sorted(os.listdir(path.parent))) == before, "doctor has changed something"
+
+    if options:  # nothing is given up without being told to
+        code, told = run("repair")
+        assert code == 1 and told["state"] == "refused" and told["missing"] > 0, told
+        assert snapshot(path.parent).keys() == before[0].keys() and not loss_check.rescued(path)
+    assert run("repair", "--dry-run", *options)[1]["state"] == "dry run" and sorted(os.listdir(path.parent)) == names
+    code, told = run("repair", *options)
+    assert code == 0 and told["state"] == "repaired", told
+    assert bool(told["lost"] or told["kept"]) >= loses, told
+    (aside,) = loss_check.rescued(path)
+    assert os.fspath(aside) == told["aside"] and aside.stat().st_mode & 0o777 == 0o700
+    for name, (_, _, data) in before[0].items():
+        if name.endswith((".db", "-wal", ".anchors", ".synced")):
+            assert (aside / name).read_bytes() == data, name
+
+    assert [each for each in problems(run) if left not in each["says"]] == []
+    assert notes_in(path) >= least
+    wrong = [line for line in faults(path, Policy()) if "has scope" not in line and left not in line]
+    assert wrong == []
+    store = opened(path)
+    try:
+        written(store, NOTES, NOTES + 5)
+        with store.reading(Principal("alice")) as reader:  # nothing is shown to more agents than before
+            private = reader.child(4, b"bob")
+        assert private is None
+    finally:
+        store.close()
+    assert run("repair")[1]["state"] == "sound"
+
+
+# What is beside the store ----------------------------------------------------------------------------------------
+
+
+def test_a_newer_and_a_foreign_database_are_left_alone(clean: Path, run: Run) -> None:
+    for statement, said in (
+        (f"pragma user_version = {tables.VERSION + 1}", "newer avmfs"),
+        ("pragma application_id = 7", "another program"),
+    ):
+        sql(clean, statement)
+        before = snapshot(clean.parent)
+        (found,) = problems(run)
+        assert said in found["says"] and "AVM_DB" in found["todo"]
+        code, told = run("repair")
+        assert code == 1 and said in told and unchanged(clean.parent, before)
+        sql(clean, f"pragma user_version = {tables.VERSION}")
+
+
+def test_a_lock_that_a_killed_daemon_left_is_no_problem(clean: Path, run: Run) -> None:
+    lock = StoreLock(clean).path
+    lock.write_text(json.dumps({"pid": 4_000_000, "socket": "/nowhere"}))
+    assert problems(run) == [] and "nobody holds it" in json.dumps(run("doctor")[1])
+    opened(clean).close()
+    lock.unlink()
+    lock.mkdir()
+    found, *more = problems(run)
+    assert more == [], more
+    assert f"{lock} is a directory" in found["says"] and found["todo"] == f"mv {lock} {lock}.away"
+    subprocess.run(found["todo"], shell=True, check=True)
+    assert problems(run) == []
+
+
+def test_modes_and_the_runtime_folder_are_looked_at(clean: Path, run: Run, tmp_path: Path) -> None:
+    clean.chmod(0o644)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    found = problems(run)
+    assert [each["about"] for each in found] == ["modes", "runtime"]
+    for each in found:
+        subprocess.run(each["todo"], shell=True, check=True)
+    assert problems(run) == []
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").touch()
+    assert "is not a directory" in problems(run)[0]["says"]
+
+
+@pytest.mark.parametrize("what", ["full", "read-only"])
+def test_a_full_disk_and_a_read_only_one_are_said(made: Path, tmp_path: Path, run: Run, what: str) -> None:
+    folder = tmp_path / "data"
+    with small_disk(folder, "24m"):
+        shutil.copytree(made / CLEAN, folder, dirs_exist_ok=True)
+        if what == "full":
+            with contextlib.suppress(OSError), open(folder / "other", "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(65536))
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", os.fspath(folder)], check=True)
+        (found,) = problems(run)
+        assert found["about"] == ("disk" if what == "full" else "data")
+        assert {"full": "nothing can be written", "read-only": "cannot be written"}[what] in found["says"]
+        if what == "full":
+            (folder / "other").unlink()
+        else:
+            subprocess.run(["mount", "-o", "remount,rw", os.fspath(folder)], check=True)
+        assert problems(run) == []
+
+
+def test_a_repair_that_was_cut_short_is_finished_by_the_next(
+    crash: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(wal_frames.beside(crash), 32 + 400 * FRAME + 1024)
+    with monkeypatch.context() as dying:
+        dying.setattr(repairing, "finish", lambda path, kept: False)
+        assert run("repair")[0] == 0
+    wal_frames.beside(crash).unlink()  # as far as it came
+    sync_note.beside(crash).unlink()
+    with pytest.raises(StoreFailed, match="repair was begun"):
+        opened(crash)
+    assert run("repair", "--dry-run")[0] == 1 and loss_check.repaired(crash).exists()
+    assert any("repair was begun" in each["says"] for each in problems(run))
+    assert run("repair")[1]["state"] == "sound" and problems(run) == [] and notes_in(crash) == NOTES
+
+
+def test_who_has_the_store_open_writes_nothing_that_a_begun_repair_throws_away(clean: Path) -> None:
+    store = opened(clean)
+    lock = StoreLock(clean)
+    lock.release(lock.acquire(1.0), clean=False)
+    loss_check.repaired(clean).touch()
+    with pytest.raises(StoreFailed, match="repair was begun"):
+        written(store, NOTES, NOTES + 1)
+    loss_check.repaired(clean).unlink()
+    written(store, NOTES, NOTES + 1)
+    store.close()
+
+
+def test_anchors_that_cannot_be_written_leave_the_store_as_it_was(
+    crash: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(wal_frames.beside(crash), 32 + 400 * FRAME + 1024)
+    anchors.beside(crash).write_bytes(b"no anchors\n")
+    before, copy = snapshot(crash.parent), loss_check.copy
+
+    def failing(path: Path, to: Path) -> None:
+        if path.name == "anchors":
+            raise OSError(errno.ENOSPC, "no room")
+        copy(path, to)
+
+    with monkeypatch.context() as full:
+        full.setattr(loss_check, "copy", failing)
+        with pytest.raises(AssertionError, match="no room"):
+            run("repair")
+    assert unchanged(crash.parent, before)
+    assert run("repair")[0] == 0 and problems(run) == [] and anchors.newest(anchors.beside(crash)) > NOTES
+
+
+def test_no_note_of_the_old_store_stands_beside_the_new_one(
+    crash: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(wal_frames.beside(crash), 32 + 400 * FRAME + 1024)
+    replace, seen = Path.replace, []
+
+    def noting(path: Path, to: Path) -> Path:
+        if to == crash:
+            seen.append(sync_note.beside(crash).exists() or wal_frames.beside(crash).exists())
+        return replace(path, to)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    assert run("repair")[0] == 0 and seen == [False]
+
+
+def test_repair_needs_the_store_for_itself(crash: Path, run: Run) -> None:
+    lock = StoreLock(crash)
+    held = lock.acquire(1.0)
+    lock.note(held, {"pid": os.getpid(), "socket": "/nowhere"})
+    try:
+        code, told = run("repair")
+        assert code == 1 and f"pid {os.getpid()}" in told and "avm-daemon stop" in told
+    finally:
+        lock.release(held, clean=True)
+
+
+def test_a_quick_look_says_what_it_leaves_out(clean: Path, run: Run) -> None:
+    turn(clean, b"pump 88 and")
+    code, found = run("doctor", "--quick")
+    (said,) = [each for each in found if each["about"] == "store"]
+    assert said["state"] == "ok" and "(--quick)" in said["says"]
+    assert problems(run) != [] and code in (0, 1)
+
+
+def test_an_anchor_never_knows_more_than_the_disk(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a store would be refused after an ordinary loss of power."""
+    store = opened(clean)
+    done: list[str] = []
+    submit, append = store.submit, anchors.append
+
+    def noted(who: Principal, command: str, **more: Any) -> Any:
+        done.append(command)
+        return submit(who, command, **more)
+
+    monkeypatch.setattr(store, "submit", noted)
+    monkeypatch.setattr(anchors, "append", lambda *given: (done.append("append"), append(*given)))
+    store.submit(ALICE, "enroll")
+    chained(store, clean)
+    store.close()
+    assert done[-3:] == ["extend_chain", "sync", "append"]

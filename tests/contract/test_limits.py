@@ -1,0 +1,201 @@
+"""What one file and one path may have: refused early, whoever asks, before it costs the others anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import pytest
+from store_world import ALICE, BOB, Mode, World
+
+from avmfs import paths
+from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
+from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
+from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
+from avmfs.store.queries.nodes import SqliteReader
+
+
+@pytest.fixture(params=["direct"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return request.param  # type: ignore[no-any-return]
+
+
+def changed(world: World, do: Any) -> int:
+    """How many statements of the writer changed something, when it refused."""
+    applier = world.store._submitter._applier  # type: ignore[attr-defined]
+    ran: list[str] = []
+    applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+    try:
+        with pytest.raises(OverQuota):
+            do()
+    finally:
+        applier.db.trace_v2(0)
+    return sum(sql.lstrip().startswith(("insert", "update", "delete")) and "refus" not in sql for sql in ran)
+
+
+def test_a_file_has_so_many_tags_and_more_are_refused_before_anything_is_done(world: World) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+    many = [f"t{n}" for n in range(100_000)]
+
+    def tag(add: list[str], *, replace: bool = False) -> Any:
+        return world.do(ALICE, "set_tags", node=node, add=add, remove=[], replace=replace)
+
+    few = changed(world, lambda: tag(many[: TAGS_MAX + 1]))
+    assert changed(world, lambda: tag(many)) == few < 10
+    assert changed(world, lambda: world.do(ALICE, "set_tags", node=node, add=[], remove=many, replace=False)) == few
+    tag(many[:TAGS_MAX])
+    with pytest.raises(OverQuota):
+        tag(["more"])
+    tag([*many[: TAGS_MAX - 1], "more"], replace=True)
+    assert len(world.tags(ALICE, "/memory/a")) == TAGS_MAX
+    with pytest.raises(OverQuota):
+        world.do(ALICE, "remember", path=[b"memory", b"m"], data=b"x", tags=many)
+    assert not world.exists(ALICE, "/memory/m")
+
+
+def test_what_replaces_a_file_brings_as_many_tags_and_links_as_there_is_room_for(world: World) -> None:
+    world.write(ALICE, "/memory/a", b"x")
+    world.tag(ALICE, "/memory/a", *(f"a{n}" for n in range(200)))
+    for _ in range(2):
+        world.write(ALICE, "/memory/b", b"y")
+        world.tag(ALICE, "/memory/b", "a1", *(f"b{n}" for n in range(200)))
+        world.rename(ALICE, "/memory/b", "/memory/a")
+        assert len(world.tags(ALICE, "/memory/a")) in (TAGS_MAX, TAGS_MAX - 1)
+
+
+def test_a_file_has_so_many_links(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, other = (world.write(ALICE, path, b"x")["node"] for path in ("/memory/a", "/memory/b"))
+    for n in range(LINKS_MAX):
+        world.do(ALICE, "add_link", node=node, target=other, type=f"t{n}")
+    with pytest.raises(OverQuota):
+        world.do(ALICE, "add_link", node=node, target=other, type="more")
+    world.do(ALICE, "add_link", node=node, target=other, type="t1")  # which it has
+    world.do(BOB, "add_link", node=other, target=node, type="back")
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [
+        ({f"k{n}": n for n in range(KEYS_MAX + 1)}, OverQuota),
+        ({"k": "v" * 70_000}, Invalid),
+        ({"k": ["v"] * 70_000}, Invalid),
+        ({"k": b"bytes"}, Invalid),
+    ],
+)
+def test_metadata_has_so_many_keys_and_characters(world: World, user: dict[str, Any], error: type[AvmError]) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+    with pytest.raises(error):
+        world.do(ALICE, "merge_meta", node=node, importance=None, user=user)
+    assert world.rows("select user from document") == [(None,)]
+
+
+def test_metadata_is_nested_so_deep(world: World) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+
+    def deep(levels: int) -> dict[str, Any]:
+        value: Any = 1
+        for _ in range(levels):
+            value = [value]
+        return {"k": value}
+
+    world.do(ALICE, "merge_meta", node=node, importance=None, user=deep(KEYS_DEEP - 1))
+    for levels in (KEYS_DEEP, 300):
+        with pytest.raises(Invalid, match="nested"):
+            world.do(ALICE, "merge_meta", node=node, importance=None, user=deep(levels))
+
+
+def test_keys_that_come_one_by_one_are_counted_together(world: World) -> None:
+    node = world.write(ALICE, "/memory/a", b"x")["node"]
+    half = {f"k{n}": n for n in range(KEYS_MAX // 2)}
+    world.do(ALICE, "merge_meta", node=node, importance=None, user=half)
+    world.do(ALICE, "merge_meta", node=node, importance=None, user={f"j{n}": n for n in range(KEYS_MAX // 2)})
+    with pytest.raises(OverQuota):
+        world.do(ALICE, "merge_meta", node=node, importance=None, user={"more": 1})
+    world.do(ALICE, "merge_meta", node=node, importance=None, user=dict.fromkeys(half))
+    world.do(ALICE, "merge_meta", node=node, importance=None, user={"more": 1})
+
+
+# Paths
+
+
+def made(world: World, names: list[bytes]) -> int:
+    """The directories of these names, one in the other below /memory; the deepest."""
+    node = world.node(ALICE, "/memory").id
+    for name in names:
+        node = world.do(ALICE, "mkdir", parent=node, name=name, mode=0o755)["node"]
+    return node
+
+
+def test_a_path_has_so_many_names_and_bytes(world: World) -> None:
+    bottom = made(world, [b"d"] * (paths.DEPTH_MAX - 1))
+    long = made(world, [b"x" * 250] * 16)  # /memory/ and 16 of them: 4023 bytes
+    for parent, name in ((bottom, b"f"), (long, b"y" * 73)):
+        for command, more in (
+            ("mkdir", {"mode": 0o755}),
+            ("create", {"mode": 0o644, "exclusive": True}),
+            ("symlink", {"target": b"t"}),
+        ):
+            with pytest.raises(NameTooLong):
+                world.do(ALICE, command, parent=parent, name=name, **more)
+    world.do(ALICE, "create", parent=long, name=b"y" * 72, mode=0o644, exclusive=True)
+    for path in ([b"memory", *[b"e"] * paths.DEPTH_MAX], [b"memory", *[b"x" * 200] * 21]):
+        with pytest.raises(NameTooLong):
+            world.do(ALICE, "write_path", path=path, data=b"x")
+    assert not world.exists(ALICE, "/memory/e")
+
+
+def test_what_is_moved_brings_all_below_it_to_no_deeper_a_place(world: World) -> None:
+    half = paths.DEPTH_MAX // 2
+    made(world, [b"a"] * half)
+    made(world, [b"b"] * half)
+    deep = "/memory" + "/a" * (half - 1)
+    world.rename(ALICE, "/memory/b", f"{deep}/b")
+    world.rename(ALICE, f"{deep}/b", "/memory/b")
+    with pytest.raises(NameTooLong):
+        world.rename(ALICE, "/memory/b", f"{deep}/a/b")
+    world.mkdir(ALICE, f"{deep}/a/x")
+    with pytest.raises(NameTooLong):  # nor where two change places
+        world.rename(ALICE, f"{deep}/a/x", "/memory/b", 2)
+    world.write(ALICE, f"{deep}/a/f", b"x")
+    world.rename(ALICE, f"{deep}/a/f", "/memory/f")
+
+
+def test_a_longer_name_above_makes_no_path_below_longer_than_it_may_be(world: World) -> None:
+    made(world, [b"a", *[b"x" * 250] * 15])
+    long, longer = "/memory/" + "b" * 255, "/memory/" + "c" * 70
+    world.rename(ALICE, "/memory/a", long)
+    world.mkdir(ALICE, longer)
+    with pytest.raises(NameTooLong):
+        world.rename(ALICE, long, f"{longer}/" + "b" * 255)
+    world.rename(ALICE, long, f"{longer}/a")
+
+
+def test_trees_that_are_deeper_already_can_be_read_and_removed_and_moved_up(world: World) -> None:
+    bottom = world.deepen(world.mkdir(ALICE, "/memory/a"), 300)
+    world.restart()
+    with world.reading(ALICE) as reader:
+        assert reader.path(bottom).count(b"/") == 302
+        assert reader.children(bottom) == []
+    with pytest.raises(NameTooLong):
+        world.do(ALICE, "create", parent=bottom, name=b"f", mode=0o644, exclusive=True)
+    world.mkdir(ALICE, "/memory/b")
+    with pytest.raises(NameTooLong):
+        world.rename(ALICE, "/memory/a", "/memory/b/a")
+    world.rename(ALICE, "/memory/a/d", "/memory/d")
+    with world.reading(ALICE) as reader:
+        above = reader.open_node(bottom).parent
+    world.do(ALICE, "rmdir", parent=above, name=b"d")
+
+
+def test_where_files_stand_is_asked_once_for_each_directory(world: World) -> None:
+    deep = "/memory" + "/d" * 60
+    for n in range(50):
+        world.write(ALICE, f"{deep}/{n}", b"x")
+    with world.reading(ALICE) as reader:
+        assert isinstance(reader, SqliteReader)
+        ran: list[str] = []
+        reader._db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
+        found, _ = reader.listing(world.node(ALICE, deep).id, limit=50, offset=0)
+        reader._db.trace_v2(0)
+        assert len(found) == 50 and found[0][0].path.startswith(deep.encode())
+        assert sum("select parent, name" in sql for sql in ran) <= 50 + 62
