@@ -236,5 +236,5 @@ def _iso(when: str | datetime) -> str:
 
 
 def _has_model() -> bool:
-    """Whether this process has torch: a fork's child that computes with it hangs."""
-    return "torch" in sys.modules
+    """Whether this process has a model's runtime: a fork's child that computes with it hangs."""
+    return "torch" in sys.modules or "onnxruntime" in sys.modules

@@ -33,7 +33,7 @@ from avmfs_daemon.embedding import YIELDING, EmbeddingService, PipeEmbedder
 
 from avmfs import AVM
 from avmfs.embed import engines
-from avmfs.embed.local import LocalEmbedding
+from avmfs.embed.transformer import TransformerEmbedding
 from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, percentile, summarize, timed_loop
 from benchmarks.harness import filesystem_of
@@ -46,6 +46,8 @@ from benchmarks.vector_store import named_errors
 CHUNK = 128
 LIMIT_S = 300.0
 EMBEDDED_WITHIN_S = 600.0
+SAME_WEIGHTS = ("auto", "onnx", "torch")
+"""Engines beside which sentence-transformers' own encode() stands."""
 Embed = Callable[[Sequence[str]], object]
 
 
@@ -88,7 +90,7 @@ def measure(run: Run) -> Findings:
         _rates("a question's vector", "idle", asked, 1),
     ]
     slower = asked.ratio_median("question", "idle", "beside")
-    share = alone.ratio_median("alone", "service", "bare") if chosen.engine == "torch" else None
+    share = alone.ratio_median("alone", "service", "bare") if chosen.engine in SAME_WEIGHTS else None
     targets = [
         Target("writes a second with embeddings on, of off", written.ratio_median("writes", "on", "off"), ">=", 0.9),
         Target("embedding alone, of bare SentenceTransformer.encode", share, ">=", 0.8),
@@ -169,8 +171,8 @@ def _service(engine: EngineName, cache: Path) -> Iterator[tuple[Mapping[str, Emb
     if service.status()["state"] != "ready":
         raise BenchmarkError(f"no model here: {service.status().get('reason')}")
     bare: Embed = loaded.embed_batch
-    if isinstance(loaded, LocalEmbedding):
-        transformer = loaded._loaded()
+    if engine in SAME_WEIGHTS:
+        transformer = TransformerEmbedding(device="cpu", allow_download=False)._loaded()
 
         def encode(some: Sequence[str]) -> object:
             return transformer.encode(list(some), batch_size=32, normalize_embeddings=True, show_progress_bar=False)
@@ -258,7 +260,7 @@ def _bursts(bursts: Mapping[int, Sequence[float]]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_embedding", "one round of 30 notes")
-    parser.add_argument("--engine", choices=get_args(EngineName), default="torch", help="(%(default)s)")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="auto", help="(%(default)s)")
     parser.add_argument("--notes", type=positive, metavar="N", help="a round: 2000")
     parser.add_argument("--burst", type=positive, metavar="N", help="written at once: 1000")
     add_models(parser)

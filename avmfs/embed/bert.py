@@ -1,88 +1,130 @@
-"""A BERT encoder's forward pass, the mean over tokens, length 1: what MiniLM and its like are, in plain torch.
+"""A BERT encoder as an ONNX model, made from its weights without torch.
 
-Owns the arithmetic for one batch. sentence-transformers and transformers do the same with a hundred Python modules and
-their hooks, which for a question of ten tokens costs a third of the time. The weights stay those of the loaded model;
-only query, key and value are laid side by side. Called by ``local``, which compares it with the loaded model before it
-uses it. Threads: any, together: nothing is written after __init__.
+Owns the graph: token ids, mask and types in, the last hidden state out, as the files of the hub have it. MiniLM, E5,
+BGE and their like are BERT with other sizes, which ``config.json`` tells. Called by ``onnx`` for a model that comes
+without an ONNX file: half a second for MiniLM, and for that long three times the memory of the weights.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from avmfs.embed.protocol import EmbeddingUnavailable
 
-_SHAPE = ["Transformer", "Pooling", "Normalize"]
+_OPSET: Final = 17  # the first with LayerNormalization
+_IR: Final = 9  # what ONNX Runtime 1.19 reads
+_CONTRIBUTED: Final = "com.microsoft"
+"""ONNX Runtime's own operators: attention and GELU in one step each."""
 
-
-class Encoder:
-    """Made from a loaded model. Raises ValueError when that is not of this kind as far as its form tells; who makes one
-    compares its vectors with the model's."""
-
-    def __init__(self, transformer: SentenceTransformer) -> None:
-        import torch
-        from tokenizers import Tokenizer
-
-        parts = list(transformer)
-        if [type(part).__name__ for part in parts] != _SHAPE:
-            raise ValueError("not a transformer, a mean and a length of 1")
-        if str(transformer.device) != "cpu" or transformer.default_prompt_name is not None:
-            raise ValueError("not on the processor, or with a prompt")
-        model: Any = getattr(parts[0], "auto_model", None)
-        config = model.config
-        if type(model).__name__ != "BertModel" or config.hidden_act != "gelu":
-            raise ValueError("not BERT")
-        # A copy: the loaded model's own tokenizer is set up anew by every call, and so takes one thread at a time.
-        self._tokenizer = Tokenizer.from_str(transformer.tokenizer.backend_tokenizer.to_str())
-        self._tokenizer.enable_truncation(int(transformer.max_seq_length or config.max_position_embeddings))
-        self._tokenizer.enable_padding(pad_id=config.pad_token_id)
-        self._heads, self._width, self._eps = config.num_attention_heads, config.hidden_size, config.layer_norm_eps
-        with torch.inference_mode():
-            held = model.state_dict()
-            self._words = held["embeddings.word_embeddings.weight"]
-            kind = held["embeddings.token_type_embeddings.weight"][0]
-            self._places = held["embeddings.position_embeddings.weight"] + kind
-            self._norm = held["embeddings.LayerNorm.weight"], held["embeddings.LayerNorm.bias"]
-            self._layers = [_layer(torch, held, f"encoder.layer.{at}") for at in range(config.num_hidden_layers)]
-
-    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        """(n, width), each of length 1."""
-        import torch
-        import torch.nn.functional as f
-
-        encoded = self._tokenizer.encode_batch(texts)
-
-        def normed(x: Any, weight: Any, bias: Any) -> Any:
-            return f.layer_norm(x, (self._width,), weight, bias, self._eps)
-
-        with torch.inference_mode():
-            ids = torch.tensor([each.ids for each in encoded])
-            there = torch.tensor([each.attention_mask for each in encoded], dtype=torch.bool)
-            seen = None if bool(there.all()) else there[:, None, None, :]
-            count, length = ids.shape
-            x = normed(f.embedding(ids, self._words) + self._places[:length], *self._norm)
-            for (qkv, merged, norm), (up, down, norm_after) in self._layers:
-                q, k, v = f.linear(x, *qkv).view(count, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-                heads = f.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-                said = heads.transpose(1, 2).reshape(count, length, self._width)
-                x = normed(f.linear(said, *merged) + x, *norm)
-                x = normed(f.linear(f.gelu(f.linear(x, *up)), *down) + x, *norm_after)
-            weight = there[:, :, None].to(x.dtype)
-            found = f.normalize((x * weight).sum(1) / weight.sum(1).clamp(min=1e-9))
-        return np.asarray(found.numpy(), np.float32)
+Array = NDArray[Any]
 
 
-def _layer(torch: Any, held: dict[str, Any], name: str) -> tuple[Any, Any]:
-    """Weight and bias of its linear maps and norms: those of attention, those of the rest."""
+def model(folder: Path) -> Any:
+    """An onnx.ModelProto of the encoder whose config.json and model.safetensors are in ``folder``.
 
-    def pair(part: str) -> tuple[Any, Any]:
-        return held[f"{name}.{part}.weight"], held[f"{name}.{part}.bias"]
+    Raises EmbeddingUnavailable when it is no BERT, when its weights are not those of its configuration, or when a
+    library is missing.
+    """
+    try:
+        import onnx  # noqa: F401  # said here, not in the middle of the graph
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+    except ImportError as error:
+        raise EmbeddingUnavailable(f"{error.name} is not installed (pip install avmfs)") from error
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise EmbeddingUnavailable(f"cannot load the model in {folder}: {error}") from error
+    kind = config.get("model_type"), config.get("hidden_act"), config.get("position_embedding_type", "absolute")
+    if kind != ("bert", "gelu", "absolute"):
+        raise EmbeddingUnavailable(
+            f"{folder} has a model of another form ({', '.join(map(str, kind))}); an ONNX model is made of BERT alone."
+            " Put the model's own model.onnx there, or pip install 'avmfs[torch]' and set embedding: {engine: torch}"
+        )
+    try:
+        return _Graph(config, weights).model()
+    except KeyError as error:
+        raise EmbeddingUnavailable(f"the model in {folder} lacks the weights {error}") from error
 
-    three = [pair(f"attention.self.{part}") for part in ("query", "key", "value")]
-    qkv = torch.cat([weight for weight, _ in three]), torch.cat([bias for _, bias in three])
-    attention = qkv, pair("attention.output.dense"), pair("attention.output.LayerNorm")
-    return attention, (pair("intermediate.dense"), pair("output.dense"), pair("output.LayerNorm"))
+
+class _Graph:
+    """Nodes and tensors in the order in which they are made; each method returns the name of what it adds."""
+
+    def __init__(self, config: dict[str, Any], weights: dict[str, Array]) -> None:
+        # Files of BertModel name weights from "embeddings", those of its descendants from "bert.embeddings".
+        self._weights = {name.removeprefix("bert."): each for name, each in weights.items()}
+        self._heads = int(config["num_attention_heads"])
+        self._width = int(config["hidden_size"])
+        self._layers = int(config["num_hidden_layers"])
+        self._eps = float(config.get("layer_norm_eps", 1e-12))
+        self._nodes: list[Any] = []
+        self._tensors: dict[str, Any] = {}
+
+    def model(self) -> Any:
+        from onnx import TensorProto, helper
+
+        hidden = self._embeddings()
+        for index in range(self._layers):
+            hidden = self._layer(f"encoder.layer.{index}", hidden)
+        self._nodes[-1].output[0] = "last_hidden_state"
+        axes = ["texts", "tokens"]
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, axes)
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+        ]
+        output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*axes, self._width])
+        graph = helper.make_graph(self._nodes, "bert", inputs, [output], list(self._tensors.values()))
+        domains = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)]
+        return helper.make_model(graph, opset_imports=domains, ir_version=_IR)
+
+    def _embeddings(self) -> str:
+        length = self._add("Gather", self._add("Shape", "input_ids"), self._tensor("one", np.array(1)))
+        ends = self._add("Unsqueeze", length, self._tensor("first", np.array([0])))
+        places = self._add("Slice", self._weight("embeddings.position_embeddings.weight"), "first", ends)
+        words = self._add("Gather", self._weight("embeddings.word_embeddings.weight"), "input_ids")
+        types = self._add("Gather", self._weight("embeddings.token_type_embeddings.weight"), "token_type_ids")
+        self._mask = self._add("Cast", "attention_mask", to=6)  # int32, as Attention takes it
+        return self._norm("embeddings.LayerNorm", self._add("Add", self._add("Add", words, types), places))
+
+    def _layer(self, name: str, hidden: str) -> str:
+        parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+        weight = self._tensor(f"{name}.qkv", np.hstack([self._weights[f"{part}.weight"].T for part in parts]))
+        bias = self._tensor(f"{name}.qkv.bias", np.hstack([self._weights[f"{part}.bias"] for part in parts]))
+        heads = self._add("Attention", hidden, weight, bias, self._mask, domain=_CONTRIBUTED, num_heads=self._heads)
+        merged = self._linear(f"{name}.attention.output.dense", heads)
+        hidden = self._norm(f"{name}.attention.output.LayerNorm", self._add("Add", merged, hidden))
+        up = self._add("Gelu", self._linear(f"{name}.intermediate.dense", hidden), domain=_CONTRIBUTED)
+        down = self._linear(f"{name}.output.dense", up)
+        return self._norm(f"{name}.output.LayerNorm", self._add("Add", down, hidden))
+
+    def _linear(self, name: str, given: str) -> str:
+        # Transposed here, once: MatMul takes (in, out), torch keeps (out, in).
+        weight = self._tensor(f"{name}.weight", np.ascontiguousarray(self._weights[f"{name}.weight"].T))
+        return self._add("Add", self._add("MatMul", given, weight), self._weight(f"{name}.bias"))
+
+    def _norm(self, name: str, given: str) -> str:
+        weights = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")
+        return self._add("LayerNormalization", given, *weights, epsilon=self._eps)
+
+    def _weight(self, name: str) -> str:
+        return self._tensor(name, self._weights[name])
+
+    def _tensor(self, name: str, value: Array) -> str:
+        from onnx import numpy_helper
+
+        kept = value if value.dtype == np.int64 else np.ascontiguousarray(value, np.float32)
+        self._tensors[name] = numpy_helper.from_array(kept, name)
+        return name
+
+    def _add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = f"{kind.lower()}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), [name], name, domain=domain, **attributes))
+        return name

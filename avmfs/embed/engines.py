@@ -15,6 +15,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.embed.static import StaticEmbedding
+from avmfs.embed.transformer import TransformerEmbedding
 from avmfs.embed.universal import UniversalEmbedding
 
 
@@ -40,5 +41,7 @@ def make(settings: EmbeddingSettings, cache: Path) -> Engine:
             return StaticEmbedding(settings.path)
         case "universal":
             return UniversalEmbedding()
+        case "torch":
+            return TransformerEmbedding(settings.model, settings.path, settings.device, settings.allow_download)
         case _:
             return LocalEmbedding(settings.model, settings.path, settings.device, settings.allow_download)

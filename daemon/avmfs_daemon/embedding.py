@@ -43,6 +43,10 @@ QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB o
 INDEX_BATCH: Final = 32  # an engine that computes one batch at a time makes a query wait for it
 YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
+LOADED_WITHIN_S: Final = 10.0
+"""So long after the beginning of a load a query waits for it: from the disk it takes 1 to 8 s, a download longer."""
+RETRY_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
+"""A load that failed is tried again after these times, and then after the last one for ever."""
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
 _ROOM: Final = REQUEST_LIMIT - 16 * 1024  # for texts, in a request
 
@@ -72,6 +76,7 @@ class EmbeddingService:
         self._waiting: deque[_Job] = deque()
         self._embedder: Embedder | None = None
         self._loads = 0
+        self._began = 0.0  # the last load, by the monotonic clock
         self._state, self._reason = "off", OFF
         self._model, self._dimension = "", 0
         self._requests = self._texts = self._remembered_texts = 0
@@ -82,6 +87,8 @@ class EmbeddingService:
         """Load an engine in a thread and use it from then on; None turns the service off."""
         with self._ready:
             self._loads += 1
+            self._began = time.monotonic()
+            self._ready.notify_all()  # an earlier load that waits for its next try
             self._embedder, self._model, self._dimension = None, "", 0
             self._state, self._reason = ("off", OFF) if factory is None else ("loading", LOADING)
             self._refuse_all()
@@ -114,6 +121,16 @@ class EmbeddingService:
     # The engine -----------------------------------------------------------------------------------------
 
     def _load(self, factory: Callable[[], Embedder], number: int) -> None:
+        tries = 0
+        while not self._try_to_load(factory, number):
+            pause = RETRY_S[min(tries, len(RETRY_S) - 1)]
+            tries += 1
+            with self._ready:
+                if self._ready.wait_for(lambda: number != self._loads, pause):
+                    return
+
+    def _try_to_load(self, factory: Callable[[], Embedder], number: int) -> bool:
+        """False when it failed, and nobody has asked for another load since."""
         try:
             embedder = factory()
             probe = embedder.embed_batch(["ready"], urgent=True)
@@ -125,15 +142,19 @@ class EmbeddingService:
             state, reason = "failed", f"{type(e).__name__}: {e}".splitlines()[0]
         with self._ready:
             if number != self._loads:
-                return
+                return True
+            known = (state, reason) == (self._state, self._reason)  # told once, however often it fails
             self._state, self._reason = state, reason
+            self._ready.notify_all()
             if state == "ready":
                 self._embedder = embedder
                 self._model, self._dimension = probe.model, int(probe.vectors.shape[1])
                 log.info("embedding model %s is ready", probe.model)
             else:
-                log.error("no semantic search: %s", reason)
+                if not known:
+                    log.error("no semantic search: %s", reason)
                 self._refuse_all()
+            return state == "ready"
 
     def _refuse_all(self) -> None:
         for queue in (self._urgent, self._waiting):
@@ -212,6 +233,9 @@ class EmbeddingService:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._ready:
             self._requests += 1
+            if request["urgent"]:
+                left = self._began + LOADED_WITHIN_S - time.monotonic()
+                self._ready.wait_for(lambda: self._state != "loading", max(0.0, left))
             if self._embedder is None:
                 return {"error": self._reason}
             if request["op"] == "info" or not request["texts"]:

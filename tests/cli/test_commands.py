@@ -456,7 +456,7 @@ time.sleep(60)
     alone.run("ls")
 
 
-HEAVY = {"numpy", "apsw", "yaml", "torch", "faiss", "sentence_transformers", "tiktoken", "Stemmer"}
+HEAVY = {"numpy", "apsw", "yaml", "torch", "faiss", "sentence_transformers", "onnxruntime", "tiktoken", "Stemmer"}
 _IMPORTED = """
 import sys
 from avmfs.cli.main import main

@@ -1,21 +1,22 @@
 """Embedders: vectors of length one, one model per batch, weights found without a network."""
 
+import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from avmfs.embed import local, weights
+from avmfs.embed import bert, local, weights
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
+from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.embed.transformer import TransformerEmbedding
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -63,11 +64,12 @@ print(HashingEmbedding(16).embed_batch(["the quick brown fox"]).vectors.tobytes(
     assert python(program, PYTHONHASHSEED="99").stdout.strip() == batch.vectors[0].tobytes().hex()
 
 
-def test_importing_the_local_engine_does_not_import_torch() -> None:
+def test_importing_an_engine_imports_no_runtime() -> None:
     program = """
 import sys
-import avmfs.embed.local, avmfs.search.recall
-print([name for name in ("torch", "sentence_transformers", "huggingface_hub") if name in sys.modules])
+import avmfs.embed.local, avmfs.embed.engines, avmfs.search.recall
+heavy = ("torch", "sentence_transformers", "huggingface_hub", "onnxruntime", "onnx")
+print([name for name in heavy if name in sys.modules])
 """
     assert python(program).stdout.strip() == "[]"
 
@@ -141,7 +143,8 @@ def test_an_unknown_model_without_downloading_says_what_was_tried(
     with pytest.raises(EmbeddingUnavailable) as caught:
         weights.resolve("no-such-model", allow_download=False)
     assert caught.value.reason == (
-        "no weights for no-such-model (tried: installed package, hub cache; downloading is switched off)"
+        "no weights for no-such-model (tried: installed package, hub cache; downloading is switched off): "
+        "embedding: {path: FOLDER} names their folder"
     )
 
 
@@ -187,54 +190,68 @@ MIXED = ["short", "What did we decide about the market on Friday?", "", "伊朗�
 
 
 @pytest.mark.model
-def test_the_plain_forward_pass_gives_the_librarys_vectors(minilm: LocalEmbedding) -> None:
-    assert minilm._encoder is not None
-    expected = local._encoded(minilm._loaded(), MIXED, threading.Lock())
+def test_a_model_made_into_onnx_gives_the_librarys_vectors(minilm: LocalEmbedding) -> None:
+    assert isinstance(minilm.engine, OnnxEmbedding)
+    expected = TransformerEmbedding(device="cpu", allow_download=False).embed_batch(MIXED).vectors
     assert np.abs(minilm.embed_batch(MIXED).vectors - expected).max() < 1e-5
     for text, vector in zip(MIXED, expected, strict=True):
         assert np.abs(minilm.embed_batch([text], urgent=True).vectors[0] - vector).max() < 1e-5
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("off", [False, True])
-def test_a_model_of_another_form_is_computed_by_the_library(
-    minilm: LocalEmbedding, monkeypatch: pytest.MonkeyPatch, off: bool
+def test_the_default_engine_needs_no_torch() -> None:
+    program = """
+import sys
+sys.modules["torch"] = sys.modules["sentence_transformers"] = sys.modules["transformers"] = None
+from avmfs.embed.local import LocalEmbedding
+print(LocalEmbedding(allow_download=False).embed_batch(["x"]).model)
+"""
+    done = python(program)
+    assert (done.stdout.strip(), done.stderr) == (MINILM, "")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "installed", "engine"),
+    [
+        ("auto", False, True, OnnxEmbedding),
+        ("auto", True, False, OnnxEmbedding),
+        ("auto", True, True, TransformerEmbedding),
+        ("cpu", True, True, OnnxEmbedding),
+        ("cuda", False, False, TransformerEmbedding),  # which says what is missing
+    ],
+)
+def test_torch_computes_where_there_is_a_gpu_for_it(
+    device: str, gpu: bool, installed: bool, engine: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Other:
-        def __init__(self, transformer: object) -> None:
-            if not off:
-                raise ValueError("not BERT")
-
-        def vectors(self, texts: list[str]) -> object:
-            return np.full((len(texts), 384), 0.1, np.float32)
-
-    monkeypatch.setattr(local, "Encoder", Other)
-    other = LocalEmbedding(device="cpu", allow_download=False)
-    assert np.abs(other.embed_batch(MIXED).vectors - minilm.embed_batch(MIXED).vectors).max() < 1e-5
-    assert other._encoder is None
+    monkeypatch.setattr(local, "_NVIDIA", tmp_path if gpu else tmp_path / "none")
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: object() if installed else None)
+    assert isinstance(LocalEmbedding(device=device).engine, engine)
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model_type": "xlm-roberta"}, "of another form"),
+        ({"hidden_act": "relu"}, "of another form"),
+        ({"num_hidden_layers": 7}, "lacks the weights 'encoder.layer.6"),
+    ],
+)
 @pytest.mark.model
-def test_threads_compute_together_and_a_question_waits_for_no_batch(minilm: LocalEmbedding) -> None:
-    expected = minilm.embed_batch(MIXED).vectors
-    found: list[NDArray[np.float32]] = []
-    threads = [threading.Thread(target=lambda: found.append(minilm.embed_batch(MIXED).vectors)) for _ in range(4)]
-    with minilm._running:  # as if the library were computing
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-    assert len(found) == 4
-    for vectors in found:
-        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+def test_only_bert_is_made_into_onnx(change: dict[str, object], reason: str, tmp_path: Path) -> None:
+    found = weights.resolve(allow_download=False)
+    (tmp_path / "model.safetensors").symlink_to(found.path / "model.safetensors")
+    config = json.loads((found.path / "config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(EmbeddingUnavailable, match=reason):
+        bert.model(tmp_path)
 
 
 @pytest.mark.model
 def test_torchs_threads_sleep_while_they_wait_and_other_programs_are_not_told_to() -> None:
     program = """
 import os
-from avmfs.embed.local import LocalEmbedding
-LocalEmbedding(device="cpu", allow_download=False).load()
+from avmfs.embed.transformer import TransformerEmbedding
+TransformerEmbedding(device="cpu", allow_download=False).load()
 print(os.environ.get("OMP_WAIT_POLICY"))
 """
     done = python(program, OMP_DISPLAY_ENV="TRUE")
@@ -246,14 +263,15 @@ print(os.environ.get("OMP_WAIT_POLICY"))
 
 
 @pytest.mark.model
-def test_loading_minilm_is_silent_and_asks_no_network() -> None:
-    program = """
+@pytest.mark.parametrize("engine", ["local.LocalEmbedding", "transformer.TransformerEmbedding"])
+def test_loading_minilm_is_silent_and_asks_no_network(engine: str) -> None:
+    program = f"""
 import os, socket
 os.environ.pop("HF_HUB_OFFLINE", None)
 def refuse(*_, **__): raise AssertionError("network")
 socket.getaddrinfo = refuse
-from avmfs.embed.local import LocalEmbedding
-model = LocalEmbedding(device="cpu")
+import avmfs.embed.local, avmfs.embed.transformer
+model = avmfs.embed.{engine}(device="cpu")
 model.embed_batch(["x"] * 40)
 print(model.dimension)
 """

