@@ -1,7 +1,7 @@
 """How good recall is, signal by signal: on any directory of NAME.memories.jsonl and NAME.queries.jsonl.
 
     python benchmarks/recall_quality.py DATA [--dataset locomo ...] [--split dev] [--limit 200]
-        [--ablate] [--pooled] [--abstain] [--calibrate] [--latency]
+        [--ablate] [--pooled] [--abstain] [--calibrate] [--latency] [--updates FILE]
 
 A memory is {"id", "scope", "text", "date", "speaker", "session", "seq"}, a query {"id", "scope", "text", "relevant",
 "category", "split"}; a scope is one store. Memories go in by AgentMemory.remember(), one note each. c500 and c1000 are
@@ -16,6 +16,11 @@ and their sum (cosine + 0.4 BM25 as a share of the best). In brackets: 95 % boot
   --abstain    for thresholds of min_relevance: how many questions that nothing in the store answers (those of the other
                data sets and scopes) get "nothing relevant", and what the threshold costs where there is an answer
   --calibrate  fit the constants of avmfs/search/relevance.py anew and print them
+  --updates FILE
+               pairs of a fact and what replaced it, {"id", "kind": "update" or "control", "old": {"text", "date"},
+               "new", "question", "question_before"}, each beside the memories of the first data set: how often the
+               newer one stands first, with search.weights.current and without, how often the older one for the question
+               about the past, and how often the order stays where the newer one tells of something else (control)
   --latency    warm recalls by number of memories, the query's vector cached, with the parts of their time; and after
                a write each
 
@@ -251,6 +256,45 @@ def quality(data: Path, names: Sequence[str], options: argparse.Namespace) -> No
             print(f"| {label}{f', n={len(found)}' if label in by_category else ''} | {' | '.join(cells)} |", flush=True)
 
 
+# What is true now ------------------------------------------------------------------------------------------------
+
+
+def updates(data: Path, names: Sequence[str], options: argparse.Namespace) -> None:
+    memories = read_lines(data / f"{names[0]}.memories.jsonl")
+    pairs = read_lines(options.updates)
+    for pair in pairs:
+        memories += [
+            {"id": f"{pair['id']}/{which}", "scope": "pairs", "session": "pairs", "seq": len(memories) + at}
+            | pair[which]
+            for at, which in enumerate(("old", "new"))
+        ]
+    adapter = avm_adapter.Adapter()
+    adapter.ingest(memories)
+    try:
+        print("| | newer first | older first, asked for the past | order kept, another matter |\n|---|---|---|---|")
+        for label, weight in (("without", 0.0), ("with", 1.0)):
+            engine = adapter.memory.around.engine.weighing(replace(SearchWeights(), current=weight))
+            right: dict[str, list[bool]] = defaultdict(list)
+            for pair in pairs:
+                control = pair.get("kind") == "control"
+                newer = _before(adapter, engine, pair, pair["question"])
+                right["control" if control else "question"].append(newer != control)
+                if not control:
+                    right["before"].append(not _before(adapter, engine, pair, pair["question_before"]))
+            cells = [interval([float(one) for one in right[kind]]) for kind in ("question", "before", "control")]
+            print(f"| {label}, n={len(pairs)} | {' | '.join(cells)} |")
+    finally:
+        adapter.close()
+
+
+def _before(adapter: avm_adapter.Adapter, engine: Engine, pair: dict[str, Any], q: str) -> bool:
+    """Whether the newer one stands before the older one; one that is not found stands last, both: the newer."""
+    hits = engine.passages(adapter.memory.who, q, limit=100, now=adapter.memory.now()).hits
+    ids = [adapter.ids[scored.hit.path.decode()] for scored in hits]
+    older, newer = (ids.index(one) if (one := f"{pair['id']}/{which}") in ids else len(ids) for which in ("old", "new"))
+    return newer <= older
+
+
 # Relevance -------------------------------------------------------------------------------------------------------
 
 
@@ -424,15 +468,16 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000])
     for what in ("ablate", "pooled", "abstain", "calibrate", "latency"):
         parser.add_argument(f"--{what}", action="store_true")
+    parser.add_argument("--updates", type=Path, metavar="FILE")
     options = parser.parse_args()
     names = options.dataset or sorted(path.name.partition(".")[0] for path in options.data.glob("*.queries.jsonl"))
     if not names:
         parser.error(f"{options.data}: no NAME.queries.jsonl there")
-    job = next((f for f in (abstention, calibrate, latency) if vars(options)[SWITCH[f.__name__]]), quality)
+    job = next((f for f in (updates, abstention, calibrate, latency) if vars(options)[SWITCH[f.__name__]]), quality)
     job(options.data, names, options)
 
 
-SWITCH = {"abstention": "abstain", "calibrate": "calibrate", "latency": "latency"}
+SWITCH = {"updates": "updates", "abstention": "abstain", "calibrate": "calibrate", "latency": "latency"}
 
 if __name__ == "__main__":
     main()

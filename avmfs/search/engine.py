@@ -24,7 +24,7 @@ from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
-from avmfs.search import fusion, lexical, semantic, signals
+from avmfs.search import current, fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import NONE, Columns
@@ -60,13 +60,16 @@ _BY_MEANING: Final = SearchWeights(1.0, *[0.0] * (len(fields(SearchWeights)) - 1
 class Scored:
     """``score`` orders the hits of one answer and means nothing beyond it; ``relevance`` (0 to 1) is absolute.
     ``parts`` add up to the score; ``evidence`` is what the relevance is made of: coverage, near (coverage with the
-    context) and, where there is a vector, cosine."""
+    context) and, where there is a vector, cosine. ``replaces`` are handles of hits that say what was true before, and
+    ``replaced`` ones are among those of another (see current)."""
 
     hit: Hit
     score: float
     relevance: float
     parts: Mapping[str, float]
     evidence: Mapping[str, float]
+    replaces: tuple[str, ...] = ()
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +297,10 @@ class Engine:
             keep = here & (keep.any() or bool(ranking.evidence["coverage"][here].any()))
         elif keep.any():
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
-        hits = _fetch(index, ranking.only(keep), limit, under, one_per_document)
-        return Answer(q, hits, ranking.degraded, seq)
+        found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
+        spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
+        hits = current.ordered(found, q, spans, self._weights.current)
+        return Answer(q, tuple(hits[:limit]), ranking.degraded, seq)
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""
@@ -343,7 +348,8 @@ def _phrased(index: SearchIndex, table: Columns, q: str) -> Places:
 
 def _fetch(
     index: SearchIndex, ranking: Ranking, limit: int, under: tuple[bytes, ...], one_per_document: bool
-) -> tuple[Scored, ...]:
+) -> list[Scored]:
+    """At least ``limit`` of the best, where there are so many, best first; more, where they were read anyway."""
     found: dict[int, Scored] = {}
     passages, documents = ranking.passages(), ranking.table.documents[ranking.candidates.positions]
     # Fetching is dear (a row and its text each), and some fall away: expired ones, what stands elsewhere. So begin with
@@ -364,10 +370,10 @@ def _fetch(
             found[hit.passage] = Scored(hit, *figures[hit.passage])
         done += wanted
         wanted *= 4
-    chosen = list(found.values())[:limit]
     if one_per_document:
-        return tuple(chosen)
-    return tuple(sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage)))
+        return list(found.values())
+    chosen = list(found.values())[:limit]
+    return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
 
 
 def _together(documents: Places, best: Places) -> Places:

@@ -410,12 +410,15 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
     long = sum(item.tokens for item in passages) >= LONG
     quoted = text.replace("\n", "\n  ")
-    marked = any((frame.scores, frame.cite, also, long, partial, not hit.whole))
+    replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
+    replaced = any(item.scored.replaced for item in passages)
+    marked = any((frame.scores, frame.cite, also, long, partial, not hit.whole, replaces, replaced))
     if not marked and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
     figure = [_figure(min(first.scored.relevance, 0.99)).removeprefix("0")] if frame.scores else []
-    noted = ", ".join([*figure, *([f"also {' '.join(also)}"] if also else [])])
+    others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
+    noted = ", ".join([*figure, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
     return " ".join(filter(None, [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted])) + "\n"
 

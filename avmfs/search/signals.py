@@ -131,6 +131,12 @@ def date_named(table: Columns, at: Places, question: Asked, tz: tzinfo) -> Float
     return found
 
 
+def spans(question: Asked, now: int, tz: tzinfo) -> tuple[tuple[int, int], ...]:
+    """The days that the question names, as far as they have begun, in ns since the epoch; the last not included."""
+    found = ((_midnight(days.start, tz), _midnight(days.stop, tz)) for days in question.days)
+    return tuple(span for span in found if span[0] <= now)
+
+
 def of_those_days(table: Columns, question: Asked, tz: tzinfo, most: int) -> Places:
     """Positions, ascending, of what was said in the days that the question names; none, where these are more than
     ``most``: then the date does not tell much."""

@@ -123,7 +123,8 @@ class SearchWeights:
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
     `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
     `answer` for the passage before it, where that one asks; `event`, a share of the cosine, for a note that names a
-    time, whatever is asked: it tells of something that happened.
+    time, whatever is asked: it tells of something that happened. `current` is no share: it puts, of two hits that say
+    different things of one matter, the newer first; more of it asks for less proof.
     """
 
     cosine: float = 1.0
@@ -140,6 +141,7 @@ class SearchWeights:
     phrase: float = 0.5
     answer: float = 0.05
     event: float = 0.3
+    current: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ def test_why_says_what_stands_around_it(world: World) -> None:
         ("/shared/home/bath.md", "was not looked at: it has none of the question's words and no vector near it"),
         ("/shared/x.tmp", "is in no index: its name is on the ignore list"),
         ("/shared/blank.md", "is in no index: it has no words"),
-        ("/shared/market/nvda.md", "a recall of 4000 tokens has it"),
-        ("/shared/copy.md", "its text is that of a better hit, which names it"),  # its own name is a word more
+        ("/shared/market/nvda.md", "its text is that of a better hit, which names it"),  # of two the newer comes first
+        ("/shared/copy.md", "a recall of 4000 tokens has it"),
     ],
 )
 def test_why_not(world: World, path: str, reason: str) -> None:

@@ -1,0 +1,107 @@
+"""What is true now before what it replaced, and the other way round for a question about the past."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from avmfs.node import Hit
+from avmfs.search import signals
+from avmfs.search.current import ordered
+from avmfs.search.engine import Scored
+
+NOW = int(datetime(2026, 11, 24, tzinfo=UTC).timestamp()) * 10**9
+ASIDE = ("Lunch is at noon.", "Oak is harder than pine.", "The lift is broken again.")
+
+
+def day(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
+
+
+def hits(*texts: tuple[str, str]) -> list[Scored]:
+    """Best first, each with its day; and what stands beside them."""
+    rows = [*texts, *((text, "2026-05-05") for text in ASIDE)]
+    return [
+        Scored(
+            Hit(n, n, n, b"/m/%d" % n, f"k{n}", "a", day(at), day(at), None, 1, (), text, 0, len(text), True),
+            1 - n / 10, 0.9 - n / 10, {"cosine": 1 - n / 10}, {},
+        )
+        for n, (text, at) in enumerate(rows)
+    ]  # fmt: skip
+
+
+def order(found: list[Scored], q: str, weight: float = 1.0) -> list[int]:
+    spans = signals.spans(signals.asked(q, NOW, UTC), NOW, UTC)
+    return [scored.hit.passage for scored in ordered(found, q, spans, weight)]
+
+
+PORT = [
+    ("Port of the staging database is 5433.", "2026-03-02"),
+    ("The staging database moved to port 6432.", "2026-09-01"),
+]
+ROOM = [("会议室在三楼。", "2026-03-02"), ("会议室搬到五楼了。", "2026-09-01")]
+
+
+@pytest.mark.parametrize(
+    ("pair", "q", "first"),
+    [
+        (PORT, "port of the staging database", 1),
+        (PORT, "port of the staging database before the move", 0),
+        (PORT, "former port of the staging database", 0),
+        (PORT, "which port did the staging database have in April", 0),
+        (PORT, "staging database port in October", 1),
+        (PORT, "how old is the staging database port", 1),
+        (ROOM, "会议室在几楼", 1),
+        (ROOM, "会议室之前在几楼", 0),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_newer_of_two_comes_first_unless_the_past_is_asked_for(
+    pair: list[tuple[str, str]], q: str, first: int, turned: bool
+) -> None:
+    found = order(hits(*(pair[::-1] if turned else pair)), q)
+    assert found[:2] == ([1 - first, first] if turned else [first, 1 - first]) and found[2:] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("newer", "q"),
+    [
+        ("Port of the production queue is 5672.", "port of the staging database"),
+        ("Anna moved her desk to the window.", "port of the staging database"),
+        ("The staging database has a dashboard.", "which port"),
+        ("Every port has a crane now.", "port"),
+    ],
+)
+def test_notes_of_other_matters_stay_where_they_are(newer: str, q: str) -> None:
+    assert order(hits(PORT[0], (newer, "2026-09-01")), q) == [0, 1, 2, 3, 4]
+
+
+def test_of_three_the_newest_is_first_and_the_past_begins_with_the_oldest() -> None:
+    fees = [
+        (f"The course fee is {fee} per person now.", f"2026-0{month}-01")
+        for month, fee in ((2, 90), (8, 140), (5, 120))
+    ]
+    assert order(hits(*fees), "course fee per person")[:3] == [1, 2, 0]
+    assert order(hits(*fees), "original course fee per person")[:3] == [0, 2, 1]
+
+
+def test_what_moves_keeps_a_score_that_its_parts_add_up_to_and_figures_that_fall() -> None:
+    found = ordered(hits(*PORT), "port of the staging database", (), 1.0)
+    assert [scored.hit.passage for scored in found[:2]] == [1, 0]
+    for scored in found:
+        assert sum(scored.parts.values()) == pytest.approx(scored.score)
+    assert [scored.score for scored in found] == sorted((scored.score for scored in found), reverse=True)
+    assert [scored.relevance for scored in found] == sorted((scored.relevance for scored in found), reverse=True)
+    assert found[0].replaces == ("k0",) and found[1].replaced
+
+
+def test_no_weight_no_difference_and_one_document_replaces_no_part_of_itself() -> None:
+    found = hits(*PORT)
+    assert ordered(found, "port of the staging database", (), 0.0) == found
+    assert order(found, "port of the staging database", 1e-9) == [0, 1, 2, 3, 4]
+    same = [found[0], replace(found[1], hit=replace(found[1].hit, document=found[0].hit.document)), *found[2:]]
+    assert [scored.hit.passage for scored in ordered(same, "port of the staging database", (), 1.0)] == [0, 1, 2, 3, 4]
+    level = [found[0], replace(found[1], hit=replace(found[1].hit, updated=found[0].hit.updated)), *found[2:]]
+    assert ordered(level, "port of the staging database", (), 1.0) == level
