@@ -107,6 +107,8 @@ def _wanted(other: Scored, better: Scored, past: bool, spans: Sequence[Span]) ->
     mine, theirs = other.hit.updated, better.hit.updated
     if other.hit.document == better.hit.document or mine == theirs:
         return False
+    if better.parts.get("phrase", 0.0) > other.parts.get("phrase", 0.0):
+        return False  # the question names its words exactly, and only the better hit has them
     if past:
         return mine < theirs
     stop = max((last for _, last in spans), default=0)

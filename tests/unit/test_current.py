@@ -105,3 +105,9 @@ def test_no_weight_no_difference_and_one_document_replaces_no_part_of_itself() -
     assert [scored.hit.passage for scored in ordered(same, "port of the staging database", (), 1.0)] == [0, 1, 2, 3, 4]
     level = [found[0], replace(found[1], hit=replace(found[1].hit, updated=found[0].hit.updated)), *found[2:]]
     assert ordered(level, "port of the staging database", (), 1.0) == level
+
+
+def test_words_that_a_question_quotes_are_not_put_behind_a_newer_note_without_them() -> None:
+    older, newer, *aside = hits(*PORT)
+    quoted = [replace(older, parts={**older.parts, "phrase": 0.1}), newer, *aside]
+    assert order(quoted, 'port of the "staging database is"') == [0, 1, 2, 3, 4]
