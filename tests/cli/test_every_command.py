@@ -47,7 +47,7 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
+ALONE = ("init", "config", "completion", "playground", "bench", "mount", "model", "doctor", "repair", "help")
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
     "init": [
@@ -248,6 +248,11 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("audit verify --operator", "ok"),
         Bad("audit verify", 1, "operator"),
         Bad("audit --since soon", 2, "since"),
+    ],
+    "model": [
+        Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
+        Bad("model import /none", 2, "/none"),
+        Bad("model nonsense", 2, "nonsense"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "doctor": [Bad("doctor x", 2, "unexpected")],
