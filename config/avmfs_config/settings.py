@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from avmfs_config.audit import AuditSettings
+from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
@@ -200,6 +201,7 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
+    backup: BackupSettings = field(default_factory=BackupSettings)
     autostart: bool = True
 
     def ignored(self) -> list[str]:
