@@ -27,8 +27,8 @@ PIECE: Final = 5
 
 ASKED: Final = (0.15, 0.35)
 """Share of letters up to which a question is not known, and from which it is. Of English questions, names
-of products and code among them, 97 in 100 have .35 and more, of German, French and Spanish ones most .25 and less, of letters struck
-at random 15 of 17 none."""
+of products and code among them, 97 in 100 have .35 and more, of German, French and Spanish ones most .25 and less, of
+letters struck at random 15 of 17 none."""
 TOLD: Final = 0.05
 """The same for what is stored, as a step, where most letters are not ASCII's: code and tables are in pieces too."""
 

@@ -4,10 +4,11 @@ Owns when two hits are about one matter, and which of them a question wants. Cal
 asker sees, and looks at nothing else. Knows neither the store nor the clock.
 
 The best hit and another are of one matter when both are statements, rank about level, share most of their rare words,
-and those of the question among them; that the newer one speaks of a change helps, that both were written in one sitting
-does not, and a link that says that one replaces the other decides. The weights are a logistic fit on pairs of a fact and what replaced it, against the
-notes that stand beside an answer without replacing it, rounded (benchmarks/README.md). They err towards leaving the
-order as it is. A question about the past gets the older one first, and one that names days what was true then.
+and those of the question among them; that the newer one speaks of a change helps, that both were written in one
+sitting does not, and a link that says that one replaces the other decides. The weights follow a logistic fit on pairs
+of a fact and what replaced it, against the notes, pages, functions and remarks that stand beside an answer without
+replacing it. They err towards leaving the order as it is. A question about the past gets the older one first, and one
+that names days what was true then.
 """
 
 from __future__ import annotations
