@@ -230,4 +230,6 @@ LIMITS: Readers = {
     "read_days": lambda value: value.integer(0, 36_500),
     "versions": lambda value: value.integer(16),
     "history_bytes": lambda value: value.integer(0),
+    "past_days": lambda value: value.integer(0, 36_500),
+    "past_bytes": lambda value: value.integer(0),
 }

@@ -35,6 +35,7 @@ MAIL_S: Final = 300.0
 MAIL_AT_ONCE: Final = 1000  # in one transaction, for which others wait
 MAIL_ROUNDS: Final = 100
 DAY_NS: Final = 24 * 3600 * 1_000_000_000
+PAST_S: Final = 600.0  # between two looks at what the past need not keep
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
@@ -99,6 +100,7 @@ class Housekeeper:
         self._limits = limits or Limits()
         self._chores_at = self._orphans_at = self._clients_at = clock()
         self._mail_at = clock() + MAIL_S
+        self._past_at = clock() + PAST_S
         self._chainer = chainer
         self._said = ""
         self._unsummed = True  # may there be contents without a checksum?
@@ -147,6 +149,9 @@ class Housekeeper:
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + MAIL_S
             trim_mail(self._store, self._limits, self._wall_clock())
+        if self._clock() >= self._past_at:
+            again = self._store.submit(OPERATOR, "trim_past")["more"]
+            self._past_at = self._clock() + (PACE_S if again else PAST_S)
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)
