@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.backup import BackupSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentSettings",
     "AuditSettings",
+    "BackupSettings",
     "ConfigError",
     "EmbeddingSettings",
     "Endpoint",
@@ -57,6 +59,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
+    "backup": ("BackupSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

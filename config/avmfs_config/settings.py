@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
@@ -211,6 +212,7 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
+    backup: BackupSettings = field(default_factory=BackupSettings)
     autostart: bool = True
 
     def ignored(self) -> list[str]:

@@ -117,6 +117,7 @@ def run_keeper(spec: ChildSpec) -> None:
     delivered."""
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
+    from avmfs.agents.backups import Schedule
     from avmfs.store.store import open_attached
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
@@ -130,6 +131,10 @@ def run_keeper(spec: ChildSpec) -> None:
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
 
+        backups = Schedule(
+            spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
+        )
+
         def open_among(nodes: list[int]) -> list[int] | None:
             try:
                 found: list[int] | None = runtime.ask("open", {"nodes": nodes})
@@ -142,7 +147,7 @@ def run_keeper(spec: ChildSpec) -> None:
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step,),
+            also=(digests.step, backups.step),
             limits=spec.settings.limits,
             chainer=chainer,
             open_among=open_among,

@@ -26,7 +26,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
-from avmfs.agents import anchors
+from avmfs.agents import anchors, backups
 from avmfs.errors import AvmError
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -364,6 +364,7 @@ class Supervisor:
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
             "outbox": self._figures.get("outbox", {}),
+            "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
             "automatic": self._idle_s is not None,
             "problem": self._premises.problem,
