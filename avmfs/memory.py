@@ -295,8 +295,9 @@ class Memory:
             except Exists:
                 continue  # another agent was faster
 
-    def delete(self, path: str, *, recursive: bool = False) -> int:
-        """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went."""
+    def delete(self, path: str, *, recursive: bool = False, instead_of: bytes | None = None) -> int:
+        """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went. A file with
+        ``instead_of`` only while that is its SHA-256, else Stale."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
             where = reader.path(node.id)
@@ -305,7 +306,7 @@ class Memory:
             parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
         if node.kind is not Kind.DIRECTORY:
-            self.submit("unlink", parent=parent, name=name)
+            self.submit("unlink", parent=parent, name=name, **({"instead_of": instead_of} if instead_of else {}))
             return 1
         if not recursive:
             raise IsDirectory(path=path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from avmfs_config.audit import AuditSettings
+from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
@@ -45,6 +45,15 @@ NEVER_INDEXED = (
     "._*",
     ".DS_Store",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where the heads of the audit's hash chain are noted (None: beside the database, NAME.anchors), and how many
+    seconds the newest of them may be behind."""
+
+    anchors: Path | None = None
+    interval_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,8 @@ class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
-    taken whole, but never fewer than 16."""
+    taken whole, but never fewer than 16. `past_days` is for how long the whole tree can be seen as it was, 0 not at
+    all; of what has been removed at most `past_bytes` are kept for that."""
 
     message_bytes: int = 65536
     unread: int = 100
@@ -177,6 +187,8 @@ class Limits:
     read_days: int = 30
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    past_days: int = 30
+    past_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,7 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
+    backup: BackupSettings = field(default_factory=BackupSettings)
     autostart: bool = True
 
     def ignored(self) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -47,7 +50,23 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "model", "doctor", "repair", "help")
+ALONE = (
+    "init",
+    "config",
+    "completion",
+    "playground",
+    "bench",
+    "mount",
+    "model",
+    "doctor",
+    "repair",
+    "help",
+    "backup",
+    "restore",
+)
+SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
+atexit.register(shutil.rmtree, SAMPLES)
+(SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
     "init": [
@@ -255,6 +274,36 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("model nonsense", 2, "nonsense"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "backup": [
+        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
+        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
+        Good(f"backup check {SAMPLES}/kept", ".backup"),
+        Bad(f"backup sort {SAMPLES}/kept", 2, "make|list|check|restore"),
+        Bad(f"backup {SAMPLES}/kept --keep 0", 2, "--keep"),
+        Bad("backup /dev/null/x", 1, "/dev/null"),
+        Bad("backup restore /none --to /none/new", 1, "no backup"),
+    ],
+    "restore": [
+        Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
+        Bad("restore --from /none", 1, "no backup"),
+        Bad("restore", 2, "--from"),
+    ],
+    "export": [
+        Good("export jsonl - /shared/e", '"path": "a.md"'),
+        Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
+        Bad("export nonsense - /shared/e", 2, "expected git, jsonl, markdown, tar"),
+        Bad("export jsonl - /shared/none", 1, "No such"),
+        Bad("export jsonl /no/such/folder/x", 1, "/no/such/folder"),
+    ],
+    "import": [
+        Good(
+            f"import jsonl {SAMPLES}/lines.jsonl --into /shared/e/in -n",
+            "added    lines.jsonl:1 -> /memory/shared/e/in/a.md",
+            "added became linked links_refused read refused same updated",
+        ),
+        Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
+        Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
+    ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [
         Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),
@@ -295,7 +344,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and in test_references
+    by_others = {"mount", "warmup", "doctor", "restore"}  # below, in test_commands, test_references and test_backup
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound
+from avmfs.errors import Exists, IsDirectory, NotDirectory, NotEmpty, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.store.commands import command, versions
 from avmfs.store.rows import content, system_dirs
@@ -60,11 +60,14 @@ def symlink(
 
 
 @command(frees_space=True, native=True)
-def unlink(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
-    """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open."""
+def unlink(tx: Tx, parent: int, name: bytes, instead_of: bytes | None = None) -> dict[str, Any]:
+    """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open. ``instead_of``: the
+    SHA-256 of what is to be removed; Stale where it has other bytes by now."""
     directory, node = entry(tx, parent, name)
     if node.kind is Kind.DIRECTORY:
         raise IsDirectory(path=paths.text(name))
+    if instead_of is not None and versions.digest(tx, node) != instead_of:
+        raise Stale("it has changed since it was read", paths.text(name))
     remove(tx, directory, node)
     return {"node": node.id}
 
@@ -181,6 +184,8 @@ def make(
 def remove(tx: Tx, directory: Node, node: Node) -> None:
     """Take a file or symlink out of its directory; its document ends with it."""
     tx.log("remove", node, _path(tx, node))
+    if tx.states is not None:
+        tx.states.see(node.id)
     if node.document is not None:
         versions.drop_document(tx, node.document)
     orphan(tx, node)
