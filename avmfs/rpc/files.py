@@ -113,10 +113,13 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
 
 
 @method
-def remove(memory: Memory, path: str, recursive: bool = False, dry_run: bool = False) -> dict[str, Any]:
-    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000)."""
+def remove(
+    memory: Memory, path: str, recursive: bool = False, dry_run: bool = False, permanently: bool = False
+) -> dict[str, Any]:
+    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
+    go to the trash, unless ``permanently``."""
     if not dry_run:
-        return {"removed": memory.delete(path, recursive=recursive)}
+        return {"removed": memory.delete(path, recursive=recursive, permanently=permanently)}
     with memory.reading() as reader:
         node = memory.resolve(reader, path, follow=False)
         refuse_fixed(node, lambda: reader.path(node.id))

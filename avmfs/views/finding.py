@@ -15,11 +15,20 @@ from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
 Strategy = Literal["balanced", "relevance", "importance", "recency"]
+Include = Literal["archive"] | None
 
 
 @view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
-def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid") -> str:
-    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
+def search(
+    ctx: Context,
+    *,
+    q: str,
+    limit: Annotated[int, Range(1, 200)] = 10,
+    mode: Mode = "hybrid",
+    include: Include = None,
+) -> str:
+    found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
+    return format_search(found)
 
 
 @view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
@@ -32,6 +41,7 @@ def recall(
     strategy: Strategy = "balanced",
     cite: Literal["path"] | None = None,
     scores: bool = False,
+    include: Include = None,
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
@@ -44,6 +54,7 @@ def recall(
         cite=cite,
         scores=scores,
         reserve=cost,
+        archive=include == "archive",
     )
     return banner + (answer.text or NOTHING)
 

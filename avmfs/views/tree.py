@@ -9,6 +9,7 @@ from avmfs import calls, paths
 from avmfs.node import Kind, Node
 from avmfs.signatures import Range
 from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.views.registry import Context, view
 
 MOST: Final = 50
@@ -25,6 +26,8 @@ def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
 def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
     calls.go_on()
     children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
+    if directory.id == ROOT:
+        children = [node for node in children if node.id not in (TRASH, ARCHIVE)]
     for node in children[:MOST]:
         name = paths.printable(node.name)
         if node.kind is Kind.SYMLINK:

@@ -76,6 +76,7 @@ def mount_readers(environ: Mapping[str, str]) -> Readers:
         "allow_other": Value.boolean,
         "allow_root": Value.boolean,
         "link": lambda value: value.optional(_path(environ)),
+        "trash": Value.boolean,
     }
 
 
@@ -229,4 +230,6 @@ LIMITS: Readers = {
     "read_days": lambda value: value.integer(0, 36_500),
     "versions": lambda value: value.integer(16),
     "history_bytes": lambda value: value.integer(0),
+    "trash_days": lambda value: value.integer(0, 36_500),
+    "trash_bytes": lambda value: value.integer(0),
 }

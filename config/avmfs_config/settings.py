@@ -54,7 +54,7 @@ class Mount:
     `mountpoint` is absolute and normalised by its text alone: the filesystem is not asked, since a mountpoint
     may be a dead mount. `uid` is the Unix user that the mount belongs to, and the only one who may use it (root too
     with `allow_root`, everybody with `allow_other`); None is the daemon's own. `link` is where a symbolic link to the
-    mountpoint is made.
+    mountpoint is made. `trash`: what rm(1) removes of notes goes there.
     """
 
     mountpoint: Path
@@ -67,6 +67,7 @@ class Mount:
     allow_other: bool = False
     allow_root: bool = False
     link: Path | None = None
+    trash: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
-    taken whole, but never fewer than 16."""
+    taken whole, but never fewer than 16. What is removed is in the trash for `trash_days`, of each agent's removals no
+    more than `trash_bytes`."""
 
     message_bytes: int = 65536
     unread: int = 100
@@ -177,6 +179,8 @@ class Limits:
     read_days: int = 30
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    trash_days: int = 30
+    trash_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

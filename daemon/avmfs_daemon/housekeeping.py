@@ -33,7 +33,8 @@ ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says ever
 ASKED: Final = 5_000  # files at a look,
 REAPED: Final = 256  # and so many are freed at once: others wait for it
 CLIENTS_S: Final = 24 * 3600.0
-CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
+DAY_NS: Final = 24 * 3600 * 1_000_000_000
+CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
 BUSY_PER_S: Final = 50.0  # so many changes a second come from somebody who writes as fast as it goes;
 PACE_S: Final = 0.5  # measured over at least this long
@@ -122,6 +123,8 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
+            before = self._wall_clock() - self._limits.trash_days * DAY_NS
+            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:

@@ -62,7 +62,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         if replaced is not None and replaced.id != source.id:
             source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
             versions.set_apart(tx, replaced, tx.document_of(source))
-    _move(tx, source, here, there, new_name, replaced)
+    move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
 
 
@@ -128,7 +128,9 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> Node:
     return source
 
 
-def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
+def move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None = None) -> None:
+    """Give a node another name, which is free, where the asker may write. ``replaced``: the node whose document it has
+    taken over."""
     before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)

@@ -49,6 +49,7 @@ class Applier:
         self._orphans = orphans
         self._clock = clock
         self.admit: Callable[[str, dict[str, Any]], None] | None = None  # says which commands there is room for
+        self.short_of_room: Callable[[], bool] = lambda: False
         self._shared = shared
         self._known = WriterMemo()
         if not shared:
@@ -135,7 +136,16 @@ class Applier:
 
     def _tx(self, who: Principal) -> Tx:
         return Tx(
-            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
+            self.db,
+            self.do,
+            self.policy,
+            self._known,
+            who,
+            self._clock(),
+            self._orphans,
+            not self.short_of_room(),
+            self.index,
+            self._configured,
         )
 
     def _renew(self) -> None:
