@@ -1,8 +1,9 @@
 """The Python API: ``AVM``, one agent's memory from a program.
 
 Owns the choice between a running daemon's door and the store itself: the daemon is used whenever one holds the
-store, so that the one writer and the one model serve everybody; without one the store is opened
-directly, under the lock that a daemon's start takes too. Both give the same results and errors.
+store, so that the one writer and the one model serve everybody, and is started where none does (``api.autostart``).
+Without one the store is opened directly, under the lock that a daemon's start takes too. Both give the same results and
+errors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class AVM(Collaboration):
     ``db``: the database, else AVM_DB or the configured one. ``config``: config.yaml. ``agent``: who asks, else
     AVM_AGENT. Where neither says, nobody in particular asks: that reads and finds what every agent may see, and raises
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
-    answers searches from words alone when no daemon runs (with one, the daemon's model is used).
+    starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
@@ -84,12 +85,19 @@ class AVM(Collaboration):
                 environ=self._environ,
                 route="python",
                 embeddings=self._embeddings and not (forked and _has_model()),
+                autostart=self._embeddings,
             )
         )
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(
-            self._where, self._name(None), environ=self._environ, operator=True, embeddings=False, route="python"
+            self._where,
+            self._name(None),
+            environ=self._environ,
+            operator=True,
+            embeddings=False,
+            route="python",
+            autostart=self._embeddings,
         )
         try:
             return door.call(method, **arguments)

@@ -310,9 +310,12 @@ class Memory:
             except Exists:
                 continue  # another agent was faster
 
-    def delete(self, path: str, *, recursive: bool = False, permanently: bool = False) -> int:
+    def delete(
+        self, path: str, *, recursive: bool = False, permanently: bool = False, instead_of: bytes | None = None
+    ) -> int:
         """Remove a file, or a directory with all below it when ``recursive``: notes to the trash, unless
-        ``permanently``. Returns how many nodes went."""
+        ``permanently``. Returns how many nodes went. A file with ``instead_of`` only while that is its SHA-256, else
+        Stale."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
             where = reader.path(node.id)
@@ -321,7 +324,8 @@ class Memory:
             parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
         if node.kind is not Kind.DIRECTORY:
-            self.submit("unlink", parent=parent, name=name, trash=not permanently)
+            only = {"instead_of": instead_of} if instead_of else {}
+            self.submit("unlink", parent=parent, name=name, trash=not permanently, **only)
             return 1
         if not recursive:
             raise IsDirectory(path=path)

@@ -50,6 +50,8 @@ _CONFIG = """\
 #   min_relevance: 0.3         # 0 to 1
 #   ignore: [...]              # never indexed; replaces the list that avm config shows
 
+# autostart: true              # false: no command starts a daemon where none runs
+
 # uids: {{1001: [alice]}}        # which agents another Unix user may be
 """
 

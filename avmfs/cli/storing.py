@@ -53,7 +53,8 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
     if holder is None:
         yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
     else:
-        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
+        by = ", started by a command: it mounts nothing" if holder.get("automatic") else ""
+        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}{by}")
         yield from _daemon(where)
     repair = REPAIR if holder is None else f"avm-daemon stop && {REPAIR}"
     try:

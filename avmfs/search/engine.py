@@ -8,6 +8,7 @@ embedder works, and never imports torch. Threads: any; it keeps no state but the
 from __future__ import annotations
 
 import copy
+import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -29,7 +30,7 @@ from avmfs.search import current, fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import NONE, Columns
-from avmfs.store.index.vectors import Toward
+from avmfs.store.index.vectors import NONE_YET, Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -51,6 +52,7 @@ CLEAR: Final = (0.3, 0.4)
 Chinese: 0.29), and what it finds alike is not."""
 FILLING: Final = 0.5
 SIBLINGS: Final = 8
+EARLY_S: Final = 8.0  # for the first vectors of a store, which a model that was just loaded computes in two
 COMMON: Final = (0.15, 0.25)
 """Mean cosine from which it does not (MiniLM in Arabic: 0.24, in English below 0.1)."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
@@ -86,13 +88,14 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
-    ``relevance`` and ``evidence`` (m,) are the candidates'."""
+    ``relevance`` and ``evidence`` (m,) are the candidates'. ``early``: there are notes, and none has a vector yet."""
 
     table: Columns
     candidates: fusion.Ranked
     relevance: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]]
     degraded: str | None
+    early: bool = False
 
     def only(self, keep: NDArray[np.bool_]) -> Ranking:
         evidence = {name: column[keep] for name, column in self.evidence.items()}
@@ -139,6 +142,7 @@ class Engine:
         self.counter = counter
         self._weights = weights or SearchWeights()
         self._absent = absent
+        self._early_until: float | None = None  # until when a question waits for the first vectors
         self._index_for = index_for
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
         self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
@@ -203,7 +207,7 @@ class Engine:
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)
         phrased = _phrased(index, table, q)
-        nearest = None
+        nearest, early = None, False
         if meaning is not None:
             found = self._strongest(table, words)
             if not by_meaning:
@@ -214,6 +218,7 @@ class Engine:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
             except Busy as error:
                 degraded = error.reason
+                early = degraded == NONE_YET.format(meaning.model) and len(table.passages) > 0
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
@@ -245,7 +250,7 @@ class Engine:
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None
         absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in, named)
-        return Ranking(table, ranked, absolute, evidence, degraded)
+        return Ranking(table, ranked, absolute, evidence, degraded, early)
 
     def _feedback(
         self, index: SearchIndex, table: Columns, meaning: Batch, ranked: fusion.Ranked, at: Places, near: Floats
@@ -270,6 +275,16 @@ class Engine:
         pages = 1 - lexical.shortness(table.lengths[at])
         return np.nan_to_num(drawn - near) * pages
 
+    def _patient(self) -> bool:
+        """Wait a little for the first vectors of what was written: what begins with a note and a question to it has
+        its model a moment later. False once EARLY_S have been waited, in all."""
+        if self._early_until is None:
+            self._early_until = time.monotonic() + EARLY_S
+        if time.monotonic() >= self._early_until:
+            return False
+        time.sleep(0.05)
+        return True
+
     def _ask(
         self,
         who: Principal,
@@ -291,6 +306,9 @@ class Engine:
         if not _asks(q):
             return Answer(q, (), None, seq)
         ranking = self.ranking(index, q, mode, now, tz)
+        while ranking.early and self._patient():
+            index = self._index_for(who)
+            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
         here = ranking.relevance > 0
         inside = index.below(under)
         if inside is not None:

@@ -96,6 +96,7 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
         "hooks": lambda value: value.items(lambda item: item.record(Hook, hook_readers(_pattern))),
         "audit": lambda value: value.record(AuditSettings, audit),
+        "autostart": Value.boolean,
     }
 
 

@@ -189,7 +189,7 @@ class Settings:
 
     `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
     agents a Unix uid may be when it comes through the daemon's socket. `agents` says what each may do and
-    have; its entry "*" stands for every agent without one.
+    have; its entry "*" stands for every agent without one. `autostart`: a command starts a daemon where none runs.
     """
 
     providers: tuple[Provider, ...]
@@ -204,6 +204,7 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
+    autostart: bool = True
 
     def ignored(self) -> list[str]:
         """What is well-formed and has no effect in this version, a line each."""

@@ -58,6 +58,7 @@ class ChildSpec:
     listener: socket | None = None  # of the writer, the index and the door
     key: bytes = b""  # of the writer and the index: what proofs are made with
     lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders
+    idle_s: float | None = None  # of the door: say so after so long without a request
     first: bool = False  # of the writer: no mount of this daemon can have been up yet
 
     @property

@@ -20,7 +20,7 @@ from avmfs.errors import AvmError, StoreFailed
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
-from avmfs_daemon.embedding import PipeEmbedder
+from avmfs_daemon.embedding import LOADED_WITHIN_S, PipeEmbedder
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def run_door(spec: ChildSpec) -> None:
     have_descriptors()
     with living(spec) as runtime:
         assert spec.embedding is not None and spec.listener is not None
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         around = open_memory(spec, embedder, runtime.ask).around  # one store and one engine for all clients
         stop = threading.Event()
         runtime.on_stop = lambda message: stop.set()
@@ -191,7 +191,8 @@ def run_door(spec: ChildSpec) -> None:
             memory.recalled = recalled.setdefault(who, memory.recalled)
             return memory
 
-        serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop)
+        idle = None if spec.idle_s is None else (spec.idle_s, lambda: runtime.tell({"idle": True}))
+        serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop, idle)
 
 
 def run_mount(spec: ChildSpec) -> None:
@@ -246,7 +247,7 @@ def run_mount(spec: ChildSpec) -> None:
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         serve(

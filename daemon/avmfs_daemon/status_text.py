@@ -17,6 +17,8 @@ def status_text(answer: dict[str, Any]) -> str:
     embedding, store = answer["embedding"], answer["store"]
     because = f" ({answer['isolation_reason']})" if answer.get("isolation_reason") else ""
     lines = [f"avm-daemon {answer['version']}, pid {answer['pid']}, isolation {answer['isolation']}{because}", ""]
+    if answer.get("automatic"):
+        lines[1:1] = ["started by a command: it mounts nothing, and ends when nobody asks for long"]
     rows = [("AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT")]
     rows += [
         (

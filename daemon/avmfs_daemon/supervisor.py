@@ -54,11 +54,17 @@ class Supervisor:
     """`run` serves until SIGTERM, SIGINT or a stop request. Raises RuntimeProblem, ConfigError or AvmError when it
     cannot start.
 
-    `started` is called with what went wrong once every mount is ready or has failed; children run `entries`.
+    `started` is called with what went wrong once every mount is ready or has failed; children run `entries`. With
+    `idle_s` nothing is mounted, and it ends after so many seconds without a request.
     """
 
     def __init__(
-        self, paths: Paths, environ: Mapping[str, str], entries: Entries, started: Callable[[list[str]], None]
+        self,
+        paths: Paths,
+        environ: Mapping[str, str],
+        entries: Entries,
+        started: Callable[[list[str]], None],
+        idle_s: float | None = None,
     ) -> None:
         self._paths = paths
         self._environ = environ
@@ -71,10 +77,18 @@ class Supervisor:
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
         self._rules_pending = False
         self._key = secrets.token_bytes(32)
-        self._mounts = load_mounts(paths.mounts_file, environ)
-        self._settings = isolation.entitled(load_settings(paths.config_file, environ), self._mounts)
+        self._idle_s = idle_s
+        self._mounts, self._settings = self._configuration()
         self._figures: dict[str, Any] = {"writer": {}}  # what it, the index and the keeper last said of their work
         self._to_come = list(self._mounts)  # while starting: mounts that have no child yet
+
+    def _configuration(self) -> tuple[tuple[Mount, ...], Settings]:
+        """What is to be mounted, and the settings. Raises ConfigError."""
+        paths = self._paths
+        needed = self._idle_s is None or paths.mounts_file.exists()
+        mounts = load_mounts(paths.mounts_file, self._environ) if needed else ()
+        settings = isolation.entitled(load_settings(paths.config_file, self._environ), mounts)
+        return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -93,7 +107,13 @@ class Supervisor:
     def _take_hold(self, stack: contextlib.ExitStack) -> None:
         """Everything that must be ours alone, in the order in which a second daemon has to notice."""
         directory, path = self._paths.runtime_dir, self._paths.database
-        self._premises = Premises(self._paths, self._settings, stack, lambda: "clean" in self._figures["writer"])
+        self._premises = Premises(
+            self._paths,
+            self._settings,
+            stack,
+            lambda: "clean" in self._figures["writer"],
+            automatic=self._idle_s is not None,
+        )
         database.prepare(path, anchors.newest(self._settings.audit.anchors or anchors.beside(path)))
         self._takeover = Takeover(directory, self._mounts, path, self._environ)
         stack.callback(self._takeover.end)
@@ -231,6 +251,7 @@ class Supervisor:
             fd_entry=child.fd_entry,
             restore_mode=child.mountpoint.restore_mode if child.mountpoint else None,
             listener=self._premises.listener_of(child.kind),
+            idle_s=self._idle_s if child.kind == "door" else None,
         )
         if child.kind == "writer":
             return replace(
@@ -249,6 +270,9 @@ class Supervisor:
             self._rules_pending = False
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             self._figures[str(message.get("of", child.kind))] = message["figures"]
+        elif "idle" in message and child.kind == "door" and self._idle_s is not None:
+            log.info("no request for %g s: ending", self._idle_s)
+            self._stopping = True
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
             if message.get("do") == "status":
@@ -340,6 +364,7 @@ class Supervisor:
             "store": store,
             "outbox": self._figures.get("outbox", {}),
             "holder_pid": self._takeover.holder_pid,
+            "automatic": self._idle_s is not None,
             "problem": self._premises.problem,
         } | isolation.status(self._mounts, self._settings, os.geteuid())
 
@@ -357,8 +382,7 @@ class Supervisor:
         answer: dict[str, Any]
         self._notifier.reloading()
         try:
-            mounts = load_mounts(self._paths.mounts_file, self._environ)
-            settings = isolation.entitled(load_settings(self._paths.config_file, self._environ), mounts)
+            mounts, settings = self._configuration()
         except ConfigError as problem:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
@@ -403,7 +427,7 @@ class Supervisor:
         self._turn_until(lambda: self._children.settled() and not self._children.retiring(), RELOAD_S)
         counts["restarted"] = sum(child.mount is not None for child in restarted)
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
-        return {**counts, "problems": self._problems()}
+        return {**counts, "problems": self._problems(), "automatic": self._idle_s is not None}
 
     def _change_rules(self, before: Settings) -> None:
         """Scopes are folded anew before any mount acts on the rest of the new settings."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -48,6 +51,9 @@ class Bad:
 
 
 ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
+SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
+atexit.register(shutil.rmtree, SAMPLES)
+(SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
     "init": [
@@ -263,6 +269,22 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("audit --since soon", 2, "since"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "export": [
+        Good("export jsonl - /shared/e", '"path": "a.md"'),
+        Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
+        Bad("export nonsense - /shared/e", 2, "expected git, jsonl, markdown, tar"),
+        Bad("export jsonl - /shared/none", 1, "No such"),
+        Bad("export jsonl /no/such/folder/x", 1, "/no/such/folder"),
+    ],
+    "import": [
+        Good(
+            f"import jsonl {SAMPLES}/lines.jsonl --into /shared/e/in -n",
+            "added    lines.jsonl:1 -> /memory/shared/e/in/a.md",
+            "added became linked links_refused read refused same updated",
+        ),
+        Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
+        Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
+    ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [
         Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),

@@ -184,6 +184,13 @@ def test_nobody_is_charged_for_the_trash_and_who_was_is_again_afterwards(world: 
     assert world.rows(owner, node) == [(None,)]
     world.do(BOB, "put_back", node=node)
     assert world.rows(owner, node) == [("alice",)]
+    remove(world, BOB, "/memory/a.md")
+    world.rename(BOB, "/trash/a.md", "/memory/b.md")
+    assert world.rows(owner, node) == [("bob",)]
+    with pytest.raises(Denied):
+        world.rename(BOB, "/memory/b.md", "/trash/b.md")
+    with pytest.raises(Denied):
+        world.create(BOB, "/trash/b.md")
 
 
 def test_the_two_directories_stay_and_hold_nothing_at_their_top_for_agents(world: World) -> None:

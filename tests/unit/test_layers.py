@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
-    ("avmfs.search", "avmfs.agents"),
+    ("avmfs.search", "avmfs.agents", "avmfs.transfer"),
     ("avmfs.memory", "avmfs.services"),
     ("avmfs.views",),
     ("avmfs.vfs",),
@@ -52,6 +52,8 @@ APART = {
     for pair in (
         ("avmfs.store", "avmfs.embed"),
         ("avmfs.search", "avmfs.agents"),
+        ("avmfs.search", "avmfs.transfer"),
+        ("avmfs.agents", "avmfs.transfer"),
         ("avmfs.fuse", "avmfs.rpc"),
         ("avmfs.cli", "avmfs.mcp"),
     )

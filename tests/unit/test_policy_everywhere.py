@@ -371,6 +371,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "mark": lambda it: {"node": it.file},
     "merge_meta": lambda it: {"node": it.file, "importance": 1.0, "user": {}},
     "mkdir": lambda it: {"parent": it.directory, **_NEW},
+    "put": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "importance": 1.0},
+    "put_many": lambda it: {"items": [{"path": [b"memory", b"private", b"alice", b"d", b"z.md"], "data": b"x"}]},
     "put_vectors": lambda it: {"model": "m", "vectors": [[each, b"1234"] for each in it.passages]},
     "sum_contents": lambda it: {},
     "reap_all_orphans": lambda it: {},
@@ -482,6 +484,9 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "tree": [{}, {"path": SPACE}],
     "version": [{"path": _X, "number": 1}],
     "questions": [{}, {"forget": True}],
+    "records": [{"data": True, "digest": True}, {"path": SPACE}, {"after": _X}],
+    "put": [{"items": [{"path": _X, "data": b"x"}, {"path": _X, "importance": 1.0}, {"path": f"{SPACE}/d/z.md"}]}],
+    "names_log": [{}, {"path": SPACE}],
     "replay": [{"q": f"the {CANARY} secret", "weights": {}}, {"q": "finch", "under": SPACE, "weights": {"words": 1.0}}],
 }
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
+from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, namespace, renaming
+from avmfs.store.commands import command, namespace, renaming, versions
 from avmfs.store.rows import system_dirs
 from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.store.tx.transaction import Tx, new_id
@@ -27,12 +27,15 @@ _SUFFIX: Final = re.compile(rb"(?s)\A(.+)(\.[^.]{1,15})\Z")
 
 
 @command(frees_space=True, native=True)
-def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False) -> dict[str, Any]:
+def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False, instead_of: bytes | None = None) -> dict[str, Any]:
     """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open. With ``trash`` a note
-    goes there instead (``_worth_keeping``). {"node", "kept"}."""
+    goes there instead (``_worth_keeping``). ``instead_of``: the SHA-256 of what is to be removed; Stale where it has
+    other bytes by now. {"node", "kept"}."""
     directory, node = namespace.entry(tx, parent, name)
     if node.kind is Kind.DIRECTORY:
         raise IsDirectory(path=paths.text(name))
+    if instead_of is not None and versions.digest(tx, node) != instead_of:
+        raise Stale("it has changed since it was read", paths.text(name))
     if trash and _worth_keeping(tx, node, parts := tx.parts_of(node)):
         _discard(tx, directory, node, parts)
         return {"node": node.id, "kept": True}
@@ -66,7 +69,7 @@ def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> N
     """Move a file from its directory into the trash, where nobody is charged for it."""
     there = _mirror(tx, TRASH, (paths.TRASH,), parts[1:-1])
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
-    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name))
+    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), removed=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
     tx.do(
         "insert or replace into removed(node, at, agent, path, owner) values(?, ?, ?, ?, ?)",

@@ -109,7 +109,8 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
     if creator != tx.who.name and not tx.who.operator:
         raise Denied(f"only its owner, {creator}, can change who shares it")
     tx.visible.require(found.scope)
-    members = tuple(sorted({*map(tx.agent, agents), creator})) if agents is not None else None
+    owner = () if tx.who.operator and creator == tx.who.name else (creator,)  # an operator sees all of it anyway
+    members = tuple(sorted({*map(tx.agent, agents), *owner})) if agents is not None else None
     tx.db.execute(
         "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
     )

@@ -6,6 +6,7 @@ amending a version, dropping it. Called by the other commands inside their trans
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -73,6 +74,11 @@ def extents(tx: Tx, node: int) -> bool:
 
 def whole(tx: Tx, node: Node) -> bytes:
     return content.read(tx.db, node.id, node.size, extents(tx, node.id), 0, node.size)
+
+
+def digest(tx: Tx, node: Node) -> bytes:
+    """The SHA-256 of a file's bytes."""
+    return hashlib.sha256(whole(tx, node)).digest()
 
 
 def new_document(tx: Tx, node: int, read: int | None = None) -> int:

@@ -31,7 +31,7 @@ from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
-from avmfs.store.index.vectors import Nearest, Toward
+from avmfs.store.index.vectors import NONE_YET, Nearest, Toward
 from avmfs.store.rows.api_keys import principal
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ POLL_S: Final = 5.0  # new vectors are taken in so often at least, and before ev
 TABLE_S: Final = 0.5  # for a question to wait until its model's table is there
 SCAN_S: Final = 0.2  # that it keeps for the scan
 LOADING: Final = "the vector index is loading"
-NONE_YET: Final = "nothing has been embedded with {} yet"
 
 
 class BadQuestion(ValueError):

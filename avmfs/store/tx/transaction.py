@@ -194,6 +194,8 @@ class Tx:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
         if len(parts) == 3 and paths.origin(parts)[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
+        if paths.aside(parts) == "trash":
+            raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
         scope = self.scope_at(parts, shared)
         if not self.visible.writable(scope):
             raise Denied("not writable for you", paths.text(paths.join(parts)))
