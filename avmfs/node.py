@@ -61,6 +61,22 @@ class Document:
     route: str = ""  # by which door the newest version came; "": not known
 
 
+class Moment(NamedTuple):
+    """An instant of the past: after the change ``seq``, at a time in ns."""
+
+    seq: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An instant that ``agent`` gave a name, and that is kept whatever else is forgotten."""
+
+    name: str
+    agent: str  # "": an operator
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     document: int

@@ -40,6 +40,8 @@ of."""
 _SUFFIX = re.compile(rb":([a-z][a-z0-9-]*)(?=$|[?:])")
 _LITERAL = re.compile(rb":([a-z_]+)=(.*)\Z", re.DOTALL)
 _HANDLE = re.compile(rb"@([a-z2-7]{4,})\Z")
+SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a snapshot may be called: its name is part of a path."""
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 

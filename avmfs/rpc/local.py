@@ -55,6 +55,8 @@ class LocalDoor:
             settings.search.max_index_bytes,
             settings.limits.versions,
             settings.limits.history_bytes,
+            settings.limits.past_days,
+            settings.limits.past_bytes,
         )
         kept = settings.audit.anchors or anchors.beside(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))

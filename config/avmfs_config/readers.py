@@ -231,6 +231,8 @@ LIMITS: Readers = {
     "read_days": lambda value: value.integer(0, 36_500),
     "versions": lambda value: value.integer(16),
     "history_bytes": lambda value: value.integer(0),
+    "past_days": lambda value: value.integer(0, 36_500),
+    "past_bytes": lambda value: value.integer(0),
     "trash_days": lambda value: value.integer(0, 36_500),
     "trash_bytes": lambda value: value.integer(0),
 }

@@ -169,8 +169,9 @@ class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
-    taken whole, but never fewer than 16. What is removed is in the trash for `trash_days`, of each agent's removals no
-    more than `trash_bytes`."""
+    taken whole, but never fewer than 16. `past_days` is for how long the whole tree can be seen as it was, 0 not at
+    all; of what has been removed at most `past_bytes` are kept for that.
+    What is removed is in the trash for `trash_days`, of each agent's removals no more than `trash_bytes`."""
 
     message_bytes: int = 65536
     unread: int = 100
@@ -179,6 +180,8 @@ class Limits:
     read_days: int = 30
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    past_days: int = 30
+    past_bytes: int = 1 << 30
     trash_days: int = 30
     trash_bytes: int = 256 * 1024 * 1024
 

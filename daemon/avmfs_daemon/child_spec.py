@@ -78,11 +78,12 @@ def rules_message(settings: Settings) -> dict[str, Any]:
         "max_bytes": settings.search.max_index_bytes,
         "versions": settings.limits.versions,
         "history_bytes": settings.limits.history_bytes,
+        "past_days": settings.limits.past_days,
+        "past_bytes": settings.limits.past_bytes,
     }
 
 
 def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
     """Inverse of rules_message."""
-    return Policy.from_plain(message["policy"]), IndexRules(
-        tuple(message["ignore"]), message["max_bytes"], message["versions"], message["history_bytes"]
-    )
+    kept = (message[name] for name in ("max_bytes", "versions", "history_bytes", "past_days", "past_bytes"))
+    return Policy.from_plain(message["policy"]), IndexRules(tuple(message["ignore"]), *kept)

@@ -32,6 +32,7 @@ LOOK_S: Final = 10.0  # between two looks at files without a name: one that was 
 ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
 ASKED: Final = 5_000  # files at a look,
 REAPED: Final = 256  # and so many are freed at once: others wait for it
+PAST_S: Final = 600.0  # between two looks at what the past need not keep
 CLIENTS_S: Final = 24 * 3600.0
 DAY_NS: Final = 24 * 3600 * 1_000_000_000
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS
@@ -85,6 +86,7 @@ class Housekeeper:
         self._limits = limits or Limits()
         self._chores_at = self._orphans_at = self._clients_at = clock()
         self._mail_at = clock() + postroom.EVERY_S
+        self._past_at = clock() + PAST_S
         self._chainer = chainer
         self._said = ""
         self._unsummed = True  # may there be contents without a checksum?
@@ -135,6 +137,9 @@ class Housekeeper:
         if self._clock() >= self._mail_at:
             self._mail_at = self._clock() + postroom.EVERY_S
             postroom.trim(self._store, self._limits, self._wall_clock())
+        if self._clock() >= self._past_at:
+            again = self._store.submit(OPERATOR, "trim_past")["more"]
+            self._past_at = self._clock() + (PACE_S if again else PAST_S)
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

@@ -25,7 +25,7 @@ from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import AvmError, Denied, NotFound, Stale
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
 from avmfs.search.index import SearchIndex
 from avmfs.search.indexer import embed_pending
@@ -182,6 +182,12 @@ _READER: dict[str, Ask] = {
     "read": lambda r, it: r.read(it.file, 0, 99),
     "seek": lambda r, it: r.seek(it.file, 0, hole=True),
     "target": lambda r, it: r.target(it.symlink),
+    "moment": lambda r, it: [
+        r.moment(Moment(2**40, 0)).at,
+        outcome(lambda: r.moment("s")),
+        outcome(lambda: r.moment(1)),
+    ],
+    "snapshots": lambda r, it: r.snapshots(),
     "document": lambda r, it: r.document(it.node),
     "by_handle": lambda r, it: r.by_handle(it.handle),
     "versions": lambda r, it: r.versions(it.document),
@@ -282,6 +288,25 @@ _INDEX: dict[str, Ask] = {
     "seq": lambda i, it: i.seq(),
     "phrase": lambda i, it: i.phrase([CANARY, "secret"]),
 }
+
+
+def _past(side: Side, it: Any, back: int) -> list[Any]:
+    """All that can be seen of the tree as it was so many changes ago, and what of hers."""
+    store = side.world.store
+    with store.connection() as (db, _):
+        newest = db.execute("select max(seq) from log").get
+    seen: list[Any] = []
+    with store.reading_at(side.who, Moment(max(0, newest - back), side.world.clock())) as reader:
+        waiting = [reader.node(ROOT)]
+        while waiting:
+            below = reader.children(waiting.pop().id)
+            waiting += [node for node in below if node.kind is Kind.DIRECTORY]
+            seen += [reader.path(node.id) for node in below]
+        for ask in ("node", "child", "children", "path", "read", "document", "versions", "tags", "counts", "listing"):
+            seen.append(outcome(lambda name=ask, past=reader: _READER[name](past, it)))  # type: ignore[misc]
+    return [each for each in seen if SPACE.encode() in repr(each).encode()]
+
+
 _STORE: dict[str, Ask] = {
     "cached_node": lambda s, it: s.world.store.cached_node(s.who, it.file),
     "cached_gone": lambda s, it: s.world.store.cached_gone(s.who, it.gone),
@@ -296,6 +321,7 @@ _STORE: dict[str, Ask] = {
         s.world.store.cached_counts(s.who, ROOT),
         outcome(lambda: s.world.store.cached_counts(s.who, it.directory)),
     ],
+    "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
@@ -382,6 +408,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "remember": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
     "remove_link": lambda it: {"node": it.file, "target": it.other},
     "rename": lambda it: {"parent": it.directory, "name": b"x.md", "new_parent": it.directory, "new_name": b"z"},
+    "remove_snapshot": lambda it: {"name": "s"},
+    "trim_past": lambda it: {},
     "revoke_key": lambda it: {"id": "c" * 8},
     "rmdir": lambda it: {"parent": PRIVATE, "name": b"alice"},
     "set_attributes": lambda it: {"node": it.file, "mode": 0o777},
@@ -399,6 +427,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "drain_lexical": lambda it: {},
     "enroll": lambda it: {},
+    "snapshot": lambda it: {"name": "s"},
     "mark_read": lambda it: {},
     "sync": lambda it: {},
     "hold": lambda it: {"holder": b"h", "nodes": [it.file]},

@@ -176,6 +176,8 @@ def make(
 def remove(tx: Tx, directory: Node, node: Node) -> None:
     """Take a file or symlink out of its directory; its document ends with it."""
     tx.log("remove", node, _path(tx, node))
+    if tx.states is not None:
+        tx.states.see(node.id)
     if node.document is not None:
         versions.drop_document(tx, node.document)
     orphan(tx, node)

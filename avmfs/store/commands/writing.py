@@ -139,12 +139,14 @@ def write(
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
-    if versions.amendable(tx, document, last, handle):
+    if versions.amendable(tx, document, last, handle, node, appends=content.only_appends(node.size, edits)):
         amend, before = versions.amend_for(tx, document, last, inline, edits)
     if not amend and versions.keep_for(tx, node, document, last, edits):
         before = inline
     after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
+    if tx.states is not None and (amend or not last.number):
+        tx.states.goes_on(node.id, tx.now)
     if before is not None:
         versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
     number = last.number if amend else last.number + 1

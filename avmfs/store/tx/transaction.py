@@ -26,6 +26,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.memo import WriterMemo
+from avmfs.store.tx.states import States
 
 _FEW_VERSIONS = 16
 
@@ -39,12 +40,15 @@ def new_id() -> int:
 class IndexRules:
     """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files. And how
     much history is kept of a document: at most ``versions``, of a large file as many as would fill ``history_bytes``
-    if each were whole, but always a few."""
+    if each were whole, but always a few. For ``past_days`` the whole tree is kept as it was (0: not at all), of what is
+    gone at most ``past_bytes``."""
 
     ignore: tuple[str, ...] = ()
     max_bytes: int = 4 * 1024 * 1024
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    past_days: int = 0
+    past_bytes: int = 1 << 30
 
     def versions_kept(self, size: int) -> int:
         """Of a document of ``size`` bytes."""
@@ -83,6 +87,7 @@ class Tx:
     spacious: bool = True  # the disk has room for more than what frees some
     index: IndexRules = IndexRules()
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
+    states: States | None = None  # what nodes were before this request, while the past is kept
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log
