@@ -365,6 +365,8 @@ class Policy:
         its name, so that a directory of any size can be moved at once in all other cases."""
         if paths.agent_space(one) != paths.agent_space(other) or paths.aside(one) != paths.aside(other):
             return False
+        if not (one and other):
+            return one == other  # below the root is what stands aside
         one, other = paths.origin(one), paths.origin(other)
         for rule in self.rules:
             if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
