@@ -50,7 +50,19 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
+ALONE = (
+    "init",
+    "config",
+    "completion",
+    "playground",
+    "bench",
+    "mount",
+    "doctor",
+    "repair",
+    "help",
+    "backup",
+    "restore",
+)
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
 atexit.register(shutil.rmtree, SAMPLES)
 (SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
@@ -269,6 +281,20 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("audit --since soon", 2, "since"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "backup": [
+        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
+        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
+        Good(f"backup check {SAMPLES}/kept", ".backup"),
+        Bad(f"backup sort {SAMPLES}/kept", 2, "make|list|check|restore"),
+        Bad(f"backup {SAMPLES}/kept --keep 0", 2, "--keep"),
+        Bad("backup /dev/null/x", 1, "/dev/null"),
+        Bad("backup restore /none --to /none/new", 1, "no backup"),
+    ],
+    "restore": [
+        Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
+        Bad("restore --from /none", 1, "no backup"),
+        Bad("restore", 2, "--from"),
+    ],
     "export": [
         Good("export jsonl - /shared/e", '"path": "a.md"'),
         Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
@@ -326,7 +352,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and in test_references
+    by_others = {"mount", "warmup", "doctor", "restore"}  # below, in test_commands, test_references and test_backup
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 
