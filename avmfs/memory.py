@@ -25,7 +25,7 @@ from avmfs.access import Principal
 from avmfs.agents import mail
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Node
-from avmfs.search.engine import Answer, Mode
+from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
@@ -129,11 +129,24 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid") -> Answer:
-        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
+    def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
+        """What is in the archive is found from there, or where it is asked for."""
+        engine = self.around.engine
+        return engine.with_archive() if archive or under[:1] == (paths.ARCHIVE,) else engine
+
+    def search(
+        self,
+        q: str,
+        *,
+        limit: int = 10,
+        under: tuple[bytes, ...] = (),
+        mode: Mode = "hybrid",
+        archive: bool = False,
+    ) -> Answer:
+        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         self.make_searchable()
-        return self.around.engine.search(
+        return self._engine(under, archive).search(
             self.who,
             q,
             limit=limit,
@@ -157,12 +170,14 @@ class Memory:
         reserve: int = 0,
         handed_out: bool = True,
         weights: SearchWeights | None = None,
+        archive: bool = False,
     ) -> Recall:
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
-        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured."""
+        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured. ``archive``: what
+        is archived too."""
         _check_question(q)
         self.make_searchable()
-        settings, engine = self.around.search, self.around.engine
+        settings, engine = self.around.search, self._engine(under, archive)
         found = recall(
             engine if weights is None else engine.weighing(weights),
             self.who,
@@ -295,9 +310,12 @@ class Memory:
             except Exists:
                 continue  # another agent was faster
 
-    def delete(self, path: str, *, recursive: bool = False, instead_of: bytes | None = None) -> int:
-        """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went. A file with
-        ``instead_of`` only while that is its SHA-256, else Stale."""
+    def delete(
+        self, path: str, *, recursive: bool = False, permanently: bool = False, instead_of: bytes | None = None
+    ) -> int:
+        """Remove a file, or a directory with all below it when ``recursive``: notes to the trash, unless
+        ``permanently``. Returns how many nodes went. A file with ``instead_of`` only while that is its SHA-256, else
+        Stale."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
             where = reader.path(node.id)
@@ -306,11 +324,15 @@ class Memory:
             parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
         if node.kind is not Kind.DIRECTORY:
-            self.submit("unlink", parent=parent, name=name, **({"instead_of": instead_of} if instead_of else {}))
+            only = {"instead_of": instead_of} if instead_of else {}
+            self.submit("unlink", parent=parent, name=name, trash=not permanently, **only)
             return 1
         if not recursive:
             raise IsDirectory(path=path)
-        count = sum(self.delete(paths.text(where + b"/" + child.name), recursive=True) for child in below)
+        count = sum(
+            self.delete(paths.text(where + b"/" + child.name), recursive=True, permanently=permanently)
+            for child in below
+        )
         self.submit("rmdir", parent=parent, name=name)
         return count + 1
 

@@ -114,12 +114,19 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
 
 @method
 def remove(
-    memory: Memory, path: str, recursive: bool = False, dry_run: bool = False, instead_of: bytes | None = None
+    memory: Memory,
+    path: str,
+    recursive: bool = False,
+    dry_run: bool = False,
+    permanently: bool = False,
+    instead_of: bytes | None = None,
 ) -> dict[str, Any]:
-    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000).
-    ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has other bytes by now."""
+    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
+    go to the trash, unless ``permanently``. ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has
+    other bytes by now."""
     if not dry_run:
-        return {"removed": memory.delete(path, recursive=recursive, instead_of=instead_of)}
+        removed = memory.delete(path, recursive=recursive, permanently=permanently, instead_of=instead_of)
+        return {"removed": removed}
     with memory.reading() as reader:
         node = memory.resolve(reader, path, follow=False)
         refuse_fixed(node, lambda: reader.path(node.id))

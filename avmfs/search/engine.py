@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -126,12 +127,12 @@ class Ranking:
 
 
 class Engine:
-    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone, for the reason
-    ``absent``."""
+    """``index_for`` gives the index of one asker, with ``archive=True`` of the archive too; ``embedder`` None answers
+    from words alone, for the reason ``absent``."""
 
     def __init__(
         self,
-        index_for: Callable[[Principal], SearchIndex],
+        index_for: Callable[..., SearchIndex],
         embedder: Embedder | None,
         counter: TokenCounter,
         *,
@@ -151,6 +152,12 @@ class Engine:
         """The same engine with other weights."""
         other = copy.copy(self)
         other._weights = weights
+        return other
+
+    def with_archive(self) -> Engine:
+        """The same engine, which looks through the archive too."""
+        other = copy.copy(self)
+        other._index_for = partial(self._index_for, archive=True)
         return other
 
     def search(

@@ -48,15 +48,23 @@ _WRITES = os.O_ACCMODE | os.O_TRUNC
 
 class Tree:
     """See the module. ``uid``/``gid`` own what nobody else does; ``closed``: nobody else comes past the root.
-    ``inject``: see vfs.inject."""
+    ``inject``: see vfs.inject. ``trash``: removed notes go there."""
 
     def __init__(
-        self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False, closed: bool = False
+        self,
+        memory: Memory,
+        *,
+        uid: int,
+        gid: int,
+        read_only: bool = False,
+        inject: bool = False,
+        closed: bool = False,
+        trash: bool = True,
     ) -> None:
         self.memory = memory
         self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
-        self._read_only = read_only
+        self._read_only, self._trash = read_only, trash
         self._errors, self._of_views = (
             virtual_handles.Remembering(memory),
             virtual_handles.Remembering(memory, every=True),
@@ -186,7 +194,8 @@ class Tree:
                     if self.memory.questions.pop(paths.text(name), None) is None:
                         raise NotFound(path=paths.text(name))
                 return
-            self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
+            parent = self._directory(where, name, removing=True)
+            self.memory.submit("unlink", parent=parent, name=name, trash=self._trash)
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors:

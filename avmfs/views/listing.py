@@ -15,7 +15,7 @@ from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines
 
@@ -71,6 +71,8 @@ def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
 def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
     calls.go_on()
     children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
+    if directory.id == ROOT:
+        children = [node for node in children if node.id not in (TRASH, ARCHIVE)]
     for node in children[:TREE_ENTRIES]:
         name = paths.printable(node.name)
         if node.kind is Kind.SYMLINK:

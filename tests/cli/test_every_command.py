@@ -101,6 +101,19 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("rm /shared/e", 1, "rm -r"),
         Bad("rm /shared/none", 1, "No such"),
     ],
+    "trash": [
+        Good("trash", "", "files"),
+        Good("trash ls --limit 5", "", "files"),
+        Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash restore", 2, "PATH"),
+        Bad("trash restore /shared/never-there", 1, "trash"),
+        Bad("trash ls --to /shared/x", 2, "--to"),
+    ],
+    "archive": [
+        Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
+        Bad("archive /shared/none", 1, "No such"),
+        Bad("archive --back /shared/e/a.md", 1, "trash"),
+    ],
     "search": [
         Good("search alpha", "a.md", "degraded hits text"),
         Good("search -", "a.md", data=b"alpha\n"),
@@ -336,6 +349,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
             ("write", A, "alpha is the first letter\n"),
             ("write", B, "beta comes second\n"),
             ("link", A, B, "follows"),
+            ("write", "/shared/past/old.md", "long ago\n"),
         ):
             shell.run(*arguments)
         yield shell
