@@ -25,7 +25,7 @@ def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str 
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode)  # type: ignore[arg-type]
-    return {"text": format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+    return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
 
 
 @method
@@ -49,8 +49,9 @@ def recall(
         cite=cite,
         scores=scores,
     )
+    note = memory.unsearched()
     return {
-        "text": found.text,
+        "text": note + found.text,
         "tokens": found.tokens,
         "degraded": found.degraded,
         "seq": found.seq,

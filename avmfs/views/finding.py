@@ -17,12 +17,21 @@ from avmfs.views.shape import parts
 Strategy = Literal["balanced", "relevance", "importance", "recency"]
 
 
-@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
+@view(
+    "search",
+    "directory",
+    summary="paths that answer `q`, with relevance and one line each",
+    prose=True,
+    slow=True,
+    past=True,
+)
 def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid") -> str:
-    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
+    return ctx.memory.unsearched() + format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
 
 
-@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
+@view(
+    "recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True, past=True
+)
 def recall(
     ctx: Context,
     *,
@@ -35,6 +44,8 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
+    if note := ctx.memory.unsearched():
+        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,

@@ -25,7 +25,13 @@ _ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
 _HEADING: Final = re.compile(r"#+\s+")
 
 
-@view("list", "directory", summary="handle, name, first line of what it holds; `q`, `tag`: of files below", prose=True)
+@view(
+    "list",
+    "directory",
+    summary="handle, name, first line of what it holds; `q`, `tag`: of files below",
+    prose=True,
+    past=True,
+)
 def listing(
     ctx: Context,
     *,
@@ -124,9 +130,13 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
         raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
 
 
-@view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
+@view("stats", "directory", summary="counts of what this agent may see below it, as JSON", past=True)
 def stats(ctx: Context) -> str:
-    counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    if ctx.memory.then is None:
+        counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    else:
+        with ctx.memory.reading() as reader:
+            counts = reader.counts(ctx.node.id)
     return json_text(
         {
             "bytes": counts.bytes,

@@ -15,7 +15,7 @@ MOST: Final = 50
 """Entries of one directory that are shown; the others are counted."""
 
 
-@view("tree", "directory", summary="directories and files below it, `depth` deep")
+@view("tree", "directory", summary="directories and files below it, `depth` deep", past=True)
 def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
     with ctx.memory.reading() as reader:
         lines = [paths.printable(reader.path(ctx.node.id)), *_below(reader, ctx.node, depth, "")]
