@@ -124,9 +124,22 @@ class AVM(Collaboration):
         """Add at the end of the file, wherever that is by then."""
         return self._write(path, content, "append")
 
-    def delete(self, path: str, *, recursive: bool = False) -> int:
-        """Remove a file, or a directory with all below it; returns how many nodes went."""
-        return int(self._door.call("remove", path=path, recursive=recursive)["removed"])
+    def delete(self, path: str, *, recursive: bool = False, permanently: bool = False) -> int:
+        """Remove a file, or a directory with all below it, notes to the trash; returns how many nodes went."""
+        return int(self._door.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"])
+
+    def archive(self, path: str) -> str:
+        """Move a file or directory to the same place below /archive, which no recall has; returns where it is now."""
+        return str(self._door.call("archive", path=path)["path"])
+
+    def trash(self, limit: int = 100) -> builtins.list[dict[str, Any]]:
+        """Removed files, the newest removal first: {"path", "was", "at", "agent", "size"}, ``at`` in ISO 8601."""
+        return list(self._door.call("trash", limit=limit)["files"])
+
+    def put_back(self, path: str, to: str | None = None) -> str:
+        """Bring back what is in the trash or the archive, by its path there or the one it had; returns where it is
+        now: its old name, or a free one beside that."""
+        return str(self._door.call("put_back", path=path, to=to)["path"])
 
     def move(self, source: str, target: str) -> builtins.list[tuple[str, str]]:
         """Move a node, or every path with the string prefix ``source``; returns the (old, new) paths."""

@@ -104,12 +104,23 @@ def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) 
 @subcommand("rm", "Remove a file or directory.")
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--recursive", "-r", is_flag=True, help="Directories with all below them.")
+@click.option("--permanently", "-P", is_flag=True, help="Not to the trash.")
 @_dry_run
 @_yes
 @null_option
 @click.pass_context
-def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bool, yes: bool, null: bool) -> None:
-    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL."""
+def rm_(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    recursive: bool,
+    permanently: bool,
+    dry_run: bool,
+    yes: bool,
+    null: bool,
+) -> None:
+    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL.
+
+    Notes older than a minute go to the trash (avm trash), from which they come back."""
     wanted = names_of(paths, null=null)
     with door(ctx) as memory:
         if dry_run:
@@ -126,5 +137,5 @@ def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bo
         count = 0
         with working(f"removing {len(wanted)} paths"):
             for path in wanted:
-                count += memory.call("remove", path=path, recursive=recursive)["removed"]
+                count += memory.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"]
         show(ctx, {"removed": count}, "")

@@ -23,13 +23,18 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
     return query(limit(under(null_option(function))))
 
 
-def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str, null: bool) -> None:
+def _search(
+    ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str, null: bool, archive: bool = False
+) -> None:
     with door(ctx) as memory:
-        found = memory.call("search", q=words_of(query), limit=limit, under=under, mode=mode)
+        found = memory.call("search", q=words_of(query), limit=limit, under=under, mode=mode, archive=archive)
         if null:
             show_names(ctx, found, (hit["path"] for hit in found["hits"]))
         else:
             show(ctx, found, found["text"])
+
+
+_include = click.option("--include", type=click.Choice(["archive"]), help="What is archived too.")
 
 
 @subcommand("search", "Search by words and meaning.")
@@ -41,13 +46,16 @@ def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, 
     show_default=True,
     help="Words and meaning, words alone, meaning alone.",
 )
+@_include
 @click.pass_context
-def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, mode: str) -> None:
+def search_(
+    ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, mode: str, include: str | None
+) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context.
 
     A word or a quotation after NOT is in none of them.
     """
-    _search(ctx, query, limit, under, mode, null)
+    _search(ctx, query, limit, under, mode, null, archive=include is not None)
 
 
 @subcommand("semantic", "Search by meaning alone.")
@@ -66,6 +74,7 @@ def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
 @click.option("--cite", is_flag=True, help="Name path and version of every item.")
 @click.option("--scores", is_flag=True, help="Handle and relevance, 0 to 1, of every item.")
+@_include
 @click.pass_context
 def recall_(
     ctx: click.Context,
@@ -76,6 +85,7 @@ def recall_(
     under: str,
     cite: bool,
     scores: bool,
+    include: str | None,
 ) -> None:
     """What memory has that is relevant to QUERY, within a token budget."""
     with door(ctx) as memory:
@@ -88,6 +98,7 @@ def recall_(
             under=under,
             cite="path" if cite else None,
             scores=scores,
+            archive=include is not None,
         )
         show(ctx, found, found["text"])
 

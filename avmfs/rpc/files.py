@@ -17,12 +17,13 @@ from avmfs.errors import Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly,
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
+from avmfs.search.then import REFUSED
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import Alias, Real, Then
 from avmfs.vfs.attributes import mode_of
-from avmfs.vfs.tree import PAST, Tree
+from avmfs.vfs.tree import Tree
 from avmfs.views.shape import parts as split
 
 PIECE = 8 * 1024 * 1024
@@ -73,7 +74,7 @@ def write(
         except NotFound:
             real = True
     if real and paths.split_moment(where)[0] is not None:
-        raise ReadOnly(PAST, path)
+        raise ReadOnly(REFUSED, path)
     if real:
         memory.enroll()
         only = {} if instead_of is None else {"instead_of": instead_of}
@@ -120,12 +121,19 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
 
 @method
 def remove(
-    memory: Memory, path: str, recursive: bool = False, dry_run: bool = False, instead_of: bytes | None = None
+    memory: Memory,
+    path: str,
+    recursive: bool = False,
+    dry_run: bool = False,
+    permanently: bool = False,
+    instead_of: bytes | None = None,
 ) -> dict[str, Any]:
-    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000).
-    ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has other bytes by now."""
+    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
+    go to the trash, unless ``permanently``. ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has
+    other bytes by now."""
     if not dry_run:
-        return {"removed": memory.delete(path, recursive=recursive, instead_of=instead_of)}
+        removed = memory.delete(path, recursive=recursive, permanently=permanently, instead_of=instead_of)
+        return {"removed": removed}
     with memory.reading() as reader:
         node = memory.resolve(reader, path, follow=False)
         refuse_fixed(node, lambda: reader.path(node.id))

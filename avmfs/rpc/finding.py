@@ -18,13 +18,15 @@ WARMUP_S = 100.0  # below the client's own time limit
 
 
 @method
-def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid") -> dict[str, Any]:
+def search(
+    memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
+) -> dict[str, Any]:
     """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
     if mode not in ("hybrid", "lexical", "semantic"):
         raise Invalid(f"search mode {mode!r}")
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
-    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode)  # type: ignore[arg-type]
+    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
     return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
 
 
@@ -38,6 +40,7 @@ def recall(
     under: str = "/",
     cite: str | None = None,
     scores: bool = False,
+    archive: bool = False,
 ) -> dict[str, Any]:
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
     found = memory.recall(
@@ -48,6 +51,7 @@ def recall(
         under=under_of(memory, under),
         cite=cite,
         scores=scores,
+        archive=archive,
     )
     note = memory.unsearched()
     return {

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from avmfs import paths
 from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly
 from avmfs.memory import Memory
 from avmfs.registration import load
@@ -19,7 +20,7 @@ from avmfs.signatures import Arguments
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _THROUGH_TREE = frozenset(("entries", "read", "write"))
-_OF_PAST = frozenset(("history", "links", "listing", "recall", "search"))
+_OF_PAST = frozenset(("history", "links", "listing", "recall", "search", "tree", "version"))
 _METHODS: dict[str, Callable[..., Any]] = {}
 
 
@@ -56,10 +57,13 @@ def _then(memory: Memory, name: str, arguments: dict[str, Any]) -> tuple[Memory]
     given = next((each for each in ("path", "under", "source") if isinstance(arguments.get(each), str)), None)
     if given is None or name in _THROUGH_TREE:
         return (memory,)
-    past, arguments[given] = memory.of_path(arguments[given])
-    if past is not memory and name not in _OF_PAST:
+    text, inside = paths.split_moment(paths.raw(arguments[given]))
+    if text is None:
+        return (memory,)
+    if name not in _OF_PAST:
         raise ReadOnly("the past can only be read, listed and searched", arguments[given])
-    return (past,)
+    arguments[given] = paths.text(inside)
+    return (memory.at(memory.moment(text)),)
 
 
 def _named(arguments: dict[str, Any]) -> str | None:

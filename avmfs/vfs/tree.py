@@ -30,6 +30,7 @@ from avmfs.errors import (
 from avmfs.lru import FIFO
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
+from avmfs.search.then import REFUSED
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address, listings, virtual_handles
@@ -43,21 +44,28 @@ from avmfs.vfs.statfs import room
 Handle = FileHandle | virtual_handles.VirtualHandle
 
 REMOVED_KEPT = 1024
-PAST = "the past cannot be changed"
 _WRITES = os.O_ACCMODE | os.O_TRUNC
 
 
 class Tree:
     """See the module. ``uid``/``gid`` own what nobody else does; ``closed``: nobody else comes past the root.
-    ``inject``: see vfs.inject."""
+    ``inject``: see vfs.inject. ``trash``: removed notes go there."""
 
     def __init__(
-        self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False, closed: bool = False
+        self,
+        memory: Memory,
+        *,
+        uid: int,
+        gid: int,
+        read_only: bool = False,
+        inject: bool = False,
+        closed: bool = False,
+        trash: bool = True,
     ) -> None:
         self.memory = memory
         self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
-        self._read_only = read_only
+        self._read_only, self._trash = read_only, trash
         self._errors, self._of_views = (
             virtual_handles.Remembering(memory),
             virtual_handles.Remembering(memory, every=True),
@@ -193,7 +201,8 @@ class Tree:
                     if self.memory.questions.pop(paths.text(name), None) is None:
                         raise NotFound(path=paths.text(name))
                 return
-            self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
+            parent = self._directory(where, name, removing=True)
+            self.memory.submit("unlink", parent=parent, name=name, trash=self._trash)
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors:
@@ -238,7 +247,7 @@ class Tree:
                     ).touch()
                 return
             if isinstance(found, Then | ViewThen):
-                raise ReadOnly(PAST)
+                raise ReadOnly(REFUSED)
             if not isinstance(found, Real):
                 return
             self.require_writable()
@@ -272,7 +281,7 @@ class Tree:
 
     def _open_then(self, found: Then | ViewThen, writable: bool) -> virtual_handles.VirtualHandle:
         if writable:
-            raise ReadOnly(PAST)
+            raise ReadOnly(REFUSED)
         past = self.memory.at(found.moment)
         if isinstance(found, ViewThen):
             with past.reading() as reader:
@@ -338,7 +347,7 @@ class Tree:
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
         if isinstance(found, Then | ViewThen):
-            raise ReadOnly(PAST)
+            raise ReadOnly(REFUSED)
         if isinstance(found, Real):
             with self._errors:
                 handle = self.open_file(found.node, os.O_WRONLY)
@@ -403,7 +412,7 @@ class Tree:
         """The directory node in which ``name`` may be made or removed. Raises what doing so would."""
         self.require_writable()
         if isinstance(where, Then | ViewThen):
-            raise ReadOnly(PAST)
+            raise ReadOnly(REFUSED)
         if isinstance(where, Place):
             if where.name == paths.TELL and not removing:
                 raise NotFound("no agent of that name", paths.text(name))

@@ -50,7 +50,19 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
+ALONE = (
+    "init",
+    "config",
+    "completion",
+    "playground",
+    "bench",
+    "mount",
+    "doctor",
+    "repair",
+    "help",
+    "backup",
+    "restore",
+)
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
 atexit.register(shutil.rmtree, SAMPLES)
 (SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
@@ -87,6 +99,19 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("rm -rn /shared/e", "a.md", "paths removed"),
         Bad("rm /shared/e", 1, "rm -r"),
         Bad("rm /shared/none", 1, "No such"),
+    ],
+    "trash": [
+        Good("trash", "", "files"),
+        Good("trash ls --limit 5", "", "files"),
+        Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash restore", 2, "PATH"),
+        Bad("trash restore /shared/never-there", 1, "trash"),
+        Bad("trash ls --to /shared/x", 2, "--to"),
+    ],
+    "archive": [
+        Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
+        Bad("archive /shared/none", 1, "No such"),
+        Bad("archive --back /shared/e/a.md", 1, "trash"),
     ],
     "search": [
         Good("search alpha", "a.md", "degraded hits text"),
@@ -256,6 +281,20 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("audit --since soon", 2, "since"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "backup": [
+        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
+        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
+        Good(f"backup check {SAMPLES}/kept", ".backup"),
+        Bad(f"backup sort {SAMPLES}/kept", 2, "make|list|check|restore"),
+        Bad(f"backup {SAMPLES}/kept --keep 0", 2, "--keep"),
+        Bad("backup /dev/null/x", 1, "/dev/null"),
+        Bad("backup restore /none --to /none/new", 1, "no backup"),
+    ],
+    "restore": [
+        Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
+        Bad("restore --from /none", 1, "no backup"),
+        Bad("restore", 2, "--from"),
+    ],
     "export": [
         Good("export jsonl - /shared/e", '"path": "a.md"'),
         Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
@@ -304,6 +343,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
             ("write", A, "alpha is the first letter\n"),
             ("write", B, "beta comes second\n"),
             ("link", A, B, "follows"),
+            ("write", "/shared/past/old.md", "long ago\n"),
         ):
             shell.run(*arguments)
         yield shell
@@ -312,7 +352,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and in test_references
+    by_others = {"mount", "warmup", "doctor", "restore"}  # below, in test_commands, test_references and test_backup
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

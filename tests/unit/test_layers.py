@@ -78,6 +78,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "client": "files schema tx protocol commands writer identity",
         "store": "files schema rows protocol tx notify queries index cache client nonce",
         "repair": "files schema rows tx commands queries store",
+        "backup": "files schema repair",
     }.items()
 }
 HEAVY = (

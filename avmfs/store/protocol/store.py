@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal
 from avmfs.handover import HandoverState
-from avmfs.node import Change, Document, Entry, Link, Mark, Moment, Node, Snapshot, Version
+from avmfs.node import Change, Document, Entry, Link, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.audit import AuditReader
 from avmfs.store.protocol.discovery import DiscoveryReader
 from avmfs.store.protocol.mail import MailReader
@@ -139,6 +139,10 @@ class Reader(Protocol):
         """Directories in ``under`` and how many files the asker sees below each, those with the most first."""
         ...
 
+    def removed(self, limit: int) -> list[Removed]:
+        """Files in the trash, the newest removal first."""
+        ...
+
     def agents(self) -> list[str]: ...
 
 
@@ -218,7 +222,7 @@ class Store(Protocol):
         """What fences an answer (see fence.py): six digits, the same for the same arguments."""
         ...
 
-    def search_index(self, who: Principal) -> Any:
+    def search_index(self, who: Principal, archive: bool = False) -> Any:
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
 
