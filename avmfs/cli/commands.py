@@ -14,7 +14,7 @@ _LISTED_FIRST: Final = (
     "init", "read", "write", "append", "ls", "mv", "rm", "search", "semantic", "recall", "remember", "who",
     "ask", "topics", "tell", "inbox", "subscribe", "unsubscribe", "subscriptions", "pending", "stats", "tree",
     "browse", "fetch", "timeline", "explore", "graph", "retrieve", "synthesize", "history", "diff", "links",
-    "link", "tag", "changes", "delta", "savings", "index", "warmup", "agents", "keys", "audit", "config",
+    "link", "tag", "changes", "delta", "savings", "index", "warmup", "model", "agents", "keys", "audit", "config",
     "mount", "playground", "bench", "export", "import", "backup", "restore", "doctor", "repair", "completion", "help",
 )  # fmt: skip
 """What one needs first comes first; a command that is not here follows, by name."""

@@ -83,10 +83,11 @@ def remember(
 
 @method
 def warmup(memory: Memory) -> dict[str, Any]:
-    """Wait until the model is there and has embedded a word. {"model", "dimension"}. Raises StoreFailed with the
-    reason when there is none, Busy when it takes longer than WARMUP_S."""
+    """Wait until the model is there and has embedded a word; one that could not be loaded is tried again at once.
+    {"model", "dimension"}. Raises StoreFailed with the reason when there is none, Busy when it takes longer than
+    WARMUP_S."""
     host = memory.around.host
-    state = host("status", {})["embedding"] if host is not None else {}
+    state = host("warmup", {})["embedding"] if host is not None else {}
     deadline = time.monotonic() + WARMUP_S
     while host is not None and state.get("state") == "loading":
         if time.monotonic() > deadline:

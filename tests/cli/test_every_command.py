@@ -57,6 +57,7 @@ ALONE = (
     "playground",
     "bench",
     "mount",
+    "model",
     "doctor",
     "repair",
     "help",
@@ -279,6 +280,11 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("audit verify --operator", "ok"),
         Bad("audit verify", 1, "operator"),
         Bad("audit --since soon", 2, "since"),
+    ],
+    "model": [
+        Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
+        Bad("model import /none", 2, "/none"),
+        Bad("model nonsense", 2, "nonsense"),
     ],
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "backup": [
