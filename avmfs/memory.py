@@ -14,7 +14,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -22,9 +22,10 @@ from avmfs_config import SearchWeights
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.agents import mail
+from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
-from avmfs.node import Kind, Message, Node
+from avmfs.node import Kind, Message, Moment, Node
+from avmfs.search import then
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
@@ -54,6 +55,8 @@ class Memory:
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    then: Moment | None = None  # the instant of the past that this is the memory of
+    moments: moments.Moments = field(default_factory=moments.Moments)
 
     @property
     def store(self) -> Store:
@@ -67,9 +70,22 @@ class Memory:
         return self.around.clock()
 
     def reading(self) -> AbstractContextManager[Reader]:
+        if self.then is not None:
+            return self.around.store.reading_at(self.who, self.then)
         return self.around.store.reading(self.who)
 
+    def at(self, moment: Moment) -> Memory:
+        """This memory as it was then, which cannot be changed."""
+        return replace(self, then=moment)
+
+    def moment(self, text: str) -> Moment:
+        """The instant that is meant. Raises NotFound, which says from when on the past is kept."""
+        with self.around.store.reading(self.who) as reader:
+            return self.moments.named(reader, text, self.now(), self.zone)
+
     def submit(self, command: str, **arguments: Any) -> Any:
+        if self.then is not None:
+            then.refuse(command)
         if self.who.nameless and command != "drain_lexical":
             raise Denied(NAMELESS)
         return self.around.store.submit(self.who, command, **arguments)
@@ -146,16 +162,21 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         self.make_searchable()
-        return self._engine(under, archive).search(
+        found = self._engine(under, archive).search(
             self.who,
             q,
-            limit=limit,
-            under=under,
+            limit=limit if self.then is None else limit * then.CANDIDATES,
+            under=under if self.then is None else (),
             min_relevance=self.around.search.min_relevance,
             mode=mode,
             now=self.now(),
             tz=self.zone,
         )
+        return then.unchanged(self.store, self.who, self.then, found, under, limit)
+
+    def unsearched(self) -> str:
+        """Of a memory of the past, a line that says what a search in it could not look at; of today's, nothing."""
+        return then.unsearched(self.store, self.who, self.then, self.zone)
 
     def recall(
         self,
@@ -184,10 +205,11 @@ class Memory:
             q,
             now=self.now(),
             tz=self.zone,
+            only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy,
-            under=under,
+            under=under if self.then is None else (),
             cite=cite,
             scores=scores,
             reserve=reserve,

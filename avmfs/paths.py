@@ -42,6 +42,9 @@ _LITERAL = re.compile(rb":([a-z_]+)=(.*)\Z", re.DOTALL)
 _HANDLE = re.compile(rb"@([a-z2-7]{4,})\Z")
 SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a snapshot may be called: its name is part of a path."""
+_MOMENT = re.compile(
+    rb"@(yesterday|-[0-9][^/]{0,40}|seq\.[0-9]{1,18}|snap\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}|[0-9]{4}-[0-9]{2}-[0-9]{2}[^/]{0,40})\Z"
+)
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
@@ -110,6 +113,25 @@ def parse_handle(name: bytes) -> str | None:
     """``@k7f2`` -> ``k7f2``, or None when it is no short handle."""
     found = _HANDLE.match(name)
     return found[1].decode() if found else None
+
+
+def parse_moment(name: bytes) -> str | None:
+    """``@yesterday``, ``@-2h``, ``@2026-03-01T12:00``, ``@seq.7``, ``@snap.NAME``: what stands after the ``@``; None
+    when it names no instant of the past."""
+    found = _MOMENT.match(name)
+    return None if found is None else found[1].decode("ascii", "replace")
+
+
+def split_moment(path: bytes) -> tuple[str | None, bytes]:
+    """``/@yesterday/memory/x`` -> ``("yesterday", "/memory/x")``; (None, path) for one of today."""
+    first, slash, rest = path.lstrip(b"/").partition(b"/")
+    if not first.startswith(b"@"):
+        return None, path
+    view = parse_view(first)
+    text = parse_moment(first if view is None else view.base)
+    if text is None:
+        return None, path
+    return text, b"/" + (rest if view is None else first[len(view.base) :] + slash + rest)
 
 
 def check_name(name: bytes) -> bytes:

@@ -27,7 +27,7 @@ def search(
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
-    return {"text": format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+    return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
 
 
 @method
@@ -53,8 +53,9 @@ def recall(
         scores=scores,
         archive=archive,
     )
+    note = memory.unsearched()
     return {
-        "text": found.text,
+        "text": note + found.text,
         "tokens": found.tokens,
         "degraded": found.degraded,
         "seq": found.seq,

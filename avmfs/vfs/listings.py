@@ -11,7 +11,7 @@ from avmfs.node import Kind, Node
 from avmfs.store.protocol.store import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
-from avmfs.vfs.address import ASK, Address, Place, Real
+from avmfs.vfs.address import ASK, Address, Place, Real, Then
 from avmfs.vfs.attributes import TYPE, inode
 
 Entry = tuple[bytes, int, int]
@@ -24,6 +24,8 @@ def entry(node: Node) -> Entry:
 
 def names(memory: Memory, found: Address) -> list[Entry]:
     """All entries but . and .., in order of name. Raises NotDirectory."""
+    if isinstance(found, Then):
+        return _names_then(memory.at(found.moment), found)
     with memory.reading() as reader:
         if isinstance(found, Place):
             return _names_of_place(memory, reader, found)
@@ -31,10 +33,25 @@ def names(memory: Memory, found: Address) -> list[Entry]:
             raise NotDirectory()
         entries = [entry(node) for node in reader.children(found.node.id)]
         if found.node.id == ROOT:
-            entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+            entries += _aliases(memory)
             entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
             entries.sort()
         return entries
+
+
+def _aliases(memory: Memory) -> list[Entry]:
+    return [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+
+
+def _names_then(past: Memory, found: Then) -> list[Entry]:
+    if found.kind is not Kind.DIRECTORY:
+        raise NotDirectory()
+    with past.reading() as reader:
+        entries = [
+            (node.name, inode(b"%d@%d" % (node.id, found.moment.seq)), TYPE[node.kind])
+            for node in reader.children(found.node)
+        ]
+    return sorted(entries + _aliases(past)) if found.node == ROOT else entries
 
 
 def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list[Entry], bool, bool]:

@@ -30,10 +30,11 @@ from avmfs.errors import (
 from avmfs.lru import FIFO
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
+from avmfs.search.then import REFUSED
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address, listings, virtual_handles
-from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, ViewOf
+from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.inject import Injection
 from avmfs.vfs.open_file import FileHandle
@@ -128,6 +129,9 @@ class Tree:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
         if isinstance(found, Real):
             return self.attributes_of(found.node.id)
+        if isinstance(found, Then):
+            with self.memory.at(found.moment).reading() as reader:
+                return self.attributer.of_past(found.moment, reader.node(found.node))
         return self.attributer.of_virtual(found)
 
     def attributes_of(self, number: int) -> Attributes:
@@ -155,6 +159,9 @@ class Tree:
         if isinstance(found, Real) and found.node.kind is Kind.SYMLINK:
             with self.memory.reading() as reader:
                 return reader.target(found.node.id)
+        if isinstance(found, Then) and found.kind is Kind.SYMLINK:
+            with self.memory.at(found.moment).reading() as reader:
+                return reader.target(found.node)
         raise Invalid("not a symlink")
 
     # Names -----------------------------------------------------------------------------------------------
@@ -239,6 +246,8 @@ class Tree:
                         else self._open_view(found, False, True)
                     ).touch()
                 return
+            if isinstance(found, Then | ViewThen):
+                raise ReadOnly(REFUSED)
             if not isinstance(found, Real):
                 return
             self.require_writable()
@@ -259,6 +268,8 @@ class Tree:
                 return injected or self.open_file(found.node, flags)
             if isinstance(found, ViewOf):
                 return self._open_view(found, readable, writable)
+            if isinstance(found, Then | ViewThen):
+                return self._open_then(found, writable or bool(flags & os.O_TRUNC))
             if isinstance(found, Mailbox):
                 if readable:
                     raise Denied("a mailbox can only be written: read /:inbox")
@@ -267,6 +278,18 @@ class Tree:
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
+
+    def _open_then(self, found: Then | ViewThen, writable: bool) -> virtual_handles.VirtualHandle:
+        if writable:
+            raise ReadOnly(REFUSED)
+        past = self.memory.at(found.moment)
+        if isinstance(found, ViewThen):
+            with past.reading() as reader:
+                path = reader.path(found.of.node.id)
+            return virtual_handles.ViewHandle(past, found.of.view, found.of.node, path, found.of.name, True, False)
+        if found.kind is not Kind.FILE:
+            raise IsDirectory()
+        return virtual_handles.PastHandle(past, found.node)
 
     def open_file(self, node: Node, flags: int) -> FileHandle:
         """open(2) of a node of the store, as it is now. Raises what open() does, and tells nobody of a refusal."""
@@ -323,6 +346,8 @@ class Tree:
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
+        if isinstance(found, Then | ViewThen):
+            raise ReadOnly(REFUSED)
         if isinstance(found, Real):
             with self._errors:
                 handle = self.open_file(found.node, os.O_WRONLY)
@@ -351,6 +376,10 @@ class Tree:
 
     def seek(self, handle: Handle, offset: int, *, hole: bool) -> int:
         """lseek(2) with SEEK_DATA or SEEK_HOLE. Raises PastEnd."""
+        if isinstance(handle, virtual_handles.PastHandle):
+            if (offset := handle.seek(offset, hole=hole)) < 0:
+                raise PastEnd()
+            return offset
         if not isinstance(handle, FileHandle):
             raise Invalid("a view has neither data nor holes")
         found = handle.file.seek(offset, hole=hole)
@@ -382,6 +411,8 @@ class Tree:
     def _directory(self, where: Address, name: bytes, removing: bool = False) -> int:
         """The directory node in which ``name`` may be made or removed. Raises what doing so would."""
         self.require_writable()
+        if isinstance(where, Then | ViewThen):
+            raise ReadOnly(REFUSED)
         if isinstance(where, Place):
             if where.name == paths.TELL and not removing:
                 raise NotFound("no agent of that name", paths.text(name))

@@ -27,7 +27,14 @@ Strategy = Literal["balanced", "relevance", "importance", "recency"]
 Include = Literal["archive"] | None
 
 
-@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
+@view(
+    "search",
+    "directory",
+    summary="paths that answer `q`, with relevance and one line each",
+    prose=True,
+    slow=True,
+    past=True,
+)
 def search(
     ctx: Context,
     *,
@@ -37,10 +44,12 @@ def search(
     include: Include = None,
 ) -> str:
     found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
-    return format_search(found)
+    return ctx.memory.unsearched() + format_search(found)
 
 
-@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
+@view(
+    "recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True, past=True
+)
 def recall(
     ctx: Context,
     *,
@@ -54,6 +63,8 @@ def recall(
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
+    if note := ctx.memory.unsearched():
+        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,

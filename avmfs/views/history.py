@@ -42,7 +42,7 @@ class VersionNumber(int):
 # :history, :diff -------------------------------------------------------------------------------------------
 
 
-@view("history", "file", summary="its versions, newest first")
+@view("history", "file", summary="its versions, newest first", past=True)
 def history(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         versions = reader.versions(reader.document(reader.node(ctx.node.id)).id)
@@ -58,7 +58,9 @@ def history(ctx: Context) -> str:
     )
 
 
-@view("diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True)
+@view(
+    "diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True, past=True
+)
 def diff(
     ctx: Context,
     *,

@@ -145,7 +145,7 @@ def write(
         before = inline
     after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
-    if tx.states is not None and (amend or not last.number):
+    if tx.states is not None and amend:
         tx.states.goes_on(node.id, tx.now)
     if before is not None:
         versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)

@@ -146,6 +146,18 @@ class Reader(Protocol):
     def agents(self) -> list[str]: ...
 
 
+class Past(Reader, Protocol):
+    """Questions on the tree as it was."""
+
+    def path_unchanged(self, node: int) -> bytes | None:
+        """The path that a file had then, if its bytes are those of today."""
+        ...
+
+    def changed_since(self, most: int) -> int:
+        """Files of then, at most so many, whose bytes are otherwise now, or gone."""
+        ...
+
+
 class Attendant(Protocol):
     """Somebody whose threads submit, and have others waiting for them."""
 
@@ -163,7 +175,7 @@ class Store(Protocol):
     """One store, from one process."""
 
     def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
-    def reading_at(self, who: Principal, then: Moment) -> AbstractContextManager[Reader]:
+    def reading_at(self, who: Principal, then: Moment) -> AbstractContextManager[Past]:
         """The tree as it was: names, bytes, modes, times, what was said of documents; of it what the asker could see
         then and may see now."""
         ...
