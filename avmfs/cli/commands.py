@@ -1,7 +1,7 @@
 """The table of ``avm``'s sub-commands: every function below ``@subcommand`` (``main``).
 
-Owns in which order and groups they are listed, and their examples. Reads the modules' text and imports none of them: the
-help page, completion and the references need names and one-line help alone.
+Owns in which order and groups they are listed, and their examples. Reads the modules' text and imports none of them:
+the help page, completion and the references need names and one-line help alone.
 """
 
 from __future__ import annotations
