@@ -58,6 +58,8 @@ ALONE = (
     "bench",
     "mount",
     "model",
+    "setup",
+    "hook",
     "doctor",
     "repair",
     "help",
@@ -285,6 +287,12 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("model import /none", 2, "/none"),
         Bad("model nonsense", 2, "nonsense"),
     ],
+    "setup": [
+        Good("setup status", "claude", "client file there what"),
+        Good("setup claude --print", "avm-mcp"),
+        Bad("setup nonsense", 2, "claude-desktop"),
+    ],
+    "hook": [Good("hook prompt", "", data=b"{}"), Bad("hook nonsense", 2, "session-start")],
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "snapshot": [
         Good("snapshot make one", "one", "at name"),
