@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from avmfs_config import SearchWeights
 
@@ -26,7 +26,7 @@ from avmfs.access import Principal
 from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Moment, Node
-from avmfs.search import then
+from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
@@ -40,9 +40,6 @@ SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
 QUESTION_MAX = 1024 * 1024  # bytes; folding and cutting a longer one would keep others waiting
 RECALLS_KEPT = 10_000  # of the last ones: tokens and nodes, for :savings
-VECTORS_S = 2.0  # that a question which found nothing waits for the vectors of what was just written,
-FEW = 64  # where that is so little: an import has more, and takes as long as it takes
-Found = TypeVar("Found", Answer, Recall)
 _WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 
 
@@ -166,18 +163,11 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         self.make_searchable()
-        found = self._once_embedded(
-            lambda: self._engine(under, archive).search(
-                self.who,
-                q,
-                limit=limit if self.then is None else limit * then.CANDIDATES,
-                under=under if self.then is None else (),
-                min_relevance=self.around.search.min_relevance,
-                mode=mode,
-                now=self.now(),
-                tz=self.zone,
-            )
-        )
+        wanted = limit if self.then is None else limit * then.CANDIDATES
+        least, below = self.around.search.min_relevance, under if self.then is None else ()
+        find, now, tz = self._engine(under, archive).search, self.now(), self.zone
+        ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
+        found = ask() if self.then is not None else fresh.once_embedded(self.store, self.reading, ask)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
 
     def unsearched(self) -> str:
@@ -205,44 +195,29 @@ class Memory:
         _check_question(q)
         self.make_searchable()
         settings, engine = self.around.search, self._engine(under, archive)
-        found = self._once_embedded(
-            lambda: recall(
-                engine if weights is None else engine.weighing(weights),
-                self.who,
-                q,
-                now=self.now(),
-                tz=self.zone,
-                only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
-                max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
-                min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
-                strategy=strategy,
-                under=under if self.then is None else (),
-                cite=cite,
-                scores=scores,
-                reserve=reserve,
-                nonce=lambda seq: self.store.nonce(self.who, seq, q),
-            )
+        ask = partial(
+            recall,
+            engine if weights is None else engine.weighing(weights),
+            self.who,
+            q,
+            now=self.now(),
+            tz=self.zone,
+            only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
+            max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
+            min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
+            strategy=strategy,
+            under=under if self.then is None else (),
+            cite=cite,
+            scores=scores,
+            reserve=reserve,
+            nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
+        found = ask() if self.then is not None else fresh.once_embedded(self.store, self.reading, ask)
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return found
-
-    def _once_embedded(self, ask: Callable[[], Found]) -> Found:
-        """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is
-        asked for once more when they have them, or after VECTORS_S: what has just been written is found."""
-        found = ask()
-        if found.hits or found.degraded is not None or self.then is not None:
-            return found
-        deadline, waited = time.monotonic() + VECTORS_S, False
-        while 0 < self.store.queue_lengths()[1] <= FEW and time.monotonic() < deadline:
-            with self.reading() as reader:
-                if not reader.counts(ROOT).waiting_semantic:
-                    break
-            waited = True
-            time.sleep(0.05)
-        return ask() if waited else found
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
