@@ -45,6 +45,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "archive": "avm archive /shared/drafts",
         "history": "avm history /shared/plan.md",
         "diff": "avm diff /shared/plan.md",
+        "blame": "avm blame /shared/plan.md",
         "delta": "avm delta /shared",
         "changes": "avm changes /shared --minutes 60",
         "link": "avm link /shared/a.md /shared/b.md follows",
@@ -64,7 +65,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "Keep and move": {
         "backup": "avm backup /media/usb/avm",
-        "restore": "avm restore --from /media/usb/avm",
+        "restore": "avm restore /shared/plan.md --at yesterday",
+        "snapshot": "avm snapshot make before-cleanup",
         "export": "avm export tar memory.tar.gz /shared",
         "import": "avm import markdown notes --into /shared/notes",
         "mount": "avm mount alice ~/avm",

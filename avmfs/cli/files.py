@@ -9,17 +9,30 @@ import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import asking, confirm, content_of, door, names_of, null_option, show, show_names, working
+from avmfs.cli.session import (
+    asking,
+    at_option,
+    confirm,
+    content_of,
+    door,
+    names_of,
+    null_option,
+    show,
+    show_names,
+    then,
+    working,
+)
 from avmfs.text.escapes import escaped
 
 
 @subcommand("read", "Print a file or view.")
 @click.argument("path")
+@at_option
 @click.pass_context
-def read_(ctx: click.Context, path: str) -> None:
+def read_(ctx: click.Context, path: str, at: str | None) -> None:
     """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
     with door(ctx) as memory:
-        data = read_all(memory, path)
+        data = read_all(memory, then(path, at))
         if ctx.obj.as_json:
             show(ctx, {"path": path, "content": data.decode("utf-8", "replace")}, "")
         else:
@@ -64,11 +77,12 @@ def append_(ctx: click.Context, path: str, text: str | None, content: str | None
 @click.argument("path", default="/memory")
 @click.option("--long", "-l", is_flag=True, help="Mode, size and time too.")
 @null_option
+@at_option
 @click.pass_context
-def ls_(ctx: click.Context, path: str, long: bool, null: bool) -> None:
+def ls_(ctx: click.Context, path: str, long: bool, null: bool, at: str | None) -> None:
     """List a directory; directories end in /. What would break a line or hide is escaped: \\n, \\x1b."""
     with door(ctx) as memory:
-        entries = memory.call("entries", path=path)
+        entries = memory.call("entries", path=then(path, at))
     if null:
         show_names(ctx, entries, (entry["name"] for entry in entries))
         return

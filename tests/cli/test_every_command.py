@@ -64,7 +64,6 @@ ALONE = (
     "repair",
     "help",
     "backup",
-    "restore",
 )
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
 atexit.register(shutil.rmtree, SAMPLES)
@@ -295,6 +294,19 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "hook": [Good("hook prompt", "", data=b"{}"), Bad("hook nonsense", 2, "session-start")],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "snapshot": [
+        Good("snapshot make one", "one", "at name"),
+        Good("snapshot ls", "one", "snapshots"),
+        Good("snapshot diff one --path /shared/e", "", "changes more"),
+        Bad("snapshot make 'a b'", 2, "name"),
+        Bad("snapshot diff none", 1, "no snapshot"),
+        Bad("snapshot rm none", 1, "no snapshot"),
+    ],
+    "blame": [
+        Good(f"blame {A}", "alice", "lines path"),
+        Bad("blame /shared/e", 1, "directory"),
+        Bad("blame /shared/e/none", 1, "No such"),
+    ],
     "backup": [
         Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
         Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
@@ -307,6 +319,11 @@ ROWS: dict[str, list[Good | Bad]] = {
     "restore": [
         Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
         Bad("restore --from /none", 1, "no backup"),
+        Good("restore /shared/e/a.md --version 1 --dry-run", "", "more restored"),
+        Good("restore /shared/e --at -0.001s -n", "", "more restored"),
+        Bad("restore /shared/e/a.md", 2, "--version"),
+        Bad("restore /shared/e/a.md --version 999", 1, "v999"),
+        Bad("restore /shared/e --at 1999-01-01", 1, "kept from"),
         Bad("restore", 2, "--from"),
     ],
     "export": [
@@ -366,7 +383,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor", "restore"}  # below, in test_commands, test_references and test_backup
+    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and test_references
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 
