@@ -167,7 +167,7 @@ class Memory:
         least, below = self.around.search.min_relevance, under if self.then is None else ()
         find, now, tz = self._engine(under, archive).search, self.now(), self.zone
         ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
-        found = ask() if self.then is not None else fresh.once_embedded(self.store, self.reading, ask)
+        found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
 
     def unsearched(self) -> str:
@@ -212,7 +212,7 @@ class Memory:
             reserve=reserve,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
-        found = ask() if self.then is not None else fresh.once_embedded(self.store, self.reading, ask)
+        found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:

@@ -21,12 +21,12 @@ Found = TypeVar("Found", Answer, Recall)
 
 
 def once_embedded(
-    store: Store, reading: Callable[[], AbstractContextManager[Reader]], ask: Callable[[], Found]
+    store: Store, reading: Callable[[], AbstractContextManager[Reader]], ask: Callable[[], Found], embedded: bool
 ) -> Found:
     """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is asked
-    for once more when they have them, or after VECTORS_S."""
+    for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not."""
     found, waited = ask(), False
-    if found.hits or found.degraded is not None:
+    if found.hits or found.degraded is not None or not embedded:
         return found
     deadline = time.monotonic() + VECTORS_S
     while 0 < store.queue_lengths()[1] <= FEW and time.monotonic() < deadline:
