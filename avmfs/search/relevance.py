@@ -39,7 +39,6 @@ FEWEST: Final = -0.05
 
 COMMON: Final = 0.19
 """Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34)."""
-MANY: Final = 3  # other notes, from which on their mean tells of the model
 COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
 
 NAMED: Final = 0.15
@@ -76,8 +75,8 @@ def relevance(
         cosines = cosines + NAMED * named
     seen = cosines[~np.isnan(cosines)]
     shift = _chance(len(seen))
-    # What the best of a few notes has is not common to them yet.
-    common = float(seen.mean()) * min(1.0, (len(seen) - 1) / MANY) if len(seen) else 0.0
+    # Of all but the nearest: it would weigh against itself where there are few.
+    common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())
