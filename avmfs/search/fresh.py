@@ -29,9 +29,9 @@ def once_embedded(
     if found.hits or found.degraded is not None or not embedded:
         return found
     deadline = time.monotonic() + VECTORS_S
-    while 0 < store.queue_lengths()[1] <= FEW and time.monotonic() < deadline:
+    while store.queue_lengths()[1] and time.monotonic() < deadline:  # which saves counting, and decides nothing
         with reading() as reader:
-            if not reader.counts(ROOT).waiting_semantic:
+            if not 0 < reader.counts(ROOT).waiting_semantic <= FEW:
                 break
         waited = True
         time.sleep(0.05)
