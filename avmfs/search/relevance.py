@@ -75,7 +75,8 @@ def relevance(
         cosines = cosines + NAMED * named
     seen = cosines[~np.isnan(cosines)]
     shift = _chance(len(seen))
-    common = float(seen.mean()) if len(seen) else 0.0
+    # Of all but the nearest: it would weigh against itself where there are few.
+    common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())

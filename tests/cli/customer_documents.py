@@ -181,7 +181,7 @@ COMMANDS: Final = (
     ),
     Snippet(
         "avm mv /memory/2024/ /archive/2024/                   # directory-style move",
-        "/archive/2024/",
+        "/memory/2024 -> /archive/2024",
     ),
     Snippet('avm semantic "Iran conflict news"           # semantic similarity', r"\] /memory/geo\.md"),
     Snippet('avm semantic "BTC market" --limit 5         # limit results', r"\] /memory/"),
