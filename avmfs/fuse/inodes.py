@@ -33,6 +33,10 @@ def is_real(node: int) -> bool:
     return not node & VIRTUAL and node not in _FIXED
 
 
+def is_past(node: int) -> bool:
+    return node & VIRTUAL != 0 and node & _PAST != 0
+
+
 class Inodes:
     """One mount's numbers, noted in ``continuity``. Thread-safe."""
 

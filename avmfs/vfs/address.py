@@ -107,7 +107,9 @@ def locate(memory: Memory, reader: Reader, path: bytes) -> Address:
 def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Address:
     """What ``name`` is in a directory: a view, an alias of the root, or a real node. Raises NotFound, NotDirectory."""
     if isinstance(where, Then):
-        return _then(memory, where, name)
+        past = memory.at(where.moment)
+        with past.reading() as then:
+            return of_then(past, then, where, name)
     if isinstance(where, Place):
         return _mailbox(reader, name) if where.name == paths.TELL else _question(memory, name)
     if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
@@ -117,7 +119,7 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
         text, rest = paths.split_moment(name)
         if text is not None:
             root = _past_root(memory, text)
-            return root if rest == b"/" else _then(memory, root, rest[1:])
+            return root if rest == b"/" else entry(memory, reader, root, rest[1:])
     if directory.id == ROOT and name in (paths.TELL, ASK):
         return Place(name)
     if (parsed := paths.parse_view(name)) is not None:
@@ -142,13 +144,12 @@ def _past_root(memory: Memory, text: str) -> Then:
         raise
 
 
-def _then(memory: Memory, where: Then, name: bytes) -> Address:
-    """What a name was in a directory of the past: a node, one of its views, or an alias, which leads into the past."""
+def of_then(past: Memory, reader: Reader, where: Then, name: bytes) -> Address:
+    """What a name was in a directory of the past, of which memory and reader are: a node, one of its views, or an
+    alias, which leads into the past."""
     if where.kind is not Kind.DIRECTORY:
         raise NotDirectory(path=paths.text(name))
-    past = memory.at(where.moment)
-    with past.reading() as reader:
-        found = entry(past, reader, Real(reader.node(where.node)), name)
+    found = entry(past, reader, Real(reader.node(where.node)), name)
     if isinstance(found, Real):
         return Then(where.moment, found.node.id, found.node.kind)
     if isinstance(found, ViewOf) and found.view.past:

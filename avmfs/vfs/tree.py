@@ -102,6 +102,13 @@ class Tree:
             if where.node.kind is not Kind.DIRECTORY:
                 raise NotDirectory(path=paths.text(name))
             raise address.absent(name)
+        if isinstance(where, Then):
+            past = self.memory.at(where.moment)
+            with past.reading() as reader:
+                found = address.of_then(past, reader, where, name)
+                if isinstance(found, Then):
+                    return found, self.attributer.of_past(found.moment, reader.node(found.node))
+                return found, self.attributes(found)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self.attributes(found)

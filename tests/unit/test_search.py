@@ -254,6 +254,11 @@ def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:
     assert relevance_of([0.42, *[0.05] * 10], [0.0] * 11)[0] > relevance_of([0.42, *[0.05] * 5000], [0.0] * 5001)[0]
 
 
+def test_the_only_note_is_not_what_all_have_in_common() -> None:
+    assert relevance_of([0.42], [0.0])[0] > 0.3 > relevance_of([0.2], [0.0])[0]
+    assert relevance_of([0.42, 0.1], [0.0, 0.0])[0] > 0.3
+
+
 def test_what_all_cosines_have_in_common_says_nothing() -> None:
     few, many = relevance_of([0.6, *[0.1] * 500], [0.0] * 501), relevance_of([0.6, *[0.5] * 500], [0.0] * 501)
     assert few[0] > 0.7
