@@ -398,6 +398,20 @@ class Angles:
         return Batch(self.model_id, rows)
 
 
+def test_cosines_of_a_model_that_puts_all_texts_close_are_brought_to_scale() -> None:
+    def cosine(model: str) -> float:
+        made, plane = MemoryCorpus(embed=False), Angles()
+        made.model = plane.model_id = model
+        for degrees in (75, *range(100, 130)):
+            made.add(f"/{degrees}", f"{degrees} a text that shares no word with it")
+        for _, hit in made._hits:
+            made._vectors[hit.passage] = plane.embed_batch([hit.text]).vectors[0]
+        asked = Engine(made.index, plane, COUNTER).search(ALICE, "something", limit=1, mode="semantic")
+        return asked.hits[0].evidence["cosine"]
+
+    assert cosine("use-multilingual-3") == pytest.approx(1.4 * cosine("angles"))
+
+
 def test_pages_like_the_best_pages_come_before_others_as_near() -> None:
     made, plane = MemoryCorpus(embed=False), Angles()
     filler = "some words that a page is made of and nobody asks for " * 12
