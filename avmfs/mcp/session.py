@@ -9,6 +9,7 @@ Threads share it; calls are one after the other. Imports no model, and no store 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Mapping
@@ -63,8 +64,9 @@ class Session:
         self._environ = environ
         self._mutex = threading.Lock()
         # A client waits for the server's start for a few seconds only: the daemon is there at one of the next calls.
-        if begins and StoreLock(where.database).holder() is None:
-            begin(where, environ)
+        with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
+            if begins and StoreLock(where.database).holder() is None:
+                begin(where, environ)
         self._door: Door | None = open_door(
             where, agent, environ=environ, embeddings=False, route="mcp", autostart=not begins
         )
