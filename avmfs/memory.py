@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Any
 
 from avmfs_config import SearchWeights
@@ -25,7 +26,7 @@ from avmfs.access import Principal
 from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Moment, Node
-from avmfs.search import then
+from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
@@ -162,16 +163,11 @@ class Memory:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         self.make_searchable()
-        found = self._engine(under, archive).search(
-            self.who,
-            q,
-            limit=limit if self.then is None else limit * then.CANDIDATES,
-            under=under if self.then is None else (),
-            min_relevance=self.around.search.min_relevance,
-            mode=mode,
-            now=self.now(),
-            tz=self.zone,
-        )
+        wanted = limit if self.then is None else limit * then.CANDIDATES
+        least, below = self.around.search.min_relevance, under if self.then is None else ()
+        find, now, tz = self._engine(under, archive).search, self.now(), self.zone
+        ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
+        found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
 
     def unsearched(self) -> str:
@@ -199,7 +195,8 @@ class Memory:
         _check_question(q)
         self.make_searchable()
         settings, engine = self.around.search, self._engine(under, archive)
-        found = recall(
+        ask = partial(
+            recall,
             engine if weights is None else engine.weighing(weights),
             self.who,
             q,
@@ -215,6 +212,7 @@ class Memory:
             reserve=reserve,
             nonce=lambda seq: self.store.nonce(self.who, seq, q),
         )
+        found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:

@@ -7,17 +7,15 @@ without waiting. It leaves no other process behind, and stores nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from avmfs.api.autostart import begin
 from avmfs.api.connect import located, who_am_i
 from avmfs.cli.main import subcommand
 from avmfs.errors import AvmError
@@ -25,7 +23,6 @@ from avmfs.rpc.client import RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
 
 WITHIN_S: Final = 0.1  # for all that the daemon is asked; the interpreter takes about as long again to start
-AGAIN_S: Final = 30.0  # before a daemon is started once more
 SHORTEST: Final = 12  # characters of a prompt that asks something
 SESSION, PROMPT = "session-start", "prompt"
 # What the event is called in the answer, where the client names it there.
@@ -78,7 +75,7 @@ def _said(ctx: click.Context, event: str, tokens: int) -> str:
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
     holder = StoreLock(where.database).holder()
     if holder is None:
-        _have_one_started(where.database.with_name("autostart.lock"))
+        begin(where, os.environ)
         return ""
     within = float(os.environ.get("AVM_HOOK_S") or WITHIN_S)
     door = RemoteDoor(Path(holder["socket"]), agent, timeout_s=within, route="cli")
@@ -93,17 +90,3 @@ def _said(ctx: click.Context, event: str, tokens: int) -> str:
         return "\n".join([*([door.urgent] if door.urgent else []), *parts])
     finally:
         door.close()
-
-
-def _have_one_started(lock: Path) -> None:
-    """For the next event; not waited for. Every prompt asks, so one that has just been tried is left alone."""
-    if os.environ.get("AVM_AUTOSTART") == "0":
-        return
-    with contextlib.suppress(FileNotFoundError):
-        if time.time() - lock.stat().st_mtime < AGAIN_S:
-            return
-    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock.touch(mode=0o600)
-    command = [sys.executable, "-P", "-m", "avmfs.api.autostart"]
-    nothing = subprocess.DEVNULL
-    subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)

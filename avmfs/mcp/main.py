@@ -80,7 +80,7 @@ def avm_mcp(
 
         listener = listen(host, port, remote=allow_remote)
         secret = token(token_file, where.data_dir, agent)
-    session = Session(where, agent)
+    session = Session(where, agent, begins=True)
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
     gc.disable()

@@ -28,7 +28,7 @@ from avmfs.errors import Busy
 from avmfs.node import Hit
 from avmfs.search import current, fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
-from avmfs.search.relevance import relevance
+from avmfs.search.relevance import relevance, scale
 from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.vectors import NONE_YET, Toward
 from avmfs.text import segment
@@ -223,6 +223,8 @@ class Engine:
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        if meaning is not None:
+            near = near * scale(meaning.model)
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
@@ -276,7 +278,7 @@ class Engine:
         except Busy:  # what there is has been ranked without it
             return np.zeros(len(at))
         pages = 1 - lexical.shortness(table.lengths[at])
-        return np.nan_to_num(drawn - near) * pages
+        return np.nan_to_num(drawn * scale(meaning.model) - near) * pages
 
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has

@@ -336,7 +336,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "watch": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
-    "queue_lengths": {"avmfs.memory"},
+    "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
     "vector_model": {"avmfs.rpc.describing"},
     "pending_passages": set(),
