@@ -120,11 +120,12 @@ class AVM(Collaboration):
     def read_bytes(self, path: str) -> bytes:
         return read_all(self._door, path)
 
-    def write(self, path: str, content: str | bytes) -> int | None:
+    def write(self, path: str, content: str | bytes, *, if_version: int | None = None) -> int | None:
         """Replace (or make) a file; returns its new version. A view gets the text written to it (returns None).
         Missing directories are made. Durable when it returns. Raises TooBig for more than 16 MiB at once where a daemon
-        runs: write the rest with append(), or the whole through a mount."""
-        return self._write(path, content, "replace")
+        runs: write the rest with append(), or the whole through a mount. With ``if_version`` only over that
+        version (0: while there is no file); else Stale is raised."""
+        return self._write(path, content, "replace", if_version)
 
     def append(self, path: str, content: str | bytes) -> int | None:
         """Add at the end of the file, wherever that is by then."""
@@ -271,7 +272,7 @@ class AVM(Collaboration):
         found = self._door.call("warmup")
         return {**found, "ms": round((time.perf_counter() - before) * 1000)}
 
-    def _write(self, path: str, content: str | bytes, mode: str) -> int | None:
+    def _write(self, path: str, content: str | bytes, mode: str, if_version: int | None = None) -> int | None:
         if isinstance(content, str):
             try:
                 data = content.encode("utf-8", "surrogateescape")
@@ -281,7 +282,8 @@ class AVM(Collaboration):
             data = bytes(content)
         else:  # bytes(5) would be five zero bytes
             raise Invalid(f"content: expected text or bytes, not {type(content).__name__}", path)
-        version = self._door.call("write", path=path, data=data, mode=mode)["version"]
+        only = {} if if_version is None else {"if_version": if_version}
+        version = self._door.call("write", path=path, data=data, mode=mode, **only)["version"]
         return None if version is None else int(version)
 
     def _search(self, q: str, limit: int, under: str, mode: str) -> builtins.list[dict[str, Any]]:

@@ -39,9 +39,10 @@ def read_(ctx: click.Context, path: str, at: str | None) -> None:
             sys.stdout.buffer.write(data)
 
 
-def _write(ctx: click.Context, path: str, data: bytes, mode: str) -> None:
+def _write(ctx: click.Context, path: str, data: bytes, mode: str, if_version: int | None = None) -> None:
+    only = {} if if_version is None else {"if_version": if_version}
     with door(ctx) as memory:
-        written = memory.call("write", path=path, data=data, mode=mode)
+        written = memory.call("write", path=path, data=data, mode=mode, **only)
         version = "" if written["version"] is None else f" v{written['version']}"
         show(ctx, written, f"{escaped(written['path'])}{version}\n")
 
@@ -51,12 +52,15 @@ def _write(ctx: click.Context, path: str, data: bytes, mode: str) -> None:
 @click.argument("text", required=False)
 @click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
 @click.option("--new", is_flag=True, help="Refuse to replace a file.")
+@click.option("--if-version", type=click.IntRange(0), metavar="N", help="Only over version N; 0: while there is none.")
 @click.pass_context
-def write_(ctx: click.Context, path: str, text: str | None, content: str | None, new: bool) -> None:
+def write_(
+    ctx: click.Context, path: str, text: str | None, content: str | None, new: bool, if_version: int | None
+) -> None:
     """Replace a file with TEXT (or stdin), making directories as needed; write to a view likewise.
 
     At most 16 MiB while a daemon runs; more through a mount, or in pieces with append."""
-    _write(ctx, path, content_of(text, content), "create" if new else "replace")
+    _write(ctx, path, content_of(text, content), "create" if new else "replace", if_version)
 
 
 @subcommand("append", "Add to the end of a file.")

@@ -63,10 +63,16 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
 
 @method
 def write(
-    memory: Memory, path: str, data: bytes, mode: str = "replace", instead_of: bytes | None = None
+    memory: Memory,
+    path: str,
+    data: bytes,
+    mode: str = "replace",
+    instead_of: bytes | None = None,
+    if_version: int | None = None,
 ) -> dict[str, Any]:
     """Write a file (``mode``: replace, create, append) or a view. {"path", "version"}. With ``instead_of``, the SHA-256
-    of what was read, it is written only over just that; else Stale."""
+    of what was read, it is written only over just that; else Stale. With ``if_version`` only while that is the newest
+    version's number; 0: while there is no file."""
     where = _canonical(memory, path)
     with memory.reading() as reader:
         try:
@@ -77,11 +83,12 @@ def write(
         raise ReadOnly(REFUSED, path)
     if real:
         memory.enroll()
-        only = {} if instead_of is None else {"instead_of": instead_of}
+        asked = {"instead_of": instead_of, "if_version": if_version}
+        only = {name: value for name, value in asked.items() if value is not None}
         written = memory.submit("write_path", path=list(paths.split(where)), data=data, mode=mode, **only)
         return {"path": paths.text(where), "version": written["version"]}
-    if instead_of is not None:
-        raise Invalid("instead_of is for files", path)
+    if instead_of is not None or if_version is not None:
+        raise Invalid("instead_of and if_version are for files", path)
     tree = _tree(memory)
     handle = tree.open(tree.locate(where), os.O_WRONLY)
     try:

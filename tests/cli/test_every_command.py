@@ -84,6 +84,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("write /shared/e/w.md text", "w.md v", "path version"),
         Good("write /shared/e/s.md -", "s.md", data=b"x"),
         Bad(f"write --new {A} x", 1, "--new"),
+        Bad(f"write --if-version 7 {A} x", 1, "not 7"),
         Bad("write /nowhere.md x", 1, "avm:"),
     ],
     "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],

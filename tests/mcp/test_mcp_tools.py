@@ -363,6 +363,13 @@ def test_recent_changes_go_on_from_the_last_answer(alice: Peer, bob: Peer) -> No
     assert (change["path"], change["status"], change["author"]) == ("/memory/shared/later.md", "added", "alice")
 
 
+def test_a_write_over_another_version_than_was_read_is_refused(alice: Peer, bob: Peer) -> None:
+    assert alice.said("avm_write", path="/shared/turn.md", content="x", if_version=0)["version"] == 1
+    assert bob.said("avm_write", path="/shared/turn.md", content="y", if_version=1)["version"] == 2
+    assert "it is at version 2, not 1" in alice.refused("avm_write", path="/shared/turn.md", content="z", if_version=1)
+    assert alice.said("avm_read", path="/shared/turn.md")["content"] == "y"
+
+
 def test_the_reference_is_what_the_server_offers() -> None:
     text = reference.PAGE.read_text("utf-8")
     assert reference.page(text) == text, "run: python -m avmfs.mcp.reference"
