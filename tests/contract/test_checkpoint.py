@@ -123,10 +123,11 @@ def test_the_writer_is_left_little_to_move(short: Log, monkeypatch: pytest.Monke
 
 def test_a_slow_reader_holds_the_writer_up_for_a_moment_only(short: Log) -> None:
     short.fill(HARD - 5)
-    slow = reader(short)
+    slow, begun = reader(short), short.pages
     waits = [short.commit() for _ in range(40)]
     assert short.pages > HARD + 40, "nothing was lost of what it reads"
-    assert sum(wait > 0.09 for wait in waits) in range(1, 10), "not at every commit"
+    # How many pages a commit writes depends on the tables; it tries again after some pages.
+    assert sum(wait > 0.09 for wait in waits) in range(1, 1 + (short.pages - begun) // 10), "not at every commit"
     assert max(waits) < 2
     slow.close()
     for _ in range(20):
