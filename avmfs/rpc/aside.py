@@ -12,6 +12,7 @@ from avmfs.rpc.methods import method
 
 LISTED = 1000
 LOOKED_AT = 100_000  # removals among which one of that name is looked for
+DAYS_MOST = 36_500
 AT_ONCE = 256  # removed in one transaction, for which others wait
 _DAY_NS = 24 * 3600 * 10**9
 
@@ -69,6 +70,8 @@ def put_back(memory: Memory, path: str, to: str | None = None) -> dict[str, Any]
 @method
 def empty_trash(memory: Memory, older_than_days: float = 0.0, under: str | None = None) -> dict[str, Any]:
     """{"removed"}: how many files are gone for good, of those that this agent may remove."""
+    if not 0 <= older_than_days <= DAYS_MOST:  # also refuses nan
+        raise Invalid(f"older_than_days {older_than_days}: expected 0 to {DAYS_MOST}")
     memory.enroll()
     below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
     before, total, more = memory.now() - int(older_than_days * _DAY_NS), 0, True

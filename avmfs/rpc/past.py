@@ -13,6 +13,7 @@ from avmfs.agents import mail
 from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
+from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
 from avmfs.store.protocol.store import Reader
 from avmfs.views.history import attributed
@@ -79,6 +80,8 @@ def restore(
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
+        if not 1 <= version <= LARGEST:
+            raise Invalid(f"version {version}: expected 1 or more")
         return _restored_version(memory, path, version, dry_run)
     past = memory.at(memory.moment(str(at)))
     where = memory.real_parts(paths.raw(path))

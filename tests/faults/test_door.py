@@ -655,6 +655,19 @@ GOOD: dict[str, dict[str, Any]] = {
     "index_status": {},
     "questions": {},
     "replay": {"q": "hello", "weights": {}},
+    "archive": {"path": "/private/y.md"},
+    "put_back": {"path": "/private/none"},
+    "trash": {},
+    "empty_trash": {"older_than_days": 1.0},
+    "blame": {"path": "/private/y.md"},
+    "compare": {"older": "nothing"},
+    "snapshot": {"name": "fuzz"},
+    "snapshots": {},
+    "remove_snapshot": {"name": "none"},
+    "restore": {"path": "/private/y.md", "version": 1},
+    "names_log": {},
+    "records": {},
+    "put": {"items": [{"path": "/private/put.md", "data": b"x"}]},
 }
 
 
