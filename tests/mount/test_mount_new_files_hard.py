@@ -245,7 +245,7 @@ def test_a_new_name_that_was_unlinked_or_replaced_elsewhere_does_not_come_back(p
         ("memory/private/x", "EACCES"),
         ("tell/nobody", "ENOENT"),
         ("@yesterday/memory/x", "ENOENT"),
-        ("trash/x", "ENOENT"),
+        ("trash/x", "EACCES"),
         ("shared", "EISDIR"),
         ("shared/" + "n" * 255, "ok"),
     ],
