@@ -291,7 +291,7 @@ def test_a_daemon_that_is_not_root_says_who_can_make_the_link(machine: Machine) 
 def test_without_user_allow_other_the_reason_and_the_remedy_are_told(another: Any) -> None:
     machine = another("avmfs", user_allow_other=False)
     machine.mounts(*as_entries("alice"))
-    said = machine.daemon("start", "--daemon")
+    said = machine.daemon("start", "--daemon", code=1)
     assert "user_allow_other" in said and "/etc/fuse.conf" in said, said
     assert machine.status()["mounts"][0]["state"] == "failed"
     doctor = machine.done("avmfs", sys.executable, "-m", "avmfs.cli", "--json", "doctor")

@@ -300,7 +300,7 @@ def test_nothing_is_written_beside_a_database_that_is_not_the_one_that_is_read(s
     away = moved.with_name("away")
     moved.rename(away)
     wait(lambda: "removed or replaced" in serving.status()["problem"])
-    assert f"nothing is written to {database}" in serving.command("status")
+    assert f"nothing is written to {database}" in serving.command("status", expect=1)
     writing = subprocess.Popen(
         [sys.executable, "-c", WRITING, str(serving.at("alice") / "shared")], stdout=subprocess.PIPE
     )

@@ -83,6 +83,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
                 "source",
                 "where",
                 "under",
+                "after",
                 "namespace",
                 "old_path",
                 "new_path",

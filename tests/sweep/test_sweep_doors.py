@@ -46,6 +46,9 @@ ELSEWHERE = {
     "playground",
     "warmup",
     "repair",
+    "setup",
+    "model",
+    "hook",
 }
 PROBES = (
     "/:list?q=&limit=1000",
@@ -289,4 +292,4 @@ def test_a_hundred_private_notes_change_no_answer(
 
 
 # Where most answers tell the time or a name made at random.
-STEADY = {"create_key": 0.5, "remember": 0.0, "write": 0.0, "make_directory": 0.0, "tell": 0.0}
+STEADY = {"create_key": 0.5, "remember": 0.0, "write": 0.0, "make_directory": 0.0, "tell": 0.0, "snapshot": 0.0}
