@@ -35,7 +35,7 @@ MAIL_S: Final = 300.0
 MAIL_AT_ONCE: Final = 1000  # in one transaction, for which others wait
 MAIL_ROUNDS: Final = 100
 DAY_NS: Final = 24 * 3600 * 1_000_000_000
-PAST_S: Final = 600.0  # between two looks at what the past need not keep
+PAST_S: Final = 600.0  # between two looks at what the past and the trash need not keep
 CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
@@ -139,8 +139,6 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
-            before = self._wall_clock() - self._limits.trash_days * DAY_NS
-            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:
@@ -152,6 +150,8 @@ class Housekeeper:
             self._mail_at = self._clock() + MAIL_S
             trim_mail(self._store, self._limits, self._wall_clock())
         if self._clock() >= self._past_at:
+            before = self._wall_clock() - self._limits.trash_days * DAY_NS
+            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
             again = self._store.submit(OPERATOR, "trim_past")["more"]
             self._past_at = self._clock() + (PACE_S if again else PAST_S)
         if self._clock() >= self._clients_at:
