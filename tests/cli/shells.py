@@ -96,7 +96,12 @@ class QuickShell(Shell):
         super().__init__(environ)
         self._files = [folder / name for name in ("stdin", "stdout", "stderr")]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _ZYGOTE], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _ZYGOTE],
+            env=environ,
+            cwd=folder,  # some commands write where they are
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def _execute(
