@@ -57,9 +57,8 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
     chosen = formats.found(format, formats.readers())
     if not source.exists():
         raise NotFound(path=str(source))
-    where = into or ("/memory" if chosen.native else f"/private/imported/{format}")
     with door(ctx) as memory:
-        where = str(memory.call("locate", path=where)["path"])
+        where = str(memory.call("locate", path=into or chosen.into)["path"])
         run = Import(memory, where, dry=dry_run, replacing=replace, progress=_progress)
         with working("importing"):
             report = run.run(chosen.call(source))  # type: ignore[arg-type]
