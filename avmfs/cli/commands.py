@@ -15,7 +15,8 @@ _LISTED_FIRST: Final = (
     "ask", "topics", "tell", "inbox", "subscribe", "unsubscribe", "subscriptions", "pending", "stats", "tree",
     "browse", "fetch", "timeline", "explore", "graph", "retrieve", "synthesize", "history", "diff", "links",
     "link", "tag", "changes", "delta", "savings", "index", "warmup", "agents", "keys", "audit", "config",
-    "mount", "playground", "bench", "export", "import", "backup", "restore", "doctor", "repair", "completion", "help",
+    "mount", "playground", "bench", "export", "import", "sync", "backup", "restore", "doctor", "repair",
+    "completion", "help",
 )  # fmt: skip
 """What one needs first comes first; a command that is not here follows, by name."""
 
