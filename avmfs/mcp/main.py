@@ -12,13 +12,16 @@ import importlib.metadata
 import logging
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from avmfs.mcp.server import MemoryServer
 
 REFUSED, USAGE, TEMPORARY = 1, 2, 75
 
@@ -88,9 +91,18 @@ def avm_mcp(
     else:
         import anyio
 
-        from avmfs.mcp.stdio import serve_stdio
+        anyio.run(_serve_stdio, server)
 
-        anyio.run(serve_stdio, server)
+
+async def _serve_stdio(server: MemoryServer) -> None:
+    """Serve one client until it closes stdin."""
+    from mcp.server.stdio import stdio_server
+
+    try:
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+    finally:
+        server.close()
 
 
 def main() -> NoReturn:

@@ -39,6 +39,7 @@ Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
+OTHER_MODEL: Final = "avm help embedding has others"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
@@ -215,6 +216,8 @@ class Engine:
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        if not by_meaning:
+            near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
         columns = {
             "cosine": near,
@@ -318,7 +321,10 @@ class Engine:
         found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
         hits = current.ordered(found, q, spans, self._weights.current)
-        return Answer(q, tuple(hits[:limit]), ranking.degraded, seq)
+        # That the words are all there is to go by is said where it matters: not above what they have found.
+        unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
+        degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
+        return Answer(q, tuple(hits[:limit]), degraded, seq)
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""
@@ -327,9 +333,15 @@ class Engine:
         if self._embedder is None:
             return None, self._absent
         try:
-            return self._embedder.embed_batch([q], urgent=True), None
+            found = self._embedder.embed_batch([q], urgent=True)
         except (EmbeddingUnavailable, Busy) as error:
             return None, error.reason
+        if found.vectors.any():
+            return found, None
+        return (
+            found if mode == "semantic" else None,
+            f"{found.model} does not know the words of the question; {OTHER_MODEL}",
+        )
 
     def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:
         """What words have found; of a large store the best of it, ties included."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.audit import AuditSettings
 from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import read_gossip
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, hook_readers
@@ -20,6 +19,7 @@ from avmfs_config.paths import expand_path
 from avmfs_config.people import check_groups, read_agents, read_group
 from avmfs_config.settings import (
     Access,
+    AuditSettings,
     Coherence,
     Device,
     EmbeddingSettings,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from avmfs_config.audit import AuditSettings
 from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -46,6 +45,15 @@ NEVER_INDEXED = (
     "._*",
     ".DS_Store",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where the heads of the audit's hash chain are noted (None: beside the database, NAME.anchors), and how many
+    seconds the newest of them may be behind."""
+
+    anchors: Path | None = None
+    interval_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a child is told when it starts.
 
-Built by the supervisor, read by the entry functions and by `compose`. Values, plus the descriptors that the
+Built by the supervisor, read by the entry functions. Values, plus the descriptors that the
 child inherits; the whole travels once, from the supervisor to the new child, as multiprocessing's start message.
 """
 

@@ -14,13 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from avmfs.errors import AvmError, StoreFailed
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import LOADED_WITHIN_S, PipeEmbedder
+
+if TYPE_CHECKING:
+    from avmfs.embed.protocol import Embedder
+    from avmfs.memory import Memory
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +176,46 @@ def run_keeper(spec: ChildSpec) -> None:
         digests.close()
 
 
+def open_memory(
+    spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
+) -> Memory:
+    """The memory of the spec's agent, with the store and the engine below it."""
+    from avmfs.access import Principal
+    from avmfs.agents import anchors
+    from avmfs.agents.questions import QuestionLog
+    from avmfs.agents.refusals import Refusals
+    from avmfs.localtime import LocalZone
+    from avmfs.memory import Memory
+    from avmfs.search.engine import Engine
+    from avmfs.services import Services
+    from avmfs.store.store import open_attached
+    from avmfs.text.tokens import TokenCounter
+
+    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
+    settings = spec.settings
+    engine = Engine(
+        store.search_index,
+        embedder,
+        TokenCounter(settings.search.encoding),
+        weights=settings.search.weights,
+        cache_size=0,
+    )
+    around = Services(
+        store,
+        engine,
+        settings.search,
+        settings.limits,
+        time.time_ns,
+        LocalZone(),
+        host,
+        webhooks=settings.webhooks,
+        anchors=settings.audit.anchors or anchors.beside(spec.database),
+        refusals=Refusals(store),
+        questions=QuestionLog(spec.database, settings.search),
+    )
+    return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
+
+
 def run_door(spec: ChildSpec) -> None:
     """The socket for commands, MCP servers and Python."""
     from collections import deque
@@ -179,7 +223,6 @@ def run_door(spec: ChildSpec) -> None:
     from avmfs.access import Principal
     from avmfs.memory import Memory
     from avmfs.rpc.server import serve_door
-    from avmfs_daemon.compose import open_memory
 
     have_descriptors()
     with living(spec) as runtime:
@@ -208,7 +251,6 @@ def run_mount(spec: ChildSpec) -> None:
     guards it, says when to unmount.
     """
     from avmfs.fuse.serve import group_of, serve, tree_of
-    from avmfs_daemon.compose import open_memory
     from avmfs_daemon.fdstore_client import FdStoreEntry, identity
 
     have_descriptors()

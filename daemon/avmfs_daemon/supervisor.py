@@ -28,10 +28,10 @@ from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mo
 
 from avmfs.agents import anchors, backups
 from avmfs.errors import AvmError
-from avmfs.store.identity import ANYBODY, proof
+from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
-from avmfs_daemon import control, forkserver, postroom, runtime
+from avmfs_daemon import control, forkserver, runtime
 from avmfs_daemon.child import ABOUT, STOP_S, Child, ChildProcess
 from avmfs_daemon.child_spec import ChildSpec, Descriptor, rules_message
 from avmfs_daemon.children import Children
@@ -342,7 +342,8 @@ class Supervisor:
         store: dict[str, Any] = {"path": os.fspath(self._paths.database), **self._figures["writer"]}
         unread: dict[str, int] = {}
         try:
-            unread = postroom.unread(self._premises.store)
+            with self._premises.store.reading(OPERATOR) as reader:
+                unread = reader.mail.unread_of_all()
             store["waiting_lexical"], store["waiting_semantic"] = self._premises.store.queue_lengths()
         except AvmError as e:
             store["error"] = str(e)
