@@ -2,9 +2,9 @@
 
 Owns the rule. What one side has changed since both were alike goes to the other; what both have changed stays as both,
 the folder's under a name of its own; what one has changed and the other removed comes back. Nothing is replaced or
-removed that is not as it was when it was compared: the store decides by the bytes' digest, in the folder a file is put aside
-first and looked at again. What was alike is in ``.avm-sync.json`` of the folder, which a sync that was cut off may
-leave old: then what is alike is found to be.
+removed that is not as it was when it was compared: the store decides by the bytes' digest, in the folder a file is put
+aside first and looked at again. What was alike is in ``.avm-sync.json`` of the folder, which a sync that was cut off
+may leave old: then what is alike is found to be.
 """
 
 from __future__ import annotations
