@@ -136,6 +136,8 @@ class Scope:
     """A visibility class: what everyone may, and which agents may otherwise. ``inside``: the areas of API keys that it
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
     whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
+    ``aside``: "trash" or "archive" for what stands there, under the rights of where it came from, and is found there
+    alone.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
@@ -146,6 +148,7 @@ class Scope:
     inside: frozenset[int] = frozenset()
     leads: frozenset[int] = frozenset()
     owner: str | None = None
+    aside: str = ""
 
     @property
     def spec(self) -> str:
@@ -155,6 +158,7 @@ class Scope:
                 *(f"{name}={_SHOWN[may]}" for name, may in self.agents),
                 *(f"@{area}" for area in sorted(self.inside)),
                 *(f"^{area}" for area in sorted(self.leads)),
+                *([f"~{self.aside}"] if self.aside else ()),
             ]
         )
         return said if self.owner == _alone(said) else f"{said};!{self.owner or ''}"
@@ -164,13 +168,14 @@ class Scope:
     def parse(spec: str) -> Scope:
         said, marked, owner = spec.partition(";!")
         head, *rest = said.split(";")
-        agents = (item.split("=") for item in rest if item[0] not in "@^")
+        agents = (item.split("=") for item in rest if item[0] not in "@^~")
         return Scope(
             _WORD[head[2:]],
             tuple((name, _WORD[word]) for name, word in agents),
             frozenset(int(item[1:]) for item in rest if item[0] == "@"),
             frozenset(int(item[1:]) for item in rest if item[0] == "^"),
             (owner or None) if marked else _alone(said),
+            "".join(item[1:] for item in rest if item[0] == "~"),
         )
 
     def access(self, who: Principal) -> Access:
@@ -321,6 +326,7 @@ class Policy:
         self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, areas: Iterable[Area] = ()
     ) -> Scope:
         """The scope of the node at ``parts``; ``shared`` limits it to those agents in shared space."""
+        aside, parts = paths.aside(parts), paths.origin(parts)
         owner = paths.agent_space(parts)
         if owner is not None:
             base = Scope(Access.NONE, ((owner, Access.WRITE),))
@@ -346,17 +352,22 @@ class Policy:
             frozenset(number for number, top in areas if parts[: len(top)] == top),
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
             owners[0] if len(owners) == 1 and folded[owners[0]] else None,
+            aside,
         )
 
     def uniform(self, directory: tuple[bytes, ...]) -> bool:
         """Return whether the rules say the same of all that is below a directory, whatever it is called."""
+        directory = paths.origin(directory)
         return all(_covers(rule, directory) is not None for rule in self.rules)
 
     def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
         """Return whether all that is below a directory has the same scope below another. False where that depends on
         its name, so that a directory of any size can be moved at once in all other cases."""
-        if paths.agent_space(one) != paths.agent_space(other):
+        if paths.agent_space(one) != paths.agent_space(other) or paths.aside(one) != paths.aside(other):
             return False
+        if not (one and other):
+            return one == other  # below the root is what stands aside
+        one, other = paths.origin(one), paths.origin(other)
         for rule in self.rules:
             if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
                 return False

@@ -13,12 +13,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from avmfs.api.agent_memory import AgentMemory
 from avmfs.api.collaboration import Collaboration
 from avmfs.api.connect import located, open_door, read_all, who_am_i, who_asks
+from avmfs.api.past import PastConnection
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
 from avmfs.rpc.client import Door
@@ -32,6 +33,8 @@ class AVM(Collaboration):
     AVM_AGENT. Where neither says, nobody in particular asks: that reads and finds what every agent may see, and raises
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
     starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
+    ``at``: the whole tree as it was then, which can be read, listed and searched: a datetime, or as after the ``@`` of
+    a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
@@ -52,6 +55,7 @@ class AVM(Collaboration):
         config: str | os.PathLike[str] | None = None,
         agent: str | None = None,
         *,
+        at: str | datetime | None = None,
         embeddings: bool = True,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -59,6 +63,7 @@ class AVM(Collaboration):
         where = located(environ, db, config)
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings
+        self._at = None if at is None else _iso(at)
         self._connection = self._stand(who_asks(agent, environ, nobody=True))
         self.agent = self._door.agent
         self._others: dict[str, ReconnectingDoor] = {}
@@ -78,8 +83,8 @@ class AVM(Collaboration):
         return self._connection.door
 
     def _stand(self, agent: str | None) -> ReconnectingDoor:
-        return ReconnectingDoor(
-            lambda forked: open_door(
+        def opened(forked: bool) -> Door:
+            return open_door(
                 self._where,
                 agent,
                 environ=self._environ,
@@ -87,7 +92,8 @@ class AVM(Collaboration):
                 embeddings=self._embeddings and not (forked and _has_model()),
                 autostart=self._embeddings,
             )
-        )
+
+        return ReconnectingDoor(opened) if self._at is None else PastConnection(opened, self._at)
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(
@@ -114,19 +120,33 @@ class AVM(Collaboration):
     def read_bytes(self, path: str) -> bytes:
         return read_all(self._door, path)
 
-    def write(self, path: str, content: str | bytes) -> int | None:
+    def write(self, path: str, content: str | bytes, *, if_version: int | None = None) -> int | None:
         """Replace (or make) a file; returns its new version. A view gets the text written to it (returns None).
         Missing directories are made. Durable when it returns. Raises TooBig for more than 16 MiB at once where a daemon
-        runs: write the rest with append(), or the whole through a mount."""
-        return self._write(path, content, "replace")
+        runs: write the rest with append(), or the whole through a mount. With ``if_version`` only over that
+        version (0: while there is no file); else Stale is raised."""
+        return self._write(path, content, "replace", if_version)
 
     def append(self, path: str, content: str | bytes) -> int | None:
         """Add at the end of the file, wherever that is by then."""
         return self._write(path, content, "append")
 
-    def delete(self, path: str, *, recursive: bool = False) -> int:
-        """Remove a file, or a directory with all below it; returns how many nodes went."""
-        return int(self._door.call("remove", path=path, recursive=recursive)["removed"])
+    def delete(self, path: str, *, recursive: bool = False, permanently: bool = False) -> int:
+        """Remove a file, or a directory with all below it, notes to the trash; returns how many nodes went."""
+        return int(self._door.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"])
+
+    def archive(self, path: str) -> str:
+        """Move a file or directory to the same place below /archive, which no recall has; returns where it is now."""
+        return str(self._door.call("archive", path=path)["path"])
+
+    def trash(self, limit: int = 100) -> builtins.list[dict[str, Any]]:
+        """Removed files, the newest removal first: {"path", "was", "at", "agent", "size"}, ``at`` in ISO 8601."""
+        return list(self._door.call("trash", limit=limit)["files"])
+
+    def put_back(self, path: str, to: str | None = None) -> str:
+        """Bring back what is in the trash or the archive, by its path there or the one it had; returns where it is
+        now: its old name, or a free one beside that."""
+        return str(self._door.call("put_back", path=path, to=to)["path"])
 
     def move(self, source: str, target: str) -> builtins.list[tuple[str, str]]:
         """Move a node, or every path with the string prefix ``source``; returns the (old, new) paths."""
@@ -203,6 +223,36 @@ class AVM(Collaboration):
             if not found["more"]:
                 return b"".join(pieces).decode("utf-8", "surrogateescape")
 
+    def restore(
+        self, path: str, at: str | datetime | None = None, *, version: int | None = None, dry_run: bool = False
+    ) -> builtins.list[tuple[str, str]]:
+        """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant, as a change of
+        now; what came since stays. Returns (path, "make", "write" or "mode"); with ``dry_run`` what would be done."""
+        said = None if at is None else _iso(at)
+        found = self._door.call("restore", path=path, at=said, version=version, dry_run=dry_run)
+        return [(each["path"], each["action"]) for each in found["restored"]]
+
+    def snapshot(self, name: str | None = None) -> str:
+        """Keep the whole tree as it is now under a name, by default one of the time; returns it. It is below
+        ``/@snap.NAME`` and in ``AVM(at="snap.NAME")``, whatever else is forgotten.
+
+        >>> with AVM(agent="alice") as avm:
+        ...     _ = avm.write("/shared/s.md", "before"), avm.snapshot("release"), avm.write("/shared/s.md", "after")
+        >>> with AVM(agent="alice", at="snap.release") as then:
+        ...     then.read("/shared/s.md")
+        'before'
+        """
+        name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ") if name is None else name
+        return str(self._door.call("snapshot", name=name)["name"])
+
+    def snapshots(self) -> builtins.list[dict[str, Any]]:
+        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601)."""
+        return builtins.list(self._door.call("snapshots")["snapshots"])
+
+    def remove_snapshot(self, name: str) -> None:
+        """What it alone has kept goes with the next trimming."""
+        self._door.call("remove_snapshot", name=name)
+
     # Agents --------------------------------------------------------------------------------------------------
 
     def agent_memory(self, agent: str | None = None) -> AgentMemory:
@@ -222,7 +272,7 @@ class AVM(Collaboration):
         found = self._door.call("warmup")
         return {**found, "ms": round((time.perf_counter() - before) * 1000)}
 
-    def _write(self, path: str, content: str | bytes, mode: str) -> int | None:
+    def _write(self, path: str, content: str | bytes, mode: str, if_version: int | None = None) -> int | None:
         if isinstance(content, str):
             try:
                 data = content.encode("utf-8", "surrogateescape")
@@ -232,7 +282,8 @@ class AVM(Collaboration):
             data = bytes(content)
         else:  # bytes(5) would be five zero bytes
             raise Invalid(f"content: expected text or bytes, not {type(content).__name__}", path)
-        version = self._door.call("write", path=path, data=data, mode=mode)["version"]
+        only = {} if if_version is None else {"if_version": if_version}
+        version = self._door.call("write", path=path, data=data, mode=mode, **only)["version"]
         return None if version is None else int(version)
 
     def _search(self, q: str, limit: int, under: str, mode: str) -> builtins.list[dict[str, Any]]:

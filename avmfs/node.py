@@ -154,6 +154,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """A file in the trash: when (ns) and by whom it was removed, and from where."""
+
+    node: Node
+    at: int
+    agent: str
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A passage that a search found, with what ranking and rendering need of its document. ``whole``: the
     passage is the entire text. ``start`` and ``stop`` are characters."""

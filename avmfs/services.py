@@ -37,3 +37,4 @@ class Services:
     anchors: Path | None = None  # of the audit, where they are known
     refusals: Refusals | None = None  # where what is refused above the store is told
     questions: QuestionLog | None = None  # where what agents ask is kept
+    embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for

@@ -26,6 +26,7 @@ from avmfs.store.files.store_lock import StoreLock
 IDLE_S: Final = 1800.0  # without a request from anybody
 START_S: Final = 30.0  # for a daemon to serve, and for one that another process starts
 AGAIN_S: Final = 60.0  # after it could not be started
+BEGUN_S: Final = 20.0  # for one that has been begun to serve
 _OFF: Final = frozenset({"0", "false", "no", "off"})
 
 
@@ -118,3 +119,32 @@ def sought(where: Paths, environ: Mapping[str, str]) -> str | None:
         return start(where, environ) if wanted(where, environ) else None
     except ConfigError:
         return None
+
+
+def begin(where: Paths, environ: Mapping[str, str]) -> None:
+    """``sought``, not waited for: by a process of its own. One that has just been begun is left alone."""
+    lock = where.database.with_name("autostart.lock")
+    if any(each.get("AVM_AUTOSTART", "").lower() in _OFF for each in (environ, os.environ)) or where != find_paths(
+        environ
+    ):
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if time.time() - lock.stat().st_mtime < BEGUN_S and lock.stat().st_size == 0:
+            return
+    with contextlib.suppress(OSError):  # said by whoever waits for one
+        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock.touch(mode=0o600)
+        nothing = subprocess.DEVNULL
+        command = [sys.executable, "-P", "-m", "avmfs.api.autostart"]
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+            start_new_session=True,
+        )
+
+
+if __name__ == "__main__":  # see begin
+    sought(find_paths(os.environ), os.environ)

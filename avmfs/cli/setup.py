@@ -29,6 +29,7 @@ _MOUNT_KEYS = """\
     # read_only: true            # every change is refused
     # coherence: strict          # the kernel caches nothing of this mount
     # xattr: true                # user.avm.* extended attributes
+    # trash: false               # what is removed is gone
 """
 _CONFIG = """\
 # yaml-language-server: $schema={schema}

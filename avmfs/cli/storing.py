@@ -126,7 +126,7 @@ def _daemon(where: Paths) -> Iterator[Finding]:
         yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
     if model["state"] == "failed":
         says = f"the daemon's: {model.get('reason')}"
-        yield Finding("model", "problem", says, "avm warmup says why; avm-daemon reload tries again")
+        yield Finding("model", "problem", says, "avm model list; then avm warmup, which tries again")
 
 
 def _store(

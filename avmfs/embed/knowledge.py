@@ -33,6 +33,9 @@ TOLD: Final = 0.05
 """The same for what is stored, as a step, where most letters are not ASCII's: code and tables are in pieces too."""
 
 _NO_PIECE: Final = frozenset(("▁", "[UNK]", "<unk>"))
+_ENGLISH: Final = re.compile(r"\b(?:the|is|are|what|which|who|whose|why|how|when|where|does|did|that)\b", re.IGNORECASE)
+"""Words that mark a question as English: known as well as ASKED wants to a vocabulary that has them, whatever the other
+words ("is Nvidia overpriced" is pieces but for the first)."""
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
@@ -58,5 +61,8 @@ def weigh(tokenizer: Any, texts: Sequence[str], vectors: NDArray[np.float32], ur
     low, high = ASKED
     for vector, text in zip(vectors, texts, strict=True):
         share = known(tokenizer, text)
+        marks = _ENGLISH.findall(text) if urgent and share < high else ()
+        if any(tokenizer.token_to_id(word.lower()) is not None for word in marks):
+            share = high
         told = share > TOLD or sum(map(str.isascii, text)) > len(text) / 2
         vector *= min(max((share - low) / (high - low), 0.0), 1.0) if urgent else float(told)

@@ -24,7 +24,7 @@ from time import monotonic
 from avmfs import paths
 from avmfs.errors import NotFound
 from avmfs.fuse import protocol as p
-from avmfs.fuse.inodes import Inodes, is_real
+from avmfs.fuse.inodes import Inodes, is_past, is_real
 from avmfs.lru import FIFO
 from avmfs.node import Kind, Node
 from avmfs.store.cache.nodes import oldest
@@ -40,6 +40,7 @@ RESTS_S, MOST_RESTS_S = 3.0, 60.0  # how long a name has to stand for the same b
 _MOST_RESTLESS = 10_000
 _MOST_LIVELY = 1_000  # directories
 _MOST_AT_ONCE = 512  # more are what the store's memory has no room for, rather than changes
+PAST_S = 1  # how long it may keep a name of the past
 _NS = 1_000_000_000
 _MASK = (1 << 64) - 1  # times before 1970 travel as two's complement
 _MOST = 50_000  # nodes and names: some 20 MB
@@ -270,6 +271,8 @@ class EntryCache:
 
     def _entry(self, moment: int, number: int, node: Node | None, attributes: Attributes) -> bytes:
         """Of a node of the store, None for a virtual one."""
+        if is_past(number) and self._valid:  # rules alone change what is seen of it, and end all names of a kernel
+            return p.ENTRY_OUT.pack(number, 0, PAST_S, PAST_S, 0, 0) + packed(attributes)
         valid = self._validity(node)
         settled = self._numbers.settled(number)
         # Notices about a node that the kernel does not have yet are lost.

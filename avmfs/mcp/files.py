@@ -119,12 +119,14 @@ def avm_write(
         Literal["replace", "create", "append"],
         Field(description="replace keeps the old content as a version; create refuses to replace."),
     ] = "replace",
+    if_version: Annotated[int | None, Field(description="Only over this version; 0: a new file.", ge=0)] = None,
 ) -> Answer[Written]:
     """Write a file, making directories as needed. Its old content stays in its history.
 
     Writing to a view changes what it shows: note.md:ttl takes 2h, note.md:shared takes alice,bob.
     """
-    done = call.door("write", path=path, data=content.encode(), mode=mode)
+    only = {} if if_version is None else {"if_version": if_version}
+    done = call.door("write", path=path, data=content.encode(), mode=mode, **only)
     version = "" if done["version"] is None else f" v{done['version']}"
     return Answer(f"wrote {escaped(done['path'])}{version}\n", Written(path=done["path"], version=done["version"]))
 

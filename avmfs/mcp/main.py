@@ -28,6 +28,14 @@ REFUSED, USAGE, TEMPORARY = 1, 2, 75
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--user", "-u", metavar="NAME", help="The agent to speak for.  [default: AVM_AGENT]")
+@click.option(
+    "--tools",
+    "offered",
+    default="core",
+    show_default=True,
+    metavar="core|all|NAME,...",
+    help="Which tools are offered; each costs every session its description. With all, results are described too.",
+)
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of stdin and stdout.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
@@ -41,6 +49,7 @@ REFUSED, USAGE, TEMPORARY = 1, 2, 75
 @click.version_option(package_name="avmfs", prog_name="avm-mcp")
 def avm_mcp(
     user: str | None,
+    offered: str,
     http: bool,
     host: str,
     port: int,
@@ -71,7 +80,7 @@ def avm_mcp(
 
         listener = listen(host, port, remote=allow_remote)
         secret = token(token_file, where.data_dir, agent)
-    session = Session(where, agent)
+    session = Session(where, agent, begins=True)
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
     gc.disable()
@@ -80,7 +89,7 @@ def avm_mcp(
     with lightly():
         from avmfs.mcp.server import MemoryServer
 
-    server = MemoryServer(session, importlib.metadata.version("avmfs"))
+    server = MemoryServer(session, importlib.metadata.version("avmfs"), offered)
     gc.freeze()
     gc.enable()
     if listener is not None:

@@ -9,6 +9,7 @@ Threads share it; calls are one after the other. Imports no model, and no store 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 from avmfs_config import Paths
 
+from avmfs.api.autostart import begin
 from avmfs.api.connect import open_door
 from avmfs.errors import Busy
 from avmfs.mcp.content import clean
@@ -51,14 +53,23 @@ class Said:
 
 
 class Session:
-    """Raises what the door raises, at once when this user may not be that agent."""
+    """Raises what the door raises, at once when this user may not be that agent. ``begins``: a daemon that it starts is
+    not waited for."""
 
-    def __init__(self, where: Paths, agent: str, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, where: Paths, agent: str, environ: Mapping[str, str] = os.environ, *, begins: bool = False
+    ) -> None:
         self.agent = agent
         self._where = where
         self._environ = environ
         self._mutex = threading.Lock()
-        self._door: Door | None = open_door(where, agent, environ=environ, embeddings=False, route="mcp")
+        # A client waits for the server's start for a few seconds only: the daemon is there at one of the next calls.
+        with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
+            if begins and StoreLock(where.database).holder() is None:
+                begin(where, environ)
+        self._door: Door | None = open_door(
+            where, agent, environ=environ, embeddings=False, route="mcp", autostart=not begins
+        )
 
     def another(self) -> Session:
         """The same with a connection of its own, for who waits long."""

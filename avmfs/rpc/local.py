@@ -67,7 +67,8 @@ class LocalDoor:
             self._embedder,
             TokenCounter(settings.search.encoding),
             weights=settings.search.weights,
-            absent=NO_DAEMON,
+            # What a person can do about it is no part of what a model reads.
+            absent=NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON,
         )
         self._refusals = Refusals(self._store)
         around = Services(

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from avmfs.errors import Busy
 from avmfs.node import Hit
 from avmfs.search import current, fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
-from avmfs.search.relevance import relevance
+from avmfs.search.relevance import relevance, scale
 from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.vectors import NONE_YET, Toward
 from avmfs.text import segment
@@ -126,12 +127,12 @@ class Ranking:
 
 
 class Engine:
-    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone, for the reason
-    ``absent``."""
+    """``index_for`` gives the index of one asker, with ``archive=True`` of the archive too; ``embedder`` None answers
+    from words alone, for the reason ``absent``."""
 
     def __init__(
         self,
-        index_for: Callable[[Principal], SearchIndex],
+        index_for: Callable[..., SearchIndex],
         embedder: Embedder | None,
         counter: TokenCounter,
         *,
@@ -151,6 +152,12 @@ class Engine:
         """The same engine with other weights."""
         other = copy.copy(self)
         other._weights = weights
+        return other
+
+    def with_archive(self) -> Engine:
+        """The same engine, which looks through the archive too."""
+        other = copy.copy(self)
+        other._index_for = partial(self._index_for, archive=True)
         return other
 
     def search(
@@ -216,6 +223,8 @@ class Engine:
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        if meaning is not None:
+            near = near * scale(meaning.model)
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
@@ -269,7 +278,7 @@ class Engine:
         except Busy:  # what there is has been ranked without it
             return np.zeros(len(at))
         pages = 1 - lexical.shortness(table.lengths[at])
-        return np.nan_to_num(drawn - near) * pages
+        return np.nan_to_num(drawn * scale(meaning.model) - near) * pages
 
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has

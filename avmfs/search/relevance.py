@@ -31,6 +31,10 @@ WORDS: Final = (-9.4, 14.0)
 BLIND: Final = (-4.6, 16.0)
 """Words where there is no vector: nobody else can tell."""
 
+SCALES: Final = {"use-multilingual-3": 1.4}
+"""What a model's cosines are multiplied by, to mean what the default model's do: those of unrelated texts lie closer
+together."""
+
 CHANCE: Final = 0.1
 """Cosines of unrelated texts spread about so much: of many some are near by chance. The largest of n lies some
 sqrt(2 ln n) spreads above their mean; the fits are from stores where that is USUAL."""
@@ -75,7 +79,8 @@ def relevance(
         cosines = cosines + NAMED * named
     seen = cosines[~np.isnan(cosines)]
     shift = _chance(len(seen))
-    common = float(seen.mean()) if len(seen) else 0.0
+    # Of all but the nearest: it would weigh against itself where there are few.
+    common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())
@@ -87,6 +92,11 @@ def relevance(
     found[order] = np.maximum.accumulate(found[order][::-1])[::-1]
     # Unless it says next to nothing: "ok" ranks high beside an answer, and is none.
     return np.asarray(found if terms is None else np.minimum(found, np.maximum(best * own, (terms / SAYS) ** 2)))
+
+
+def scale(model: str) -> float:
+    """By how much its cosines are too close together; 1 for a model that nobody has measured."""
+    return SCALES.get(model, 1.0)
 
 
 def _witnesses(cosines: Floats, coverage: Floats, shift: float, common: float) -> Floats:

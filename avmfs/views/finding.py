@@ -24,14 +24,32 @@ BUDGETS: Final = (250, 500, 1000, 2000, 4000)
 """Tokens, of :plan."""
 
 Strategy = Literal["balanced", "relevance", "importance", "recency"]
+Include = Literal["archive"] | None
 
 
-@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
-def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid") -> str:
-    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
+@view(
+    "search",
+    "directory",
+    summary="paths that answer `q`, with relevance and one line each",
+    prose=True,
+    slow=True,
+    past=True,
+)
+def search(
+    ctx: Context,
+    *,
+    q: str,
+    limit: Annotated[int, Range(1, 200)] = 10,
+    mode: Mode = "hybrid",
+    include: Include = None,
+) -> str:
+    found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
+    return ctx.memory.unsearched() + format_search(found)
 
 
-@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
+@view(
+    "recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True, past=True
+)
 def recall(
     ctx: Context,
     *,
@@ -41,9 +59,12 @@ def recall(
     strategy: Strategy = "balanced",
     cite: Literal["path"] | None = None,
     scores: bool = False,
+    include: Include = None,
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
+    if note := ctx.memory.unsearched():
+        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,
@@ -53,6 +74,7 @@ def recall(
         cite=cite,
         scores=scores,
         reserve=cost,
+        archive=include == "archive",
     )
     return banner + (answer.text or NOTHING)
 

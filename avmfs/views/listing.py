@@ -15,7 +15,7 @@ from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines
 
@@ -27,7 +27,13 @@ _ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
 _HEADING: Final = re.compile(r"#+\s+")
 
 
-@view("list", "directory", summary="handle, name, first line of what it holds; `q`, `tag`: of files below", prose=True)
+@view(
+    "list",
+    "directory",
+    summary="handle, name, first line of what it holds; `q`, `tag`: of files below",
+    prose=True,
+    past=True,
+)
 def listing(
     ctx: Context,
     *,
@@ -61,7 +67,7 @@ def _entry(reader: Reader, entry: Entry, first: str, below: bytes) -> str:
     return f"{handle}  {name}  {line[: LINE - 1] + '…' if len(line) > LINE else line}".rstrip()
 
 
-@view("tree", "directory", summary="directories and files below it, `depth` deep")
+@view("tree", "directory", summary="directories and files below it, `depth` deep", past=True)
 def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
     with ctx.memory.reading() as reader:
         lines = [paths.printable(reader.path(ctx.node.id)), *_below(reader, ctx.node, depth, "")]
@@ -71,6 +77,8 @@ def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
 def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
     calls.go_on()
     children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
+    if directory.id == ROOT:
+        children = [node for node in children if node.id not in (TRASH, ARCHIVE)]
     for node in children[:TREE_ENTRIES]:
         name = paths.printable(node.name)
         if node.kind is Kind.SYMLINK:
@@ -152,9 +160,13 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
         raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
 
 
-@view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
+@view("stats", "directory", summary="counts of what this agent may see below it, as JSON", past=True)
 def stats(ctx: Context) -> str:
-    counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    if ctx.memory.then is None:
+        counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    else:
+        with ctx.memory.reading() as reader:
+            counts = reader.counts(ctx.node.id)
     return json_text(
         {
             "bytes": counts.bytes,

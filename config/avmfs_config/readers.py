@@ -77,6 +77,7 @@ def mount_readers(environ: Mapping[str, str]) -> Readers:
         "allow_other": Value.boolean,
         "allow_root": Value.boolean,
         "link": lambda value: value.optional(_path(environ)),
+        "trash": Value.boolean,
     }
 
 
@@ -243,4 +244,6 @@ LIMITS: Readers = {
     "history_bytes": lambda value: value.integer(0),
     "past_days": lambda value: value.integer(0, 36_500),
     "past_bytes": lambda value: value.integer(0),
+    "trash_days": lambda value: value.integer(0, 36_500),
+    "trash_bytes": lambda value: value.integer(0),
 }

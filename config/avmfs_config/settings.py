@@ -63,7 +63,7 @@ class Mount:
     `mountpoint` is absolute and normalised by its text alone: the filesystem is not asked, since a mountpoint
     may be a dead mount. `uid` is the Unix user that the mount belongs to, and the only one who may use it (root too
     with `allow_root`, everybody with `allow_other`); None is the daemon's own. `link` is where a symbolic link to the
-    mountpoint is made.
+    mountpoint is made. `trash`: what rm(1) removes of notes goes there.
     """
 
     mountpoint: Path
@@ -76,6 +76,7 @@ class Mount:
     allow_other: bool = False
     allow_root: bool = False
     link: Path | None = None
+    trash: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ class Limits:
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
     taken whole, but never fewer than 16. `past_days` is for how long the whole tree can be seen as it was, 0 not at
-    all; of what has been removed at most `past_bytes` are kept for that."""
+    all; of what has been removed at most `past_bytes` are kept for that.
+    What is removed is in the trash for `trash_days`, of each agent's removals no more than `trash_bytes`."""
 
     message_bytes: int = 65536
     unread: int = 100
@@ -189,6 +191,8 @@ class Limits:
     history_bytes: int = 256 * 1024 * 1024
     past_days: int = 30
     past_bytes: int = 1 << 30
+    trash_days: int = 30
+    trash_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,7 @@ def open_memory(
         anchors=settings.audit.anchors or anchors.beside(spec.database),
         refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
+        embedded=True,
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
 

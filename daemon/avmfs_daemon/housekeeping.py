@@ -139,6 +139,8 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
+            before = self._wall_clock() - self._limits.trash_days * DAY_NS
+            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:

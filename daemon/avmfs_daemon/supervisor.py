@@ -275,7 +275,9 @@ class Supervisor:
             self._stopping = True
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
-            if message.get("do") == "status":
+            if message.get("do") in ("status", "warmup"):
+                if message["do"] == "warmup" and self._service.status()["state"] == "failed":
+                    self._load_model()
                 answer = {"value": self.status()}
             elif message.get("do") == "open" and child.kind == "keeper":
                 answer = {"value": self._takeover.open_among(self._children.all, message["arguments"]["nodes"])}
@@ -399,7 +401,7 @@ class Supervisor:
         before, self._settings, self._mounts = self._settings, settings, mounts
         self._tell_of_ignored()
         self._change_rules(before)
-        if settings.embedding != before.embedding:
+        if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
         running = [child for child in self._children.all if child.mount is not None]
         wanted = {_place(mount): mount for mount in mounts}

@@ -84,6 +84,7 @@ def test_files(alice: AVM) -> None:
         (lambda: alice.read("/shared/a.md"), errno.ENOENT),
         (lambda: alice.read("/shared"), errno.EISDIR),
         (lambda: alice.write("/new.md", "x"), errno.EACCES),
+        (lambda: alice.write("/shared/a.md", "x", if_version=6), errno.ESTALE),
         (lambda: alice.delete("/shared"), errno.EPERM),
         (lambda: alice.write("/shared/x:meta", "{}"), errno.EINVAL),
         (lambda: alice.list("/none"), errno.ENOENT),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mount_world import until
 from shells import Shell, configured, environment
 
 from avmfs.store.files.store_lock import StoreLock
@@ -87,6 +88,15 @@ def test_python_starts_it_too_but_not_for_a_store_that_is_named(fresh: Shell, tm
     assert holder(fresh.environ) is None
     assert python(fresh.environ, "from avmfs import AVM; print(AVM().list('/shared'))") == "[]"
     assert holder(fresh.environ) is not None
+
+
+def test_an_mcp_server_begins_one_and_does_not_wait_for_it(fresh: Shell) -> None:
+    command = [sys.executable, "-m", "avmfs.mcp", "--user", "alice"]
+    with subprocess.Popen(command, env=fresh.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        until(lambda: (found := holder(fresh.environ)) is not None and bool(found["automatic"]), 60)
+        assert server.poll() is None
+        server.communicate(timeout=60)
+    assert server.returncode == 0
 
 
 @pytest.mark.parametrize("how", ["variable", "key"])

@@ -53,6 +53,9 @@ def test_write_read_append(avm: Shell) -> None:
     assert avm.out("read", "/shared/f/note.md") == "four"
     assert avm.complaint("write", "--new", "/shared/f/note.md", "x", code=1).startswith("avm: ")
     avm.run("write", "--new", "/shared/f/new.md", "x")
+    avm.run("write", "--if-version", "1", "/shared/f/new.md", "y")
+    assert "it is at version 2, not 1" in avm.complaint("write", "--if-version", "1", "/shared/f/new.md", "z", code=1)
+    assert avm.complaint("write", "--if-version", "1", "/shared/f/new.md:tags", "z", code=2)
 
 
 def test_bytes_go_in_and_out_as_they_are(avm: Shell) -> None:

@@ -57,11 +57,13 @@ ALONE = (
     "playground",
     "bench",
     "mount",
+    "model",
+    "setup",
+    "hook",
     "doctor",
     "repair",
     "help",
     "backup",
-    "restore",
 )
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
 atexit.register(shutil.rmtree, SAMPLES)
@@ -82,6 +84,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("write /shared/e/w.md text", "w.md v", "path version"),
         Good("write /shared/e/s.md -", "s.md", data=b"x"),
         Bad(f"write --new {A} x", 1, "--new"),
+        Bad(f"write --if-version 7 {A} x", 1, "not 7"),
         Bad("write /nowhere.md x", 1, "avm:"),
     ],
     "append": [Good("append /shared/e/w.md more", "w.md v", "path version"), Bad("append /shared/e x", 1, "directory")],
@@ -99,6 +102,19 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("rm -rn /shared/e", "a.md", "paths removed"),
         Bad("rm /shared/e", 1, "rm -r"),
         Bad("rm /shared/none", 1, "No such"),
+    ],
+    "trash": [
+        Good("trash", "", "files"),
+        Good("trash ls --limit 5", "", "files"),
+        Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash restore", 2, "PATH"),
+        Bad("trash restore /shared/never-there", 1, "trash"),
+        Bad("trash ls --to /shared/x", 2, "--to"),
+    ],
+    "archive": [
+        Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
+        Bad("archive /shared/none", 1, "No such"),
+        Bad("archive --back /shared/e/a.md", 1, "trash"),
     ],
     "search": [
         Good("search alpha", "a.md", "degraded hits text"),
@@ -267,7 +283,31 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("audit verify", 1, "operator"),
         Bad("audit --since soon", 2, "since"),
     ],
+    "model": [
+        Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
+        Bad("model import /none", 2, "/none"),
+        Bad("model nonsense", 2, "nonsense"),
+    ],
+    "setup": [
+        Good("setup status", "claude", "client file there what"),
+        Good("setup claude --print", "avm-mcp"),
+        Bad("setup nonsense", 2, "claude-desktop"),
+    ],
+    "hook": [Good("hook prompt", "", data=b"{}"), Bad("hook nonsense", 2, "session-start")],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "snapshot": [
+        Good("snapshot make one", "one", "at name"),
+        Good("snapshot ls", "one", "snapshots"),
+        Good("snapshot diff one --path /shared/e", "", "changes more"),
+        Bad("snapshot make 'a b'", 2, "name"),
+        Bad("snapshot diff none", 1, "no snapshot"),
+        Bad("snapshot rm none", 1, "no snapshot"),
+    ],
+    "blame": [
+        Good(f"blame {A}", "alice", "lines path"),
+        Bad("blame /shared/e", 1, "directory"),
+        Bad("blame /shared/e/none", 1, "No such"),
+    ],
     "backup": [
         Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
         Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
@@ -280,6 +320,11 @@ ROWS: dict[str, list[Good | Bad]] = {
     "restore": [
         Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
         Bad("restore --from /none", 1, "no backup"),
+        Good("restore /shared/e/a.md --version 1 --dry-run", "", "more restored"),
+        Good("restore /shared/e --at -0.001s -n", "", "more restored"),
+        Bad("restore /shared/e/a.md", 2, "--version"),
+        Bad("restore /shared/e/a.md --version 999", 1, "v999"),
+        Bad("restore /shared/e --at 1999-01-01", 1, "kept from"),
         Bad("restore", 2, "--from"),
     ],
     "export": [
@@ -339,6 +384,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
             ("write", A, "alpha is the first letter\n"),
             ("write", B, "beta comes second\n"),
             ("link", A, B, "follows"),
+            ("write", "/shared/past/old.md", "long ago\n"),
         ):
             shell.run(*arguments)
         yield shell
@@ -347,7 +393,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor", "restore"}  # below, in test_commands, test_references and test_backup
+    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and test_references
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

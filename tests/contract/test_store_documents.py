@@ -342,6 +342,17 @@ def test_write_path_modes(world: World) -> None:
     assert world.history(BOB, "/memory/a/b/c.md") == [b"1", b"122", b"3"]
 
 
+def test_of_two_writers_over_one_version_the_second_is_refused(world: World) -> None:
+    with pytest.raises(Stale):
+        world.write(ALICE, "/memory/f", b"one", if_version=1)
+    assert world.write(ALICE, "/memory/f", b"one", if_version=0)["version"] == 1
+    assert world.write(BOB, "/memory/f", b"two", if_version=1)["version"] == 2
+    for stale in (0, 1, 3):
+        with pytest.raises(Stale, match=f"at version 2, not {stale}"):
+            world.write(ALICE, "/memory/f", b"lost", if_version=stale)
+    assert world.history(BOB, "/memory/f") == [b"one", b"two"]
+
+
 def test_write_path_over_just_what_was_read(world: World) -> None:
     def sha(data: bytes) -> bytes:
         return hashlib.sha256(data).digest()

@@ -79,7 +79,12 @@ class Daemon:
         return self.root / agent
 
     def command(self, *arguments: str, expect: int = 0) -> str:
-        done = subprocess.run(
+        done = self.run_command(*arguments)
+        assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, self.log())
+        return done.stdout + done.stderr
+
+    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "avmfs_daemon", *arguments],
             env=self.environ,
             cwd=self.root,
@@ -87,8 +92,6 @@ class Daemon:
             text=True,
             timeout=LIMIT_S,
         )
-        assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, self.log())
-        return done.stdout + done.stderr
 
     def start(self) -> None:
         said = self.command("start", "--daemon")
@@ -96,7 +99,12 @@ class Daemon:
         assert len(said.splitlines()) == 1, (said, self.log())  # no mount has failed
 
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self.command("status", "--json"))
+        """Its exit code is 1 just where something of it has failed."""
+        done = self.run_command("status", "--json")
+        assert done.stdout, (done.returncode, done.stderr, self.log())
+        status: dict[str, Any] = json.loads(done.stdout)
+        states = [status["embedding"]["state"], *(mount["state"] for mount in status["mounts"])]
+        assert done.returncode == int("failed" in states or bool(status["problem"])), (done.returncode, status)
         self.pids.add(status["pid"])
         return status
 

@@ -262,7 +262,8 @@ class Doors(Program):
         number = 0
         with AVM(agent=self.agent) as avm:
             for key in avm.api_keys():  # of earlier rounds: an agent may have only so many
-                avm.revoke_api_key(key["id"])
+                if key["revoked"] is None:
+                    avm.revoke_api_key(key["id"])
             for one in avm.subscriptions():
                 avm.unsubscribe(one["pattern"])
             while True:

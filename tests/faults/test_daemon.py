@@ -120,6 +120,8 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "isolation_reason",
         "holder_pid",
         "problem",
+        "automatic",
+        "backup",
     }
     (mount,) = status["mounts"]
     assert mount.keys() == {
@@ -308,7 +310,7 @@ def test_a_directory_with_something_in_it_is_not_covered(daemon: Daemon) -> None
     daemon.mounts("alice", "bob")
     daemon.at("alice").mkdir()
     (daemon.at("alice") / "mine").write_text("keep")
-    assert "not empty" in daemon.command("start", "--daemon")
+    assert "not empty" in daemon.command("start", "--daemon", expect=1)
     assert daemon.mount("alice")["state"] == "failed"
     assert daemon.mount("bob")["state"] == "ready"
     (daemon.at("alice") / "mine").unlink()

@@ -206,7 +206,9 @@ class Machine:
         return done.stdout + done.stderr
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.daemon("status", "--json"))
+        done = self.done(self.user, sys.executable, "-m", "avmfs_daemon", "status", "--json")
+        assert done.stdout, (done.returncode, done.stderr, self.log()[-4000:])
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def log(self) -> str:

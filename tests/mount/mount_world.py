@@ -271,7 +271,7 @@ class World:
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself, None while it says nothing."""
         done = self.command("status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        return json.loads(done.stdout) if done.stdout else None
 
     def log(self) -> str:
         return (self.root / "log").read_text(errors="replace")

@@ -107,3 +107,18 @@ def test_stored_bytes_follow_the_model_and_maps_stay_as_they_were(
             assert db.execute(f"select count(*) from {table}").get == 0, table
     finally:
         db.execute("rollback")
+
+
+def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connection) -> None:
+    """Every read puts them together."""
+    for piece, most in ((b"x", content.TAIL_PIECES), (bytes(content.TAIL_BYTES // 4), 4)):
+        db.execute("begin")
+        try:
+            after = content.apply(db, 99, content.Applied(0, b""), [("w", 0, bytes(INLINE_LIMIT + 1))])
+            for _ in range(3 * most):
+                after = content.append(db, 99, after, piece)
+                assert db.execute("select count(*) from tail where node = 99").get < most
+            added = content.read(db, 99, after.size, after.extents, INLINE_LIMIT + 1, after.size)
+            assert added == piece * 3 * most
+        finally:
+            db.execute("rollback")

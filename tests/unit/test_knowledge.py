@@ -71,3 +71,10 @@ def test_the_default_model_knows_english_and_does_not_judge_in_what_it_does_not_
     assert (
         lengths(["音乐会门票", "концерт в субботу", "متى الحفلة", "콘서트 티켓", "zzz", "asdf qwer zxcv"]) == [0.0] * 6
     )
+
+
+def test_an_english_question_of_names_alone_is_known_by_its_small_words() -> None:
+    vectors = np.ones((3, 2), np.float32)
+    questions = ["Is gaxz gaxz", "gaxz gaxz", "the gaxz"]  # this vocabulary has no "the"
+    knowledge.weigh(tokenizer(), questions, vectors, urgent=True)
+    assert vectors[:, 0].tolist() == [1, 0, 0]

@@ -194,6 +194,13 @@ def test_what_says_the_same_is_given_once_and_names_the_others() -> None:
     assert len(re.findall(r"^@\w+ \(also @\w+ @\w+\) ", answer.text, re.M)) == 1
 
 
+def test_little_words_hide_no_repetition() -> None:
+    made = MemoryCorpus()
+    for name, text in (("one", "The roads crossed 12 rivers."), ("two", "A road crossed 12 rivers")):
+        made.add(f"/{name}", text, updated=NOW)
+    assert len(ask(made, "roads crossed rivers", min_relevance=0.0).hits) == 1
+
+
 def test_a_long_answer_has_its_ten_best_first() -> None:
     made = MemoryCorpus()
     for n in range(60):

@@ -204,6 +204,7 @@ _READER: dict[str, Ask] = {
     "tag_counts": lambda r, it: r.tag_counts(ROOT),
     "file_counts": lambda r, it: [r.file_counts(each, 99) for each in (ROOT, MEMORY, PRIVATE)],
     "agents": lambda r, it: r.agents(),
+    "removed": lambda r, it: r.removed(99),
 }
 # The parts of the reader, each with a protocol of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -335,7 +336,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "watch": {"*"},
     "cached_state": {"*"},
     "cached_changes": {"*"},  # what caches of the mount's own answers go by
-    "queue_lengths": {"avmfs.memory"},
+    "queue_lengths": {"avmfs.memory", "avmfs.search.fresh"},
     "orphans": {"avmfs.vfs.tree"},
     "vector_model": {"avmfs.rpc.describing"},
     "pending_passages": set(),
@@ -353,6 +354,9 @@ _NEW = {"mode": 0o644, "name": b"new"}
 _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "add_link": lambda it: {"node": it.file, "target": it.other, "type": ""},
     "append": lambda it: {"node": it.file, "handle": None, "data": b"x"},
+    "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
+    "put_back": lambda it: {"node": it.file},
+    "trim_trash": lambda it: {"before": 2**62, "most": 0},
     "commit": lambda it: {"node": it.file, "handle": None, "edits": [["t", 0]]},
     "create": lambda it: {"parent": it.directory, "exclusive": True, **_NEW},
     "create_key": lambda it: {
@@ -415,7 +419,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "settle": lambda it: {},
     "skip_vectors": lambda it: {"documents": [it.document], "model": "m"},
     "symlink": lambda it: {"parent": it.directory, "name": b"s", "target": b"t"},
-    "unlink": lambda it: {"parent": it.directory, "name": b"x.md"},
+    "unlink": lambda it: {"parent": it.directory, "name": b"x.md", "trash": True},
     "write_many": lambda it: {"items": [[[b"memory", b"private", b"alice", b"d", b"x.md"], b"x"]]},
     "write_path": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
 }
@@ -428,6 +432,7 @@ _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "sync": lambda it: {},
     "hold": lambda it: {"holder": b"h", "nodes": [it.file]},
     "delete_mail": lambda it: {},
+    "empty_trash": lambda it: {"before": 2**62},
     "collect_notices": lambda it: {},
     "forget_notices": lambda it: {"messages": ["x"]},
     "redeliver": lambda it: {},
@@ -446,6 +451,10 @@ _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
 _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
+    "archive": [{"path": _X}],
+    "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
+    "trash": [{}],
+    "empty_trash": [{}, {"under": SPACE}],
     "user": [{"name": "alice"}],
     "list_keys": [{}],
     "check_usage": [{}],
@@ -454,7 +463,17 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "revoke_key": [{"id": "c" * 8}],
     "init_permissions": [{"users": {}}],
     "entries": [{"path": f"{SPACE}/d"}, {"path": "/memory/private"}, {"path": "/"}],
-    "history": [{"path": _X}],
+    "history": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
+    "blame": [{"path": _X}],
+    "compare": [{"older": "seq.1"}, {"older": "-0.1s", "path": SPACE}],
+    "restore": [
+        {"path": _X, "version": 1},
+        {"path": SPACE, "at": "seq.9"},
+        {"path": "/memory", "at": "seq.1", "dry_run": True},
+    ],
+    "snapshot": [{"name": "bobs"}],
+    "snapshots": [{}],
+    "remove_snapshot": [{"name": "none"}],
     "inbox": [{}],
     "urgent": [{}],
     "links": [{"path": _X}, {"path": "/shared/common.md"}],

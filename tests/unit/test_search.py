@@ -254,6 +254,11 @@ def test_the_nearest_of_few_is_more_than_the_nearest_of_many() -> None:
     assert relevance_of([0.42, *[0.05] * 10], [0.0] * 11)[0] > relevance_of([0.42, *[0.05] * 5000], [0.0] * 5001)[0]
 
 
+def test_the_only_note_is_not_what_all_have_in_common() -> None:
+    assert relevance_of([0.42], [0.0])[0] > 0.3 > relevance_of([0.2], [0.0])[0]
+    assert relevance_of([0.42, 0.1], [0.0, 0.0])[0] > 0.3
+
+
 def test_what_all_cosines_have_in_common_says_nothing() -> None:
     few, many = relevance_of([0.6, *[0.1] * 500], [0.0] * 501), relevance_of([0.6, *[0.5] * 500], [0.0] * 501)
     assert few[0] > 0.7
@@ -391,6 +396,20 @@ class Angles:
             angle = math.radians(float(text.split()[0]) if text[0].isdigit() else 0.0)
             row[:2] = math.cos(angle), math.sin(angle)
         return Batch(self.model_id, rows)
+
+
+def test_cosines_of_a_model_that_puts_all_texts_close_are_brought_to_scale() -> None:
+    def cosine(model: str) -> float:
+        made, plane = MemoryCorpus(embed=False), Angles()
+        made.model = plane.model_id = model
+        for degrees in (75, *range(100, 130)):
+            made.add(f"/{degrees}", f"{degrees} a text that shares no word with it")
+        for _, hit in made._hits:
+            made._vectors[hit.passage] = plane.embed_batch([hit.text]).vectors[0]
+        asked = Engine(made.index, plane, COUNTER).search(ALICE, "something", limit=1, mode="semantic")
+        return asked.hits[0].evidence["cosine"]
+
+    assert cosine("use-multilingual-3") == pytest.approx(1.4 * cosine("angles"))
 
 
 def test_pages_like_the_best_pages_come_before_others_as_near() -> None:

@@ -20,6 +20,8 @@ FIXED = (
     (tables.MEMORY, tables.ROOT, paths.MEMORY, (paths.MEMORY,)),
     (tables.SHARED, tables.MEMORY, paths.SHARED, (paths.MEMORY, paths.SHARED)),
     (tables.PRIVATE, tables.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
+    (tables.TRASH, tables.ROOT, paths.TRASH, (paths.TRASH,)),
+    (tables.ARCHIVE, tables.ROOT, paths.ARCHIVE, (paths.ARCHIVE,)),
 )
 
 
@@ -44,8 +46,8 @@ def settle(tx: Tx) -> dict[str, Any]:
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), tables.ROOT))
-    memory = tx.node(tables.MEMORY)
-    renaming.rescope(tx, memory, (paths.MEMORY,))
+    for top, name in ((tables.MEMORY, paths.MEMORY), (tables.TRASH, paths.TRASH), (tables.ARCHIVE, paths.ARCHIVE)):
+        renaming.rescope(tx, tx.node(top), (name,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
     tx.events.append(("rules", tables.ROOT, None, b""))
     tx.note("policy", about=hash_chain.packed({"digest": tx.policy.digest}))

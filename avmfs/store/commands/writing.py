@@ -46,12 +46,14 @@ def write_path(
     make_parents: bool = True,
     handle: int | None = None,
     instead_of: bytes | None = None,
+    if_version: int | None = None,
 ) -> dict[str, Any]:
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
     {"node", "new", "size", "version", "seq"}.
 
     ``instead_of`` is the SHA-256 of the bytes that are to be replaced: Stale where the file has others, or is not
-    there any more. A version's number does not tell: commits of one handle within a second have the same."""
+    there any more. ``if_version`` is the newest version's number, 0 where there must be no file yet: Stale where it is
+    another. It tells less: commits of one writing handle within a second have the same."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
     if not path:
@@ -67,6 +69,8 @@ def write_path(
         raise IsDirectory(path=where) if found.kind is Kind.DIRECTORY else Invalid("a symlink", where)
     if instead_of is not None and (found is None or versions.digest(tx, found) != instead_of):
         raise Stale("it has changed since it was read", where)
+    if if_version is not None and (head := _head(tx, found)) != if_version:
+        raise Stale(f"it is at version {head}, not {if_version}", where)
     new = found is None
     _mode_allows(tx, directory if found is None else found, where)
     if found is None:
@@ -145,7 +149,7 @@ def write(
         before = inline
     after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
-    if tx.states is not None and (amend or not last.number):
+    if tx.states is not None and amend:
         tx.states.goes_on(node.id, tx.now)
     if before is not None:
         versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
@@ -162,6 +166,13 @@ def write(
     if last.creator != tx.who.name:
         renaming.advance_own_mark(tx, document, last.number, number, seq)
     return {"size": after.size, "version": number, "seq": seq}
+
+
+def _head(tx: Tx, node: Node | None) -> int:
+    """The newest version of a file; 0 for none."""
+    if node is None:
+        return 0
+    return int(tx.db.execute("select head from document where id = ?", (tx.document_of(node),)).get)
 
 
 def _mode_allows(tx: Tx, node: Node, where: str) -> None:

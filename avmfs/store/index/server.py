@@ -7,8 +7,8 @@ another agent's rows. Nothing waits for this process but searches, and those hav
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
 "agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "toward" (int64), "pull",
-"within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all
-little-endian. One question at a time on a connection.
+"archive", "within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason,
+None]}; all little-endian. One question at a time on a connection.
 
 Threads: one accepts, one per connection asks and answers, one loads and follows the store. Scans take turns; a
 question whose time is over before its turn is refused, and so is one more than WAITING.
@@ -247,7 +247,7 @@ class IndexServer:
                 followed.catch_up(db)
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
-                visible = scopes.visible(db, who).ids
+                visible, _ = scopes.visible(db, who).searched(question["archive"])
             return followed.nearest(visible, vector, question["k"], also, within, toward)
         except Behind:
             self._followed = None
@@ -291,6 +291,7 @@ def _checked(question: Any) -> dict[str, Any]:
         "within_s": float | int,
         "toward": bytes,
         "pull": float,
+        "archive": bool,
     }
     for name, kind in kinds.items():
         value = question.get(name)

@@ -15,7 +15,7 @@ import apsw
 from avmfs import calls, paths
 from avmfs.access import Principal
 from avmfs.errors import Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Moment, Node, Snapshot, Version
+from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
@@ -279,6 +279,7 @@ class SqliteReader:
             limit=limit,
             prefix=prefix + b"/",
             length=len(prefix) + 1,
+            scopes=self.within(under),
         )
         return [Change(*row) for row in rows]
 
@@ -295,7 +296,9 @@ class SqliteReader:
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
             + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
         )
-        bound = {"under": under, **({"tag": tag} if tag is not None else {})}
+        bound: dict[str, Any] = {"under": under, **({"tag": tag} if tag is not None else {})}
+        if whole:
+            bound["scopes"] = self.within(under)
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
@@ -324,15 +327,24 @@ class SqliteReader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        return counting.counts(self._db, under, self.visible.json, self.now)
+        return counting.counts(self._db, under, self.within(under), self.now)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)
-        return counting.tag_counts(self._db, under, self.visible.json, self.now)
+        return counting.tag_counts(self._db, under, self.within(under), self.now)
 
     def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
         self.node(under)
-        return counting.file_counts(self._db, under, self.visible.json, self.now, limit)
+        return counting.file_counts(self._db, under, self.within(under), self.now, limit)
+
+    def removed(self, limit: int) -> list[Removed]:
+        rows = self._all(
+            f"select {NODE_JOINED}, removed.at, agent, path from removed join node on node.id = removed.node"
+            f" where parent is not null and {_SEEN} order by removed.at desc, node.id limit :limit",
+            scopes=self.visible.trash_json,
+            limit=limit,
+        )
+        return [Removed(node_of(row[:-3]), *row[-3:]) for row in rows]
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]
@@ -373,6 +385,11 @@ class SqliteReader:
         for each, name in reversed(way):
             known = self._places[each] = (*known, name)
         return known
+
+    def within(self, under: int) -> str:
+        """As JSON, the scopes of what is looked through below a directory: of the whole tree neither the trash nor the
+        archive."""
+        return self.visible.searched()[1] if under == ROOT else self.visible.json
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()

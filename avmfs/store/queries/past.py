@@ -387,9 +387,23 @@ class PastReader(SqliteReader):
     def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
         raise ReadOnly("directories are not counted in the past")
 
+    def path_unchanged(self, node: int) -> bytes | None:
+        held = self._state(node)
+        if held is None or held[0].document is None:
+            return None
+        head = self._db.execute("select head from document where id = ? and node = ?", (held[0].document, node)).get
+        return self.path(node) if head == held[1] else None
+
     def changed_since(self, most: int) -> int:
-        """Files of then, at most so many, that are otherwise now or gone: the index has their text of today."""
         rows = self._db.execute(
-            f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} limit ?2", (self.then.seq, most)
-        ).fetchall()
-        return sum(self._taken(None, row) is not None for row in rows)
+            f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc",
+            (self.then.seq,),
+        )
+        found = 0
+        for row in rows:
+            calls.go_on()
+            if self._taken(None, row) is not None and self.path_unchanged(row[0]) is None:
+                found += 1
+                if found >= most:
+                    break
+        return found

@@ -17,7 +17,8 @@ _PRINCIPALS = 4096  # remembered ones
 
 
 class Visible:
-    """The scopes that one principal may see, out of those interned so far.
+    """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
+    those that are neither of the trash nor of the archive: ``searched``.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
@@ -28,7 +29,12 @@ class Visible:
         self.highest = max(scopes, default=0)
         self._access = {number: scope.access(who) for number, scope in scopes.items()}
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
-        self.json = "[" + ",".join(map(str, sorted(self.ids))) + "]"
+        self.json = _json(self.ids)
+        aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
+        trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
+        self.trash_json = _json(trash)
+        self._searched = {False: self.ids.difference(aside), True: self.ids - trash}
+        self._searched_json = {archive: _json(ids) for archive, ids in self._searched.items()}
 
     def __contains__(self, scope: int) -> bool:
         return scope in self.ids
@@ -36,12 +42,20 @@ class Visible:
     def writable(self, scope: int) -> bool:
         return self._access.get(scope, Access.NONE) >= Access.WRITE
 
+    def searched(self, archive: bool = False) -> tuple[frozenset[int], str]:
+        """What a search looks through, as numbers and as JSON; the archive too where it is asked for."""
+        return self._searched[archive], self._searched_json[archive]
+
     def require(self, scope: int, path: str | None = None) -> None:
         """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""
         if scope not in self.ids:
             raise NotFound(path=path)
         if not self.writable(scope):
             raise Denied("read-only for you", path)
+
+
+def _json(ids: frozenset[int]) -> str:
+    return "[" + ",".join(map(str, sorted(ids))) + "]"
 
 
 class Scopes:

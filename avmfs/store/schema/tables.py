@@ -19,6 +19,8 @@ ROOT: Final = 1  # node ids below 16 are fixed: directories that every tree has
 MEMORY: Final = 2
 SHARED: Final = 3
 PRIVATE: Final = 4
+TRASH: Final = 5
+ARCHIVE: Final = 6
 NOBODYS: Final = 0  # a scope that is never interned: log rows in it are for the audit alone
 
 INLINE_LIMIT: Final = 64 * 1024  # a body up to this size is one row of `body`
@@ -139,6 +141,11 @@ create table version(
 -- Versions of the document with a number below `before` were written while it was in this scope; only who may see that
 -- scope may read them. A row per change of scope, none while there is no version but the newest.
 create table veil(document int, before int, scope int, primary key(document, before, scope)) without rowid;
+
+-- Files in the trash: when and by whom they were removed, from which path, and who is charged once they are back. A row
+-- of a file that has left the trash otherwise means nothing, and goes in time.
+create table removed(node integer primary key, at int not null, agent text not null, path blob not null, owner text);
+create index removed_at on removed(at);
 
 create table tag(document int, tag text, primary key(document, tag)) without rowid;
 create index tagged on tag(tag);
@@ -439,6 +446,12 @@ create table past_said(document int, what text, until int, value text not null, 
 create table snapshot(agent text, name text, seq int not null, at int not null, primary key(agent, name)) without rowid;
 """
 
+# 12 -> 13: a trash. Its directory and the archive's are made as the first thing of each start.
+_TRASH: Final = """
+create table removed(node integer primary key, at int not null, agent text not null, path blob not null, owner text);
+create index removed_at on removed(at);
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST)  # the first one takes OLDEST to the next version
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH)  # the first one takes OLDEST to the next version
 VERSION: Final = OLDEST + len(MIGRATIONS)

@@ -84,6 +84,7 @@ class Tx:
     who: Principal
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
+    spacious: bool = True  # the disk has room for more than what frees some
     index: IndexRules = IndexRules()
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
     states: States | None = None  # what nodes were before this request, while the past is kept
@@ -196,8 +197,10 @@ class Tx:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
         if len(parts) == 1:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
-        if len(parts) == 3 and parts[:2] == (paths.MEMORY, paths.PRIVATE):
+        if len(parts) == 3 and paths.origin(parts)[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
+        if paths.aside(parts) == "trash":
+            raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
         scope = self.scope_at(parts, shared)
         if not self.visible.writable(scope):
             raise Denied("not writable for you", paths.text(paths.join(parts)))

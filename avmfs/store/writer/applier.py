@@ -141,7 +141,16 @@ class Applier:
 
     def _tx(self, who: Principal) -> Tx:
         tx = Tx(
-            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
+            self.db,
+            self.do,
+            self.policy,
+            self._known,
+            who,
+            self._clock(),
+            self._orphans,
+            not self.short(),
+            self.index,
+            self._configured,
         )
         if self.index.past_days:
             tx.states = self._states

@@ -1,0 +1,38 @@
+"""Asking again for what has just been written, once it has its vectors.
+
+Owns how long a question waits for that. Called by ``memory``; knows nothing of what the question is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, TypeVar
+
+from avmfs.search.engine import Answer
+from avmfs.search.recall import Recall
+from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.schema.tables import ROOT
+
+VECTORS_S: Final = 2.0
+FEW: Final = 64  # notes that wait; of an import more do, and take as long as it takes
+Found = TypeVar("Found", Answer, Recall)
+
+
+def once_embedded(
+    store: Store, reading: Callable[[], AbstractContextManager[Reader]], ask: Callable[[], Found], embedded: bool
+) -> Found:
+    """An answer. One that has found nothing while a few notes that this agent may see wait for their vectors is asked
+    for once more when they have them, or after VECTORS_S; where nobody computes them (``embedded`` False) it is not."""
+    found, waited = ask(), False
+    if found.hits or found.degraded is not None or not embedded:
+        return found
+    deadline = time.monotonic() + VECTORS_S
+    while store.queue_lengths()[1] and time.monotonic() < deadline:  # which saves counting, and decides nothing
+        with reading() as reader:
+            if not 0 < reader.counts(ROOT).waiting_semantic <= FEW:
+                break
+        waited = True
+        time.sleep(0.05)
+    return ask() if waited else found
