@@ -92,6 +92,7 @@ RAW_VIEWS = {"path", "next"}
 ELSEWHERE = {
     "export",
     "import",
+    "sync",
     "backup",
     "restore",
     "completion",
