@@ -16,7 +16,7 @@ import pytest
 from disk_model import PAGE, Names
 from dropping_disk import DroppingDisk
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(params=["posix", "ext4"])

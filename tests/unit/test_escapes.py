@@ -20,8 +20,6 @@ from avmfs.errors import NotFound, from_wire
 from avmfs.logs import log_to_stderr
 from avmfs.text.escapes import escaped, json_safe, visible, visible_lines
 
-pytestmark = pytest.mark.timeout(60)
-
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 # Of other categories, but fonts show them as nothing.
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u2065\u3164\ufe0f\uffa0\ufff0\U000e0000\U000e0100\U000e0fff"
