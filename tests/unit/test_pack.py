@@ -322,6 +322,15 @@ def test_a_budget_holds_where_lines_cost_more_joined_than_alone(name: str) -> No
         assert found.tokens > budget - 2 * SCRAP, budget
 
 
+def test_a_budget_holds_where_the_heading_counts_more_items_than_three_figures_can() -> None:
+    """Of which the fourth is a token that no item has paid for."""
+    items = [scored(number, f"zebra {number}", place=f"/{number}") for number in range(1010)]
+    whole = packed(items, 30_000, COUNTER)
+    assert len(whole.hits) == 1010
+    for budget in range(whole.tokens - 25, whole.tokens):
+        assert packed(items, budget, COUNTER).tokens > budget - 2 * SCRAP
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("line", ["- a\n", "a\n", "「項目」\n", "/x/y;\n", "{\n\t}\n", "9\n", "\u200d\u0301.\n"])
 def test_the_indents_of_many_lines_are_paid_for_and_cost_no_item(name: str, line: str) -> None:
