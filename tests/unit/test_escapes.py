@@ -112,7 +112,7 @@ def test_a_shell_reads_a_name_back(shell: str) -> None:
         [shell, "-c", f"printf %s $'{escaped(name)}'"],
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=200,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
     assert os.fsdecode(done.stdout) == name

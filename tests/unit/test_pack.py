@@ -239,6 +239,12 @@ def test_a_line_that_just_fits_is_said() -> None:
         assert said == {True, False}
 
 
+def test_a_place_that_costs_all_of_a_budget_is_left_out_and_not_the_item() -> None:
+    for budget in (SMALL - 1, SMALL, 2 * SMALL):
+        found = packed([scored(1, "zebra", place="/x1" * 100)], budget, COUNTER)
+        assert len(found.hits) == 1 and "zebra" in found.text and "x1" not in found.text
+
+
 def test_a_small_budget_gives_the_best_sentence() -> None:
     made = MemoryCorpus()
     made.add("/memory/zoo.md", "It was a long day. " * 20 + "The zebra slept. " + "Then it rained. " * 20, updated=NOW)
