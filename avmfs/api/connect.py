@@ -112,6 +112,16 @@ def open_door(
     )
 
 
+def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> RemoteDoor | None:
+    """The door of a daemon that serves, for whoever has only so long for each answer; None where none does. Raises
+    Busy, and what the daemon refuses."""
+    holder = StoreLock(where.database).holder()
+    if holder is None:
+        return None
+    key = environ.get("AVM_API_KEY", "")
+    return RemoteDoor(Path(holder["socket"]), agent, timeout_s=within_s, key=key, route="cli")
+
+
 def read_all(door: Door, path: str) -> bytes:
     """A whole file or view, piece by piece."""
     pieces, offset = [], 0
