@@ -62,6 +62,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "unsubscribe": "avm unsubscribe '/shared/*'",
         "subscriptions": "avm subscriptions",
         "agents": "avm agents",
+        "claim": "avm claim --next /shared/queue",
+        "release": "avm release /shared/queue/job-1.md",
     },
     "Keep and move": {
         "backup": "avm backup /media/usb/avm",
@@ -69,6 +71,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "snapshot": "avm snapshot make before-cleanup",
         "export": "avm export tar memory.tar.gz /shared",
         "import": "avm import markdown notes --into /shared/notes",
+        "sync": "avm sync ~/notes /shared/notes",
         "mount": "avm mount alice ~/avm",
     },
     "Run": {

@@ -271,7 +271,10 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "unsubscribe": [Good("unsubscribe '/shared/e/*'", "ended", "ended"), Bad("unsubscribe '/none*'", 1, "/none*")],
     "pending": [Good("pending", "", "directories files notices unread"), Bad("pending x", 2, "unexpected")],
-    "agents": [Good("agents", "write", "capabilities groups name quota used"), Bad("agents x", 2, "unexpected")],
+    "agents": [
+        Good("agents", "write", "capabilities claims groups here name quota used"),
+        Bad("agents x", 2, "unexpected"),
+    ],
     "keys": [
         Good("keys create --path '/shared/e/*'", "avm_", "actions agent expires id key paths"),
         Good("keys list", "valid", "actions agent expires id label made maker paths revoked state"),
@@ -303,6 +306,18 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("snapshot make 'a b'", 2, "name"),
         Bad("snapshot diff none", 1, "no snapshot"),
         Bad("snapshot rm none", 1, "no snapshot"),
+    ],
+    "claim": [
+        Good(f"claim {A} --lease 1h", "/memory/shared/e/a.md", "path until"),
+        Good("claim", "alice", "claims"),
+        Good("claim --next /shared/e", "/memory/shared/e/", "path until"),
+        Bad(f"claim {A} --lease never", 2, "never"),
+        Bad("claim /shared/e/none", 1, "No such"),
+        Bad(f"claim --next {A}", 1, "directory"),
+    ],
+    "release": [
+        Good(f"release {A}", A.rpartition("/")[2], "path released"),
+        Bad("release /shared/e/none", 1, "No such"),
     ],
     "blame": [
         Good(f"blame {A}", "alice", "lines path"),
@@ -343,6 +358,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         ),
         Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
         Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
+    ],
+    "sync": [
+        Good(
+            f"sync {SAMPLES} /shared/e -n",
+            "-> folder  a.md",
+            "conflicts refused removed_here removed_there to_folder to_store",
+        ),
+        Bad(f"sync {SAMPLES}", 2, "name the directory"),
+        Bad("sync /none /shared/e", 1, "no such folder"),
     ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [

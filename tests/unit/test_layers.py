@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.localtime",
         "avmfs.closed_streams",
         "avmfs.handover",
+        "avmfs.listener",
         "avmfs.lru",
         "avmfs.logs",
         "avmfs.calls",
@@ -79,6 +80,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "store": "files schema rows protocol tx notify queries index cache client nonce",
         "repair": "files schema rows tx commands queries store",
         "backup": "files schema repair",
+        "foreign": "",
     }.items()
 }
 HEAVY = (
