@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from avmfs import paths
 from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.registration import load
@@ -37,6 +38,8 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         raise Invalid(f"unknown method {name!r}")
     _arguments(name).check(arguments)
     try:
+        if memory.around.live is not None and name != "write" and isinstance(given := arguments.get("path"), str):
+            memory.bring(paths.raw(given))
         return function(memory, **arguments)
     except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
         raise Invalid(f"{name}: {NO_TEXT}") from None

@@ -16,6 +16,7 @@ from avmfs.agents.refusals import Refusals
 from avmfs.embed.protocol import Embedder
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory
+from avmfs.providers.live import SOCKET, LiveTree, RemoteAsker
 from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.store import open_attached
@@ -48,5 +49,14 @@ def open_memory(
         anchors=settings.audit.anchors or anchors.beside(spec.database),
         refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
+        live=LiveTree(
+            store,
+            settings.providers,
+            RemoteAsker(spec.runtime_dir / SOCKET, settings.providers),
+            time.time_ns,
+            lasting=True,
+        )
+        if settings.providers
+        else None,
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))

@@ -260,6 +260,22 @@ def run_mount(spec: ChildSpec) -> None:
         )
 
 
+def run_live(spec: ChildSpec) -> None:
+    """All that providers fetch, for every other process: what hangs or ends by it is this one alone."""
+    from avmfs.providers.fetching import Fetcher
+    from avmfs.providers.live import serve
+    from avmfs.store.store import open_attached
+
+    with living(spec) as runtime:
+        assert spec.listener is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        settings, stop = spec.settings, threading.Event()
+        fetcher = Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+        runtime.on_stop = lambda message: stop.set()
+        runtime.ready()
+        serve(spec.listener, fetcher, stop)
+
+
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The entry function of each kind."""
@@ -269,6 +285,7 @@ class Entries:
     keeper: Entry = run_keeper
     mount: Entry = run_mount
     index: Entry = run_index
+    live: Entry = run_live
 
     def of(self, kind: Kind) -> Entry:
         return {
@@ -277,4 +294,5 @@ class Entries:
             "door": self.door,
             "keeper": self.keeper,
             "mount": self.mount,
+            "live": self.live,
         }[kind]

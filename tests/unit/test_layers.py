@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
-    ("avmfs.search", "avmfs.agents"),
+    ("avmfs.search", "avmfs.agents", "avmfs.providers"),
     ("avmfs.memory", "avmfs.services"),
     ("avmfs.views",),
     ("avmfs.vfs",),

@@ -15,7 +15,7 @@ import apsw
 from avmfs import calls, paths
 from avmfs.access import Principal
 from avmfs.errors import Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Node, Version
+from avmfs.node import Change, Document, Entry, Kind, Link, Live, Mark, Node, Version
 from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries.audit import SqliteAuditReader
@@ -273,6 +273,10 @@ class SqliteReader:
             (document,),
         ).get
         return waits is not None
+
+    def live(self, path: bytes) -> Live | None:
+        row: Any = self._db.execute("select source, fetched, until, error from live where path = ?", (path,)).fetchone()
+        return None if row is None else Live(*row)
 
     def newest_seq(self) -> int:
         """The newest change that the asker may see: the store's own newest would tell of others' doings."""

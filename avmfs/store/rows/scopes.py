@@ -28,6 +28,7 @@ class Visible:
         self.highest = max(scopes, default=0)
         self._access = {number: scope.access(who) for number, scope in scopes.items()}
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
+        self._live = frozenset(number for number in self.ids if scopes[number].live)
         self.json = "[" + ",".join(map(str, sorted(self.ids))) + "]"
 
     def __contains__(self, scope: int) -> bool:
@@ -35,6 +36,10 @@ class Visible:
 
     def writable(self, scope: int) -> bool:
         return self._access.get(scope, Access.NONE) >= Access.WRITE
+
+    def live(self, scope: int) -> bool:
+        """Return whether it is a class of what comes from outside the store."""
+        return scope in self._live
 
     def require(self, scope: int, path: str | None = None) -> None:
         """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""

@@ -82,6 +82,7 @@ class Tx:
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
     index: IndexRules = IndexRules()
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
+    mirrors: bool = False  # it puts into the tree what comes from outside the store
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log
@@ -189,7 +190,7 @@ class Tx:
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
-        if len(parts) == 1:
+        if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
         if len(parts) == 3 and parts[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
