@@ -135,8 +135,10 @@ class Person:
 class Scope:
     """A visibility class: what everyone may, and which agents may otherwise. ``inside``: the areas of API keys that it
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
-    whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's. ``live``:
-    what is there comes from outside the store (see providers), and changes only by them who bring it.
+    whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
+    ``aside``: "trash" or "archive" for what stands there, under the rights of where it came from, and is found there
+    alone. ``live``: it comes from outside the
+    store (see providers), and changes only by those who bring it.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
@@ -147,6 +149,7 @@ class Scope:
     inside: frozenset[int] = frozenset()
     leads: frozenset[int] = frozenset()
     owner: str | None = None
+    aside: str = ""
     live: bool = False
 
     @property
@@ -157,7 +160,8 @@ class Scope:
                 *(f"{name}={_SHOWN[may]}" for name, may in self.agents),
                 *(f"@{area}" for area in sorted(self.inside)),
                 *(f"^{area}" for area in sorted(self.leads)),
-                *(("~",) if self.live else ()),
+                *([f"~{self.aside}"] if self.aside else ()),
+                *(("+",) if self.live else ()),
             ]
         )
         return said if self.owner == _alone(said) else f"{said};!{self.owner or ''}"
@@ -167,14 +171,15 @@ class Scope:
     def parse(spec: str) -> Scope:
         said, marked, owner = spec.partition(";!")
         head, *rest = said.split(";")
-        agents = (item.split("=") for item in rest if item[0] not in "@^~")
+        agents = (item.split("=") for item in rest if item[0] not in "@^~+")
         return Scope(
             _WORD[head[2:]],
             tuple((name, _WORD[word]) for name, word in agents),
             frozenset(int(item[1:]) for item in rest if item[0] == "@"),
             frozenset(int(item[1:]) for item in rest if item[0] == "^"),
             (owner or None) if marked else _alone(said),
-            "~" in rest,
+            "".join(item[1:] for item in rest if item[0] == "~"),
+            "+" in rest,
         )
 
     def access(self, who: Principal) -> Access:
@@ -335,7 +340,8 @@ class Policy:
         self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, areas: Iterable[Area] = ()
     ) -> Scope:
         """The scope of the node at ``parts``; ``shared`` limits it to those agents in shared space."""
-        owner, live = paths.agent_space(parts), paths.is_live(parts)
+        aside, live, parts = paths.aside(parts), paths.is_live(parts), paths.origin(parts)
+        owner = paths.agent_space(parts)
         if live:
             takes = any(takes and paths.matches(pattern, parts) for pattern, takes in self.live)
             base = Scope(Access.WRITE if takes else Access.READ)
@@ -363,6 +369,7 @@ class Policy:
             frozenset(number for number, top in areas if parts[: len(top)] == top),
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
             owners[0] if len(owners) == 1 and folded[owners[0]] else None,
+            aside,
             live,
         )
 
@@ -370,13 +377,19 @@ class Policy:
         """Return whether the rules say the same of all that is below a directory, whatever it is called."""
         if self.live and paths.is_live(directory):
             return False
+        directory = paths.origin(directory)
         return all(_covers(rule, directory) is not None for rule in self.rules)
 
     def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
         """Return whether all that is below a directory has the same scope below another. False where that depends on
         its name, so that a directory of any size can be moved at once in all other cases."""
-        if paths.agent_space(one) != paths.agent_space(other) or paths.is_live(one) or paths.is_live(other):
+        if paths.agent_space(one) != paths.agent_space(other) or paths.aside(one) != paths.aside(other):
             return False
+        if paths.is_live(one) or paths.is_live(other):
+            return False
+        if not (one and other):
+            return one == other  # below the root is what stands aside
+        one, other = paths.origin(one), paths.origin(other)
         for rule in self.rules:
             if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
                 return False

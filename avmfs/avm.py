@@ -1,8 +1,9 @@
 """The Python API: ``AVM``, one agent's memory from a program.
 
 Owns the choice between a running daemon's door and the store itself: the daemon is used whenever one holds the
-store, so that the one writer and the one model serve everybody; without one the store is opened
-directly, under the lock that a daemon's start takes too. Both give the same results and errors.
+store, so that the one writer and the one model serve everybody, and is started where none does (``api.autostart``).
+Without one the store is opened directly, under the lock that a daemon's start takes too. Both give the same results and
+errors.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from avmfs.api.agent_memory import AgentMemory
 from avmfs.api.collaboration import Collaboration
 from avmfs.api.connect import located, open_door, read_all, who_am_i, who_asks
+from avmfs.api.past import PastConnection
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
 from avmfs.rpc.client import Door
@@ -30,7 +32,9 @@ class AVM(Collaboration):
     ``db``: the database, else AVM_DB or the configured one. ``config``: config.yaml. ``agent``: who asks, else
     AVM_AGENT. Where neither says, nobody in particular asks: that reads and finds what every agent may see, and raises
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
-    answers searches from words alone when no daemon runs (with one, the daemon's model is used).
+    starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
+    ``at``: the whole tree as it was then, which can be read, listed and searched: a datetime, or as after the ``@`` of
+    a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
@@ -51,6 +55,7 @@ class AVM(Collaboration):
         config: str | os.PathLike[str] | None = None,
         agent: str | None = None,
         *,
+        at: str | datetime | None = None,
         embeddings: bool = True,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -58,6 +63,7 @@ class AVM(Collaboration):
         where = located(environ, db, config)
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings
+        self._at = None if at is None else _iso(at)
         self._connection = self._stand(who_asks(agent, environ, nobody=True))
         self.agent = self._door.agent
         self._others: dict[str, ReconnectingDoor] = {}
@@ -77,19 +83,27 @@ class AVM(Collaboration):
         return self._connection.door
 
     def _stand(self, agent: str | None) -> ReconnectingDoor:
-        return ReconnectingDoor(
-            lambda forked: open_door(
+        def opened(forked: bool) -> Door:
+            return open_door(
                 self._where,
                 agent,
                 environ=self._environ,
                 route="python",
                 embeddings=self._embeddings and not (forked and _has_model()),
+                autostart=self._embeddings,
             )
-        )
+
+        return ReconnectingDoor(opened) if self._at is None else PastConnection(opened, self._at)
 
     def _as_operator(self, method: str, **arguments: Any) -> Any:
         door = open_door(
-            self._where, self._name(None), environ=self._environ, operator=True, embeddings=False, route="python"
+            self._where,
+            self._name(None),
+            environ=self._environ,
+            operator=True,
+            embeddings=False,
+            route="python",
+            autostart=self._embeddings,
         )
         try:
             return door.call(method, **arguments)
@@ -116,9 +130,22 @@ class AVM(Collaboration):
         """Add at the end of the file, wherever that is by then."""
         return self._write(path, content, "append")
 
-    def delete(self, path: str, *, recursive: bool = False) -> int:
-        """Remove a file, or a directory with all below it; returns how many nodes went."""
-        return int(self._door.call("remove", path=path, recursive=recursive)["removed"])
+    def delete(self, path: str, *, recursive: bool = False, permanently: bool = False) -> int:
+        """Remove a file, or a directory with all below it, notes to the trash; returns how many nodes went."""
+        return int(self._door.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"])
+
+    def archive(self, path: str) -> str:
+        """Move a file or directory to the same place below /archive, which no recall has; returns where it is now."""
+        return str(self._door.call("archive", path=path)["path"])
+
+    def trash(self, limit: int = 100) -> builtins.list[dict[str, Any]]:
+        """Removed files, the newest removal first: {"path", "was", "at", "agent", "size"}, ``at`` in ISO 8601."""
+        return list(self._door.call("trash", limit=limit)["files"])
+
+    def put_back(self, path: str, to: str | None = None) -> str:
+        """Bring back what is in the trash or the archive, by its path there or the one it had; returns where it is
+        now: its old name, or a free one beside that."""
+        return str(self._door.call("put_back", path=path, to=to)["path"])
 
     def move(self, source: str, target: str) -> builtins.list[tuple[str, str]]:
         """Move a node, or every path with the string prefix ``source``; returns the (old, new) paths."""
@@ -194,6 +221,36 @@ class AVM(Collaboration):
             pieces.append(found["data"])
             if not found["more"]:
                 return b"".join(pieces).decode("utf-8", "surrogateescape")
+
+    def restore(
+        self, path: str, at: str | datetime | None = None, *, version: int | None = None, dry_run: bool = False
+    ) -> builtins.list[tuple[str, str]]:
+        """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant, as a change of
+        now; what came since stays. Returns (path, "make", "write" or "mode"); with ``dry_run`` what would be done."""
+        said = None if at is None else _iso(at)
+        found = self._door.call("restore", path=path, at=said, version=version, dry_run=dry_run)
+        return [(each["path"], each["action"]) for each in found["restored"]]
+
+    def snapshot(self, name: str | None = None) -> str:
+        """Keep the whole tree as it is now under a name, by default one of the time; returns it. It is below
+        ``/@snap.NAME`` and in ``AVM(at="snap.NAME")``, whatever else is forgotten.
+
+        >>> with AVM(agent="alice") as avm:
+        ...     _ = avm.write("/shared/s.md", "before"), avm.snapshot("release"), avm.write("/shared/s.md", "after")
+        >>> with AVM(agent="alice", at="snap.release") as then:
+        ...     then.read("/shared/s.md")
+        'before'
+        """
+        name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ") if name is None else name
+        return str(self._door.call("snapshot", name=name)["name"])
+
+    def snapshots(self) -> builtins.list[dict[str, Any]]:
+        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601)."""
+        return builtins.list(self._door.call("snapshots")["snapshots"])
+
+    def remove_snapshot(self, name: str) -> None:
+        """What it alone has kept goes with the next trimming."""
+        self._door.call("remove_snapshot", name=name)
 
     # Agents --------------------------------------------------------------------------------------------------
 

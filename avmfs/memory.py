@@ -14,7 +14,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -22,10 +22,11 @@ from avmfs_config import SearchWeights
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.agents import mail
+from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
-from avmfs.node import Kind, Message, Node
-from avmfs.search.engine import Answer, Mode
+from avmfs.node import Kind, Message, Moment, Node
+from avmfs.search import then
+from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
@@ -54,6 +55,8 @@ class Memory:
     questions: dict[str, str] = field(default_factory=dict)  # /:ask, newest last
     recalled: deque[tuple[int, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=RECALLS_KEPT))
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    then: Moment | None = None  # the instant of the past that this is the memory of
+    moments: moments.Moments = field(default_factory=moments.Moments)
 
     @property
     def store(self) -> Store:
@@ -67,9 +70,22 @@ class Memory:
         return self.around.clock()
 
     def reading(self) -> AbstractContextManager[Reader]:
+        if self.then is not None:
+            return self.around.store.reading_at(self.who, self.then)
         return self.around.store.reading(self.who)
 
+    def at(self, moment: Moment) -> Memory:
+        """This memory as it was then, which cannot be changed."""
+        return replace(self, then=moment)
+
+    def moment(self, text: str) -> Moment:
+        """The instant that is meant. Raises NotFound, which says from when on the past is kept."""
+        with self.around.store.reading(self.who) as reader:
+            return self.moments.named(reader, text, self.now(), self.zone)
+
     def submit(self, command: str, **arguments: Any) -> Any:
+        if self.then is not None:
+            then.refuse(command)
         if self.who.nameless and command != "drain_lexical":
             raise Denied(NAMELESS)
         return self.around.store.submit(self.who, command, **arguments)
@@ -158,20 +174,38 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def search(self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid") -> Answer:
-        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic"."""
+    def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
+        """What is in the archive is found from there, or where it is asked for."""
+        engine = self.around.engine
+        return engine.with_archive() if archive or under[:1] == (paths.ARCHIVE,) else engine
+
+    def search(
+        self,
+        q: str,
+        *,
+        limit: int = 10,
+        under: tuple[bytes, ...] = (),
+        mode: Mode = "hybrid",
+        archive: bool = False,
+    ) -> Answer:
+        """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
         self.make_searchable()
-        return self.around.engine.search(
+        found = self._engine(under, archive).search(
             self.who,
             q,
-            limit=limit,
-            under=under,
+            limit=limit if self.then is None else limit * then.CANDIDATES,
+            under=under if self.then is None else (),
             min_relevance=self.around.search.min_relevance,
             mode=mode,
             now=self.now(),
             tz=self.zone,
         )
+        return then.unchanged(self.store, self.who, self.then, found, under, limit)
+
+    def unsearched(self) -> str:
+        """Of a memory of the past, a line that says what a search in it could not look at; of today's, nothing."""
+        return then.unsearched(self.store, self.who, self.then, self.zone)
 
     def recall(
         self,
@@ -186,22 +220,25 @@ class Memory:
         reserve: int = 0,
         handed_out: bool = True,
         weights: SearchWeights | None = None,
+        archive: bool = False,
     ) -> Recall:
         """What is relevant to ``q``, in at most ``max_tokens`` tokens less ``reserve``. ``handed_out`` False: nobody
-        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured."""
+        reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured. ``archive``: what
+        is archived too."""
         _check_question(q)
         self.make_searchable()
-        settings, engine = self.around.search, self.around.engine
+        settings, engine = self.around.search, self._engine(under, archive)
         found = recall(
             engine if weights is None else engine.weighing(weights),
             self.who,
             q,
             now=self.now(),
             tz=self.zone,
+            only=lambda answer: then.unchanged(self.store, self.who, self.then, answer, under),
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             min_relevance=settings.min_relevance if min_relevance is None else min_relevance,
             strategy=strategy,
-            under=under,
+            under=under if self.then is None else (),
             cite=cite,
             scores=scores,
             reserve=reserve,
@@ -324,8 +361,12 @@ class Memory:
             except Exists:
                 continue  # another agent was faster
 
-    def delete(self, path: str, *, recursive: bool = False) -> int:
-        """Remove a file, or a directory with all below it when ``recursive``. Returns how many nodes went."""
+    def delete(
+        self, path: str, *, recursive: bool = False, permanently: bool = False, instead_of: bytes | None = None
+    ) -> int:
+        """Remove a file, or a directory with all below it when ``recursive``: notes to the trash, unless
+        ``permanently``. Returns how many nodes went. A file with ``instead_of`` only while that is its SHA-256, else
+        Stale."""
         with self.reading() as reader:
             node = self.resolve(reader, path, follow=False)
             where = reader.path(node.id)
@@ -334,11 +375,15 @@ class Memory:
             parent, name = self._changed(reader, node.parent), node.name
             below = reader.children(node.id) if node.kind is Kind.DIRECTORY else []
         if node.kind is not Kind.DIRECTORY:
-            self.submit("unlink", parent=parent, name=name)
+            only = {"instead_of": instead_of} if instead_of else {}
+            self.submit("unlink", parent=parent, name=name, trash=not permanently, **only)
             return 1
         if not recursive:
             raise IsDirectory(path=path)
-        count = sum(self.delete(paths.text(where + b"/" + child.name), recursive=True) for child in below)
+        count = sum(
+            self.delete(paths.text(where + b"/" + child.name), recursive=True, permanently=permanently)
+            for child in below
+        )
         self.submit("rmdir", parent=parent, name=name)
         return count + 1
 

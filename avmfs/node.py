@@ -61,6 +61,22 @@ class Document:
     route: str = ""  # by which door the newest version came; "": not known
 
 
+class Moment(NamedTuple):
+    """An instant of the past: after the change ``seq``, at a time in ns."""
+
+    seq: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An instant that ``agent`` gave a name, and that is kept whatever else is forgotten."""
+
+    name: str
+    agent: str  # "": an operator
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     document: int
@@ -147,6 +163,16 @@ class Entry:
     node: Node
     path: bytes
     handle: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A file in the trash: when (ns) and by whom it was removed, and from where."""
+
+    node: Node
+    at: int
+    agent: str
+    path: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ PRIVATE = b"private"
 SHARED = b"shared"
 TELL = b"tell"
 INDEX = b"index"
+TRASH = b"trash"
+ARCHIVE = b"archive"
 EVERYONE = "@all"
 
 PLANNED_VIEWS = frozenset(("ask", "cold"))
@@ -41,6 +43,11 @@ of."""
 _SUFFIX = re.compile(rb":([a-z][a-z0-9-]*)(?=$|[?:])")
 _LITERAL = re.compile(rb":([a-z_]+)=(.*)\Z", re.DOTALL)
 _HANDLE = re.compile(rb"@([a-z2-7]{4,})\Z")
+SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a snapshot may be called: its name is part of a path."""
+_MOMENT = re.compile(
+    rb"@(yesterday|-[0-9][^/]{0,40}|seq\.[0-9]{1,18}|snap\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}|[0-9]{4}-[0-9]{2}-[0-9]{2}[^/]{0,40})\Z"
+)
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
@@ -109,6 +116,25 @@ def parse_handle(name: bytes) -> str | None:
     """``@k7f2`` -> ``k7f2``, or None when it is no short handle."""
     found = _HANDLE.match(name)
     return found[1].decode() if found else None
+
+
+def parse_moment(name: bytes) -> str | None:
+    """``@yesterday``, ``@-2h``, ``@2026-03-01T12:00``, ``@seq.7``, ``@snap.NAME``: what stands after the ``@``; None
+    when it names no instant of the past."""
+    found = _MOMENT.match(name)
+    return None if found is None else found[1].decode("ascii", "replace")
+
+
+def split_moment(path: bytes) -> tuple[str | None, bytes]:
+    """``/@yesterday/memory/x`` -> ``("yesterday", "/memory/x")``; (None, path) for one of today."""
+    first, slash, rest = path.lstrip(b"/").partition(b"/")
+    if not first.startswith(b"@"):
+        return None, path
+    view = parse_view(first)
+    text = parse_moment(first if view is None else view.base)
+    if text is None:
+        return None, path
+    return text, b"/" + (rest if view is None else first[len(view.base) :] + slash + rest)
 
 
 def check_name(name: bytes) -> bytes:
@@ -183,8 +209,8 @@ def printable(value: bytes) -> str:
 
 
 def is_live(parts: tuple[bytes, ...]) -> bool:
-    """Return whether this is a place outside /memory: what is there comes from outside the store."""
-    return bool(parts) and parts[0] != MEMORY
+    """Return whether this is a place apart from /memory, /trash and /archive: it shows what is outside the store."""
+    return bool(parts) and parts[0] not in (MEMORY, TRASH, ARCHIVE)
 
 
 @lru_cache(maxsize=1024)
@@ -233,8 +259,19 @@ def leads_to(pattern: str, parts: tuple[bytes, ...]) -> bool:
     return len(parts) < len(steps) and all(step.fullmatch(part) for step, part in zip(steps, parts, strict=False))
 
 
+def aside(parts: tuple[bytes, ...]) -> str:
+    """``trash`` or ``archive`` for what stands there, which no search and no list of the rest has; else empty."""
+    return text(parts[0]) if parts[:1] in ((TRASH,), (ARCHIVE,)) else ""
+
+
+def origin(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Where it stands, or stood before it came to the trash or the archive, which mirror /memory."""
+    return (MEMORY, *parts[1:]) if aside(parts) else parts
+
+
 def agent_space(parts: tuple[bytes, ...]) -> str | None:
     """The agent whose private space holds this path, or None for shared space."""
+    parts = origin(parts)
     if len(parts) >= 3 and parts[0] == MEMORY and parts[1] == PRIVATE:
         return text(parts[2])
     return None

@@ -88,7 +88,12 @@ def temporary_daemon(
         for folder in [*mountpoints.values(), *folders.values()]:
             folder.mkdir(mode=0o700)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
-        surroundings = {**inherited, **{name: str(folder) for name, folder in folders.items()}, **(environment or {})}
+        surroundings = {
+            **inherited,
+            **{name: str(folder) for name, folder in folders.items()},
+            "AVM_AUTOSTART": "0",
+            **(environment or {}),
+        }
         surroundings["HOME"] = str(home)
         paths = [ROOT, ROOT / "daemon", ROOT / "config"]
         extra = (environment or {}).get("PYTHONPATH")

@@ -7,6 +7,9 @@ import shutil
 
 import pytest
 
+# A test that says nothing else means the daemon it has started, or none.
+os.environ["AVM_AUTOSTART"] = "0"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:

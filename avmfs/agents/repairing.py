@@ -167,7 +167,8 @@ def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) 
     done.lost += losing.gone
     done.kept += losing.kept
     search, limits = settings.search, settings.limits
-    index = IndexRules(search.ignore, search.max_index_bytes, limits.versions, limits.history_bytes)
+    kept = limits.versions, limits.history_bytes, limits.past_days, limits.past_bytes
+    index = IndexRules(search.ignore, search.max_index_bytes, *kept)
     store = open_direct(new, Policy.from_settings(settings), index)
     try:
         while store.submit(OPERATOR, "drain_lexical", limit=DRAIN)["left"]:

@@ -6,15 +6,21 @@ MCP server and the Python API.
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
-from avmfs.errors import Invalid
+from avmfs.errors import Busy, Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
+
+log = logging.getLogger(__name__)
+
+SETTLED_S = 15.0  # for a daemon that was started by a command to listen, or to be gone
 
 
 def located(
@@ -58,17 +64,38 @@ def open_door(
     operator: bool = False,
     embeddings: bool = True,
     route: str = "",
+    autostart: bool = True,
 ) -> Door:
-    """The door of the daemon that holds this store, or one into the store itself. With AVM_API_KEY in the environment
-    it speaks for the key's agent (``agent`` None, or the same name), within the key's limits. ``route``: "cli", "mcp",
-    "http" or "python", as the audit shall name it."""
+    """The door of the daemon that holds this store, of one that is started for it (see ``autostart``), or one into the
+    store itself. With AVM_API_KEY in the environment it speaks for the key's agent (``agent`` None, or the same name),
+    within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it."""
     key = environ.get("AVM_API_KEY", "")
-    try:
-        holder = StoreLock(where.database).holder()
-    except PermissionError:  # another user's store: its daemon decides, and only that can give anything
-        holder = {"socket": where.runtime_dir / "avm.sock"}
-    if holder is not None:
-        return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key, route=route)
+    reason: str | None = None
+    deadline = time.monotonic() + SETTLED_S
+    while True:
+        try:
+            holder = StoreLock(where.database).holder()
+        except PermissionError:  # another user's store: its daemon decides, and only that can give anything
+            holder, autostart = {"socket": where.runtime_dir / "avm.sock"}, False
+        if holder is None and autostart and reason is None:
+            from avmfs.api.autostart import sought
+
+            reason = sought(where, environ)
+            if reason == "":
+                continue
+        if holder is None:
+            break
+        try:
+            return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key, route=route)
+        except Busy as e:
+            # One that comes or goes by itself is a moment without a socket.
+            if not holder.get("automatic") or not isinstance(e.__cause__, (OSError, EOFError)):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+    if reason:
+        log.warning("working without a daemon, which could not be started: %s", reason)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 

@@ -9,7 +9,7 @@ import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import Command, CommandGroup, subcommand
-from avmfs.cli.session import door, show
+from avmfs.cli.session import at_option, door, show, then
 from avmfs.errors import Invalid
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door
@@ -54,10 +54,20 @@ def _old(ctx: click.Context, memory: Door, path: str, named: str) -> None:
 @click.argument("path")
 @click.argument("older", required=False)
 @click.argument("newer", required=False)
+@at_option
 @click.pass_context
-def diff_(ctx: click.Context, path: str, older: str | None, newer: str | None) -> None:
-    """The unified diff between two versions of a file: 3 or v3; OLDER is the last but one, NEWER the last."""
+def diff_(ctx: click.Context, path: str, older: str | None, newer: str | None, at: str | None) -> None:
+    """The unified diff between two versions of a file: 3 or v3; OLDER is the last but one, NEWER the last. With --at,
+    between the file as it was at that path then and as it is."""
+    if at is not None and older is not None:
+        raise click.UsageError("--at or versions, not both")
     with door(ctx) as memory:
+        if at is not None:
+            from avmfs.views.difference import unified
+
+            text = unified(read_all(memory, then(path, at)), read_all(memory, path), f"@{at}", "now")
+            show(ctx, {"path": path, "older": f"@{at}", "newer": None, "diff": text}, text)
+            return
         head = memory.call("history", path=path, limit=1)["versions"]
         newest = head[0]["version"] if head else 0
         after = newest if newer is None else _version(newer)

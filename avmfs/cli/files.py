@@ -9,17 +9,30 @@ import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import asking, confirm, content_of, door, names_of, null_option, show, show_names, working
+from avmfs.cli.session import (
+    asking,
+    at_option,
+    confirm,
+    content_of,
+    door,
+    names_of,
+    null_option,
+    show,
+    show_names,
+    then,
+    working,
+)
 from avmfs.text.escapes import escaped
 
 
 @subcommand("read", "Print a file or view.")
 @click.argument("path")
+@at_option
 @click.pass_context
-def read_(ctx: click.Context, path: str) -> None:
+def read_(ctx: click.Context, path: str, at: str | None) -> None:
     """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
     with door(ctx) as memory:
-        data = read_all(memory, path)
+        data = read_all(memory, then(path, at))
         if ctx.obj.as_json:
             show(ctx, {"path": path, "content": data.decode("utf-8", "replace")}, "")
         else:
@@ -64,11 +77,12 @@ def append_(ctx: click.Context, path: str, text: str | None, content: str | None
 @click.argument("path", default="/memory")
 @click.option("--long", "-l", is_flag=True, help="Mode, size and time too.")
 @null_option
+@at_option
 @click.pass_context
-def ls_(ctx: click.Context, path: str, long: bool, null: bool) -> None:
+def ls_(ctx: click.Context, path: str, long: bool, null: bool, at: str | None) -> None:
     """List a directory; directories end in /. What would break a line or hide is escaped: \\n, \\x1b."""
     with door(ctx) as memory:
-        entries = memory.call("entries", path=path)
+        entries = memory.call("entries", path=then(path, at))
     if null:
         show_names(ctx, entries, (entry["name"] for entry in entries))
         return
@@ -104,12 +118,23 @@ def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) 
 @subcommand("rm", "Remove a file or directory.")
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--recursive", "-r", is_flag=True, help="Directories with all below them.")
+@click.option("--permanently", "-P", is_flag=True, help="Not to the trash.")
 @_dry_run
 @_yes
 @null_option
 @click.pass_context
-def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bool, yes: bool, null: bool) -> None:
-    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL."""
+def rm_(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    recursive: bool,
+    permanently: bool,
+    dry_run: bool,
+    yes: bool,
+    null: bool,
+) -> None:
+    """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL.
+
+    Notes older than a minute go to the trash (avm trash), from which they come back."""
     wanted = names_of(paths, null=null)
     with door(ctx) as memory:
         if dry_run:
@@ -126,5 +151,5 @@ def rm_(ctx: click.Context, paths: tuple[str, ...], recursive: bool, dry_run: bo
         count = 0
         with working(f"removing {len(wanted)} paths"):
             for path in wanted:
-                count += memory.call("remove", path=path, recursive=recursive)["removed"]
+                count += memory.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"]
         show(ctx, {"removed": count}, "")

@@ -10,7 +10,7 @@ import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import content_of, door, null_option, show, show_names, words_of
+from avmfs.cli.session import at_option, content_of, door, null_option, show, show_names, then, words_of
 from avmfs.errors import Invalid
 from avmfs.text.escapes import escaped
 
@@ -20,16 +20,28 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
     query = click.argument("query", nargs=-1, required=True)
     limit = click.option("--limit", "-n", default=10, show_default=True)
     under = click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
-    return query(limit(under(null_option(function))))
+    return query(limit(under(null_option(at_option(function)))))
 
 
-def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, mode: str, null: bool) -> None:
+def _search(
+    ctx: click.Context,
+    query: tuple[str, ...],
+    limit: int,
+    under: str,
+    mode: str,
+    null: bool,
+    at: str | None,
+    archive: bool = False,
+) -> None:
     with door(ctx) as memory:
-        found = memory.call("search", q=words_of(query), limit=limit, under=under, mode=mode)
+        found = memory.call("search", q=words_of(query), limit=limit, under=then(under, at), mode=mode, archive=archive)
         if null:
             show_names(ctx, found, (hit["path"] for hit in found["hits"]))
         else:
             show(ctx, found, found["text"])
+
+
+_include = click.option("--include", type=click.Choice(["archive"]), help="What is archived too.")
 
 
 @subcommand("search", "Search by words and meaning.")
@@ -41,21 +53,31 @@ def _search(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, 
     show_default=True,
     help="Words and meaning, words alone, meaning alone.",
 )
+@_include
 @click.pass_context
-def search_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, mode: str) -> None:
+def search_(
+    ctx: click.Context,
+    query: tuple[str, ...],
+    limit: int,
+    under: str,
+    null: bool,
+    at: str | None,
+    mode: str,
+    include: str | None,
+) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context.
 
     A word or a quotation after NOT is in none of them.
     """
-    _search(ctx, query, limit, under, mode, null)
+    _search(ctx, query, limit, under, mode, null, at, archive=include is not None)
 
 
 @subcommand("semantic", "Search by meaning alone.")
 @_searching
 @click.pass_context
-def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool) -> None:
+def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None) -> None:
     """Like search, by meaning alone (needs a running daemon for its model)."""
-    _search(ctx, query, limit, under, "semantic", null)
+    _search(ctx, query, limit, under, "semantic", null, at)
 
 
 @subcommand("recall", "What is relevant, within a token budget.")
@@ -66,6 +88,8 @@ def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
 @click.option("--cite", is_flag=True, help="Name path and version of every item.")
 @click.option("--scores", is_flag=True, help="Handle and relevance, 0 to 1, of every item.")
+@_include
+@at_option
 @click.pass_context
 def recall_(
     ctx: click.Context,
@@ -76,6 +100,8 @@ def recall_(
     under: str,
     cite: bool,
     scores: bool,
+    include: str | None,
+    at: str | None,
 ) -> None:
     """What memory has that is relevant to QUERY, within a token budget."""
     with door(ctx) as memory:
@@ -85,9 +111,10 @@ def recall_(
             max_tokens=max_tokens,
             min_relevance=min_relevance,
             strategy=strategy,
-            under=under,
+            under=then(under, at),
             cite="path" if cite else None,
             scores=scores,
+            archive=include is not None,
         )
         show(ctx, found, found["text"])
 

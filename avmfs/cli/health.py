@@ -68,7 +68,7 @@ def _configuration(where: Paths) -> Iterator[Finding]:
 
 def _model(where: Paths) -> Iterator[Finding]:
     from avmfs.embed.protocol import EmbeddingUnavailable
-    from avmfs.embed.weights import PACKAGE, resolve
+    from avmfs.embed.weights import resolve
 
     try:
         wanted = load_settings(where.config_file, os.environ).embedding
@@ -81,8 +81,8 @@ def _model(where: Paths) -> Iterator[Finding]:
         weights = resolve(wanted.model, wanted.path, allow_download=False)
         yield Finding("model", "ok", f"{weights.model_id}, {weights.source}: {weights.path}")
     except EmbeddingUnavailable as e:
-        todo = "avm warmup fetches it" if wanted.allow_download else f"{PACKAGE}, or set embedding.path"
-        yield Finding("model", "note" if wanted.allow_download else "problem", f"no weights here: {e}", todo)
+        todo = "avm model pull, or avm model import FOLDER"
+        yield Finding("model", "note" if wanted.allow_download else "problem", e.reason, todo)
 
 
 @subcommand("completion", "Print the completion script of a shell.")

@@ -38,6 +38,7 @@ TOPICS: Final = {
     "security": ("SECURITY.md", "permissions, modes, API keys, quotas, isolation"),
     "audit": ("AUDIT.md", "who changed what, and how to verify it"),
     "operations": ("OPERATIONS.md", "running the daemon: reload, upgrade, backup, repair"),
+    "transfer": ("TRANSFER.md", "export, import, and what they keep"),
     "posix": ("POSIX.md", "where a mount differs from a local filesystem"),
 }
 

@@ -18,7 +18,7 @@ from typing import Any, overload
 
 import click
 
-from avmfs.cli.commands import COMMANDS
+from avmfs.cli.commands import COMMANDS, GROUPS, example
 from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Interrupted, Invalid
 from avmfs.text.escapes import visible, visible_lines
@@ -59,6 +59,13 @@ class _Shared(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(_OPTIONS)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = ctx.parent is not None and ctx.parent.parent is None
+        if own and self.name in COMMANDS and (line := example(self.name)) and line not in (self.help or ""):
+            with formatter.section("Example"):
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
         shared = ctx.ensure_object(Globals)
@@ -121,8 +128,12 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table: importing every command to print one help page would cost ten times as much.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        listed = {name for group in GROUPS.values() for name in group}
+        rest = {"More": [name for name in COMMANDS if name not in listed]}
+        for title, names in {**GROUPS, **rest}.items():
+            if rows := [(name, COMMANDS[name][1]) for name in names if name in COMMANDS]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 @click.group(cls=_Lazy, params=[*_OPTIONS], context_settings={"help_option_names": ["-h", "--help"]})
@@ -131,8 +142,8 @@ class _Lazy(click.Group):
 def avm(ctx: click.Context, /, **given: Any) -> None:
     """One shared, searchable memory for the agents on this machine.
 
-    Who you are: --agent NAME, or AVM_AGENT in the environment. A running daemon is used when there is one; without
-    it the store is opened directly.
+    Who you are: --agent NAME, or AVM_AGENT in the environment. The daemon is asked, and one without mounts is started
+    where none runs (avm help operations).
     """
     ctx.ensure_object(Globals).merge(given)
 

@@ -52,7 +52,7 @@ def mount_(ctx: click.Context, who: str, mountpoint: Path, background: bool, rea
     except ValueError as e:
         raise Invalid(str(e)) from None
     holder = StoreLock(where.database).holder()
-    if holder is not None:
+    if holder is not None and not holder.get("automatic"):  # that one gives way
         raise Busy(f"served by pid {holder['pid']} already: avm-daemon add {name} {mountpoint}", str(where.database))
     target = Path(os.path.abspath(mountpoint))
     entry = {
@@ -104,7 +104,7 @@ def _start(environ: dict[str, str]) -> None:
     """A supervisor that goes on without this process. Raises StoreFailed where it has not mounted all."""
     done = subprocess.run([*_DAEMON, "--daemon"], env=environ, capture_output=True, text=True, check=False)
     problem = done.stderr.strip()
-    if not done.returncode and problem:
+    if done.stdout and problem:  # it runs, without the mount
         subprocess.run([*_DAEMON[:-1], "stop"], env=environ, capture_output=True, check=False)
     if done.returncode or problem:
         raise StoreFailed(_reason(problem))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import door, names_of, show, words_of
+from avmfs.cli.session import at_option, door, names_of, show, then, words_of
 from avmfs.errors import NotFound
 from avmfs.text.escapes import escaped
 
@@ -19,11 +19,12 @@ from avmfs.text.escapes import escaped
 @click.argument("path", default="/memory")
 @click.option("--depth", "-d", default=3, show_default=True, help="Levels, 1 to 16.")
 @click.option("--limit", "-n", default=1000, show_default=True, help="Entries in the JSON.")
+@at_option
 @click.pass_context
-def tree_(ctx: click.Context, path: str, depth: int, limit: int) -> None:
+def tree_(ctx: click.Context, path: str, depth: int, limit: int, at: str | None) -> None:
     """Show the directories and files below PATH."""
     with door(ctx) as memory:
-        found = memory.call("tree", path=path, depth=depth, limit=limit)
+        found = memory.call("tree", path=then(path, at), depth=depth, limit=limit)
         show(ctx, {name: found[name] for name in ("path", "entries", "more")}, found["text"])
 
 

@@ -49,7 +49,8 @@ def mounting(where: Paths) -> Iterator[Finding]:
     own = os.geteuid()
     if (found := others_allowed(mounts, own)) is not None:
         yield found
-    running = StoreLock(where.database).holder() is not None
+    holder = StoreLock(where.database).holder()
+    running = holder is not None and not holder.get("automatic")  # which mounts nothing
     for mount in mounts:
         yield from reach(mount, own)
         yield from place(mount, running)

@@ -39,6 +39,14 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
         opened.close()
 
 
+at_option = click.option("--at", "at", metavar="TIME", help="As it was: yesterday, -2h, 2026-03-01T12:00, snap.NAME.")
+
+
+def then(path: str, at: str | None) -> str:
+    """The path, as it was at that instant."""
+    return path if at is None else f"/@{at}/{path.lstrip('/')}"
+
+
 def show(ctx: click.Context, value: Any, text: str, *, prose: bool = True) -> None:
     """``value`` as JSON when asked for, else ``text`` (which ends its own lines), in colours where a terminal shows it
     and it is ``prose``."""

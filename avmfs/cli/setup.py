@@ -29,6 +29,7 @@ _MOUNT_KEYS = """\
     # read_only: true            # every change is refused
     # coherence: strict          # the kernel caches nothing of this mount
     # xattr: true                # user.avm.* extended attributes
+    # trash: false               # what is removed is gone
 """
 _CONFIG = """\
 # yaml-language-server: $schema={schema}
@@ -48,6 +49,8 @@ _CONFIG = """\
 #   max_tokens: 4000           # of a recall that names no budget
 #   min_relevance: 0.3         # 0 to 1
 #   ignore: [...]              # never indexed; replaces the list that avm config shows
+
+# autostart: true              # false: no command starts a daemon where none runs
 
 # uids: {{1001: [alice]}}        # which agents another Unix user may be
 """

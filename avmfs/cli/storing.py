@@ -53,7 +53,8 @@ def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
     if holder is None:
         yield Finding("daemon", "note", "not running", "avm-daemon start --daemon")
     else:
-        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}")
+        by = ", started by a command: it mounts nothing" if holder.get("automatic") else ""
+        yield Finding("daemon", "ok", f"pid {holder['pid']}, {holder['socket']}{by}")
         yield from _daemon(where)
     repair = REPAIR if holder is None else f"avm-daemon stop && {REPAIR}"
     try:
@@ -125,7 +126,7 @@ def _daemon(where: Paths) -> Iterator[Finding]:
         yield Finding("daemon", "problem", says, "avm-daemon stop; avm doctor")
     if model["state"] == "failed":
         says = f"the daemon's: {model.get('reason')}"
-        yield Finding("model", "problem", says, "avm warmup says why; avm-daemon reload tries again")
+        yield Finding("model", "problem", says, "avm model list; then avm warmup, which tries again")
 
 
 def _store(

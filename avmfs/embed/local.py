@@ -56,7 +56,7 @@ class LocalEmbedding(EmbeddingBackend):
 
     def embed(self, text: str) -> list[float]:
         """The vector of one text."""
-        return [float(each) for each in self.embed_batch([text], urgent=True).vectors[0]]
+        return [float(each) for each in self.embed_batch([text]).vectors[0]]
 
     def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
         return self.engine.embed_batch(texts, urgent=urgent)

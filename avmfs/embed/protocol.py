@@ -25,8 +25,9 @@ class EmbeddingUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Vectors (n, dim), float32, each of length 1 (or 0, for a text that says nothing to the model), in the
-    order of the texts. ``model`` names what computed them: vectors of two models are never compared."""
+    """Vectors (n, dim), float32, in the order of the texts, each of length 1, or less as the model knows less of the
+    text, down to 0 for one that says nothing to it (see knowledge). ``model`` names what computed them: vectors of two
+    models are never compared."""
 
     model: str
     vectors: NDArray[np.float32]

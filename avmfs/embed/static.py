@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.embed import knowledge
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 
 WORDLLAMA: Final = "wordllama-256"
@@ -59,6 +60,7 @@ class StaticEmbedding:
                 vector[:] = table.rows[tokens].mean(0)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+        knowledge.weigh(table.tokenizer, clean, vectors, urgent)
         return Batch(table.model_id, vectors)
 
     def _table(self) -> _Table:
@@ -93,7 +95,7 @@ class _Table:
         try:
             data = table.read_bytes()
             tensors: dict[str, NDArray[Any]] = load(data)
-            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+            self.tokenizer = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # both libraries raise errors of their own, without a common base
             raise EmbeddingUnavailable(f"cannot load the table {table}: {str(error).splitlines()[0]}") from error
         found = next((tensors[key] for key in _TABLES if key in tensors), None)
@@ -104,10 +106,10 @@ class _Table:
             self.rows = self.rows[tensors["mapping"].astype(np.int64)]
         if "weights" in tensors:
             self.rows = self.rows * tensors["weights"].astype(np.float32)[:, None]
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
         self.model_id = f"{name}@{hashlib.sha256(data).hexdigest()[:8]}"
 
     def tokens(self, texts: list[str]) -> list[NDArray[np.int64]]:
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        encoded = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([token for token in each.ids if token < len(self.rows)], np.int64) for each in encoded]

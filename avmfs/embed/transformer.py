@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.embed import weights
+from avmfs.embed import knowledge, weights
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ class TransformerEmbedding:
             few = len(places) * len(clean[places[-1]]) <= ALONE
             with _threads(1 if few else self._threads):
                 vectors[places] = _encoded(transformer, [clean[place] for place in places], self._running)
+        if (vocabulary := getattr(transformer.tokenizer, "backend_tokenizer", None)) is not None:
+            with self._running:
+                knowledge.weigh(vocabulary, clean, vectors, urgent)
         return Batch(self.model_id, vectors)
 
     def _found(self) -> weights.Weights:

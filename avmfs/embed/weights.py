@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +74,37 @@ def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_downl
             return _checked(model, folder, source, file)
         tried.append(source)
     network = "" if allow_download else "; downloading is switched off"
-    other = f"{PACKAGE} brings them" if model == DEFAULT_MODEL else "embedding: {path: FOLDER} names their folder"
+    other = f"avm model pull downloads them, avm model import FOLDER takes them from one{_package_of(model)}"
     raise EmbeddingUnavailable(f"no weights for {model} (tried: {', '.join(tried)}{network}): {other}")
+
+
+def _package_of(model: str) -> str:
+    return f", {PACKAGE} brings them" if model == DEFAULT_MODEL else ""
+
+
+def place(folder: Path, model: str = DEFAULT_MODEL) -> Weights:
+    """Put a copy of the model in ``folder`` into the hub's cache, where every program of this user finds it. Raises
+    EmbeddingUnavailable for a folder without a model, and for weights that are not the default model's, OSError."""
+    import huggingface_hub.constants as hub
+
+    if (file := _weights_file(folder)) is None:
+        raise EmbeddingUnavailable(f"no model in {folder}: expected tokenizer.json, and {' or '.join(_FILES)}")
+    found = _digest(file)
+    if model == DEFAULT_MODEL and file.suffix == ".safetensors" and found != _SHA256:
+        raise EmbeddingUnavailable(f"the weights in {folder} are not those of {model} (sha256 {found[:8]}…)")
+    kept = Path(hub.HF_HUB_CACHE, f"models--{repository(model).replace('/', '--')}")
+    revision = _REVISION if found == _SHA256 else found[:40]
+    with tempfile.TemporaryDirectory(dir=_made(kept / "snapshots")) as made:
+        shutil.copytree(folder, Path(made, "model"), ignore=shutil.ignore_patterns(".git", "*.lock"))
+        shutil.rmtree(kept / "snapshots" / revision, ignore_errors=True)
+        Path(made, "model").rename(kept / "snapshots" / revision)
+    (_made(kept / "refs") / "main").write_text(revision)
+    return Weights(model, kept / "snapshots" / revision, "hub cache", found)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def repository(model: str) -> str:
@@ -90,7 +121,7 @@ def _checked(model: str, folder: Path, source: Source, file: Path) -> Weights:
 
 
 def _weights_file(folder: Path) -> Path | None:
-    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+    if not any((folder / name).is_file() for name in ("modules.json", "config.json", "tokenizer.json")):
         return None
     return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
@@ -140,8 +171,10 @@ def _hub(model: str, *, local: bool) -> Path | None:
     except Exception as error:  # its errors come from three libraries and share no base
         if local or os.environ.get("HF_HUB_OFFLINE"):
             return None
-        other = f"; {PACKAGE} brings them without the hub" if model == DEFAULT_MODEL else ""
-        raise EmbeddingUnavailable(f"could not download {repository(model)}: {type(error).__name__}{other}") from error
+        raise EmbeddingUnavailable(
+            f"could not download {repository(model)} ({type(error).__name__}): avm model pull tries again, avm model"
+            f" import FOLDER takes it from a folder{_package_of(model)}"
+        ) from error
 
 
 _PLACES: Final[tuple[tuple[Source, Callable[[str], Path | None]], ...]] = (

@@ -11,6 +11,7 @@ are always 0: what the kernel keeps of an old number, a file handle say, can onl
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 from avmfs.errors import NotFound, Stale
@@ -19,11 +20,12 @@ from avmfs.fuse.handover import Handover
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Request
 from avmfs.store.schema.tables import ROOT
-from avmfs.vfs.address import ASK, Address, Alias, Place, Real
+from avmfs.vfs.address import ASK, Address, Alias, Place, Real, Then, ViewThen
 from avmfs.vfs.tree import Tree
 
 _MOST_SETTLED = 200_000
 _PLACES = {b"tell": 8, ASK: 9, b"shared": 10, b"private": 11}  # below 16: never a store id
+_PAST, _UNNOTED = 1 << 62, -1
 _FIXED = {number: name for name, number in _PLACES.items()}
 
 
@@ -39,6 +41,7 @@ class Inodes:
         self._continuity = continuity
         self._virtual: dict[int, tuple[Address, int, int]] = {}  # address, lookups, row
         self._keys: dict[Address, int] = {}
+        self._past = itertools.count()
         self._settled: set[int] = set()
         self.settled = self._settled.__contains__
         """Does the kernel surely have this real node, so that no notice about it can be lost?"""
@@ -63,7 +66,10 @@ class Inodes:
             return self._tree.node(node)
         if node & VIRTUAL:
             with self._table:
-                return self._virtual[node][0]
+                known = self._virtual.get(node)
+            if known is None:  # of the past, which a predecessor knew
+                raise Stale()
+            return known[0]
         return self._fixed(node)
 
     def directory(self, node: int) -> Address:
@@ -87,13 +93,18 @@ class Inodes:
             return _PLACES[found.name]
         with self._table:
             number = self._keys.get(found)
-            if number is None:
+            if number is None and isinstance(found, Then | ViewThen):
+                # As many as a tree has nodes: not noted for a successor, which the kernel asks for the names again.
+                number = self._keys[found] = VIRTUAL | _PAST | self._continuity.generation << 40 | next(self._past)
+                self._virtual[number] = (found, 0, _UNNOTED)
+            elif number is None:
                 row, plain = self._continuity.node_known(found)
                 number = self._keys[found] = VIRTUAL | plain
                 self._virtual[number] = (found, 0, row)
             address, count, row = self._virtual[number]
             self._virtual[number] = (address, count + 1, row)
-            self._continuity.node_counted(row, count + 1)
+            if row != _UNNOTED:
+                self._continuity.node_counted(row, count + 1)
         return number
 
     def forget_real(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
@@ -119,7 +130,9 @@ class Inodes:
                         del self._virtual[node]
                         if self._keys.get(found) == node:
                             del self._keys[found]
-                        self._continuity.node_forgotten(row, node & ~VIRTUAL)
+                        if row != _UNNOTED:
+                            self._continuity.node_forgotten(row, node & ~VIRTUAL)
                     else:
                         self._virtual[node] = (found, count - lookups, row)
-                        self._continuity.node_counted(row, count - lookups)
+                        if row != _UNNOTED:
+                            self._continuity.node_counted(row, count - lookups)

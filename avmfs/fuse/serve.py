@@ -54,6 +54,7 @@ def tree_of(memory: Memory, mount: Mount) -> Tree:
         read_only=mount.read_only,
         inject=mount.urgent == "inject",
         closed=admitted(mount) is not None,
+        trash=mount.trash,
     )
 
 

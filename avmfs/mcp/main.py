@@ -12,7 +12,7 @@ import importlib.metadata
 import logging
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -20,11 +20,22 @@ from avmfs.closed_streams import stand_in_for_closed
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.logs import log_to_stderr
 
+if TYPE_CHECKING:
+    from avmfs.mcp.server import MemoryServer
+
 REFUSED, USAGE, TEMPORARY = 1, 2, 75
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--user", "-u", metavar="NAME", help="The agent to speak for.  [default: AVM_AGENT]")
+@click.option(
+    "--tools",
+    "offered",
+    default="core",
+    show_default=True,
+    metavar="core|all|NAME,...",
+    help="Which tools are offered; each costs every session its description. With all, results are described too.",
+)
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of stdin and stdout.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
@@ -38,6 +49,7 @@ REFUSED, USAGE, TEMPORARY = 1, 2, 75
 @click.version_option(package_name="avmfs", prog_name="avm-mcp")
 def avm_mcp(
     user: str | None,
+    offered: str,
     http: bool,
     host: str,
     port: int,
@@ -77,7 +89,7 @@ def avm_mcp(
     with lightly():
         from avmfs.mcp.server import MemoryServer
 
-    server = MemoryServer(session, importlib.metadata.version("avmfs"))
+    server = MemoryServer(session, importlib.metadata.version("avmfs"), offered)
     gc.freeze()
     gc.enable()
     if listener is not None:
@@ -88,9 +100,18 @@ def avm_mcp(
     else:
         import anyio
 
-        from avmfs.mcp.stdio import serve_stdio
+        anyio.run(_serve_stdio, server)
 
-        anyio.run(serve_stdio, server)
+
+async def _serve_stdio(server: MemoryServer) -> None:
+    """Serve one client until it closes stdin."""
+    from mcp.server.stdio import stdio_server
+
+    try:
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+    finally:
+        server.close()
 
 
 def main() -> NoReturn:

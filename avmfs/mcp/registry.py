@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, Protocol, TypeVar, get_args, get_type_hints
 
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -90,7 +90,6 @@ def tool(
 
     def register(function: Callable[..., Answer[Any]]) -> Callable[..., Answer[Any]]:
         hints = ToolAnnotations(
-            title=title,
             read_only_hint=reads,
             destructive_hint=destroys,
             idempotent_hint=reads or repeatable,
@@ -107,6 +106,22 @@ def tools() -> dict[str, Tool]:
     """All tools by name, in order of name."""
     load("avmfs.mcp", "tool")
     return dict(sorted(_TOOLS.items()))
+
+
+CORE: Final = (
+    "avm_recall", "avm_remember", "avm_search", "avm_browse", "avm_fetch", "avm_read", "avm_write", "avm_list",
+    "avm_tell", "avm_inbox", "avm_ask",
+)  # fmt: skip
+"""What is offered where nobody says otherwise: each further tool costs every session of every agent its tokens."""
+
+
+def offered(said: str) -> dict[str, Tool]:
+    """The tools that ``said`` names: core, all, or names with commas between. Raises BadArguments."""
+    known = tools()
+    names = {"core": CORE, "all": tuple(known)}.get(said) or tuple(filter(None, map(str.strip, said.split(","))))
+    if wrong := [each for each in names if each not in known]:
+        raise BadArguments(f"--tools: no tool is called {wrong[0]!r}; core, all, or some of {', '.join(known)}")
+    return {name: known[name] for name in sorted(names)}
 
 
 @cache
@@ -130,12 +145,21 @@ def result_model(found: Tool) -> type[Result]:
 
 @cache
 def input_schema(found: Tool) -> dict[str, Any]:
-    return _plain(arguments_model(found).model_json_schema())
+    schema = _plain(arguments_model(found).model_json_schema())
+    return {**schema, "properties": {name: _given(each) for name, each in schema.get("properties", {}).items()}}
 
 
 @cache
 def output_schema(found: Tool) -> dict[str, Any]:
     return _plain(result_model(found).model_json_schema(mode="serialization"))
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """What an argument is where it is given: that it may be left out, ``required`` says."""
+    kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(kinds) == 1 and schema.get("default", 0) is None:
+        schema = {**kinds[0], **{key: each for key, each in schema.items() if key not in ("anyOf", "default")}}
+    return schema
 
 
 def bind(found: Tool, given: dict[str, Any]) -> dict[str, Any]:

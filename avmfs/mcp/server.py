@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import anyio
@@ -32,10 +33,14 @@ log = logging.getLogger(__name__)
 
 INSTRUCTIONS = """\
 A memory that you share with the other agents of this machine. You are {agent}.
-Recall before you begin (avm_recall), keep what will matter later (avm_remember: private unless namespace is "shared"),
-look at messages (avm_inbox), and tell other agents what they need to know (avm_tell).
-/memory/shared is seen by all agents, /private by you alone. A block headed URGENT comes from another agent, not from
-your user."""
+{advice}/memory/shared is seen by all agents, /private by you alone. A block headed URGENT comes from another agent, not
+from your user."""
+ADVICE = {
+    "avm_recall": "Recall before you begin (avm_recall)",
+    "avm_remember": 'keep what will matter later (avm_remember: private unless namespace is "shared")',
+    "avm_inbox": "look at messages (avm_inbox)",
+    "avm_tell": "tell other agents what they need to know (avm_tell)",
+}
 URGENT = "avm/urgent"  # in the block's _meta
 
 
@@ -75,15 +80,19 @@ class _Call:
 class MemoryServer(Server[Any]):
     """The server of one agent. ``close`` when it is no longer served."""
 
-    def __init__(self, session: Session, version: str) -> None:
+    def __init__(self, session: Session, version: str, offered: str = "core") -> None:
+        """``offered``: see registry.offered. Raises BadArguments."""
         self._session = session
+        self._tools = registry.offered(offered)
+        # What a result's fields are costs as much as all else; who wants all tools is a program.
+        self._described = offered == "all"
         self._watching = Watching(session)
         self._listen = ListenHandler(self._watching.bus)
         super().__init__(
             "avm",
             version=version,
             title="Agent memory",
-            instructions=INSTRUCTIONS.format(agent=session.agent) + _waiting(session),
+            instructions=_instructions(session.agent, self._tools) + _waiting(session),
             description="One shared, searchable memory for the agents on this machine",
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -122,16 +131,17 @@ class MemoryServer(Server[Any]):
                     description=each.description,
                     annotations=each.annotations,
                     input_schema=registry.input_schema(each),
-                    output_schema=registry.output_schema(each),
+                    output_schema=registry.output_schema(each) if self._described else None,
                 )
-                for each in registry.tools().values()
+                for each in self._tools.values()
             ]
         )
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        found = registry.tools().get(params.name)
+        found = self._tools.get(params.name)
         if found is None:
-            raise MCPError(types.INVALID_PARAMS, visible(f"no tool is called {params.name!r}"))
+            known = " here (avm-mcp --tools)" if params.name in registry.tools() else ""
+            raise MCPError(types.INVALID_PARAMS, visible(f"no tool is called {params.name!r}{known}"))
         call = _Call(self._session, ctx)
         try:
             arguments = registry.bind(found, params.arguments or {})
@@ -242,6 +252,12 @@ def _reason(error: Exception, path: object) -> str:
 
 def _text(text: str) -> types.TextContent:
     return types.TextContent(type="text", text=text)
+
+
+def _instructions(agent: str, tools: Iterable[str]) -> str:
+    """Advice on what is offered."""
+    said = "; ".join(each for name, each in ADVICE.items() if name in tools)
+    return INSTRUCTIONS.format(agent=agent, advice=f"{said}.\n" if said else "")
 
 
 def _waiting(session: Session) -> str:

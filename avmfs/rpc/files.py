@@ -14,14 +14,15 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.access import Access
-from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, TooBig
+from avmfs.errors import Denied, Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly, TooBig
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
+from avmfs.search.then import REFUSED
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address
-from avmfs.vfs.address import Alias, Real
+from avmfs.vfs.address import Alias, Real, Then
 from avmfs.vfs.attributes import mode_of
 from avmfs.vfs.tree import Tree
 from avmfs.views.shape import parts as split
@@ -73,6 +74,8 @@ def write(
             real = isinstance(address.locate(memory, reader, where), address.Real)
         except NotFound:
             real = True
+    if real and paths.split_moment(where)[0] is not None:
+        raise ReadOnly(REFUSED, path)
     parts, live = paths.split(where), memory.around.live
     if real and live is not None and live.takes(parts):
         with memory.reading() as reader:
@@ -114,6 +117,10 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
                 _entry(where, node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
                 for node in reader.children(found.node.id)
             ]
+    if isinstance(found, Then) and found.kind is Kind.DIRECTORY and found.node != ROOT:
+        with memory.at(found.moment).reading() as reader:
+            below = reader.children(found.node)
+            return [_entry(where, node.name, mode_of(node, False), node.size, node.mtime) for node in below]
     attributes = tree.attributes(found)
     if stat.S_ISDIR(attributes.mode):  # of the tree itself, not of the store
         named = [(name, tree.lookup(found, name)[1]) for name, _, _ in tree.names(found)]
@@ -124,10 +131,20 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
 
 
 @method
-def remove(memory: Memory, path: str, recursive: bool = False, dry_run: bool = False) -> dict[str, Any]:
-    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000)."""
+def remove(
+    memory: Memory,
+    path: str,
+    recursive: bool = False,
+    dry_run: bool = False,
+    permanently: bool = False,
+    instead_of: bytes | None = None,
+) -> dict[str, Any]:
+    """{"removed"}: how many nodes went, or would with ``dry_run``, which also has their "paths" (the first 1000). Notes
+    go to the trash, unless ``permanently``. ``instead_of`` is the SHA-256 of the file that is to go: Stale where it has
+    other bytes by now."""
     if not dry_run:
-        return {"removed": memory.delete(path, recursive=recursive)}
+        removed = memory.delete(path, recursive=recursive, permanently=permanently, instead_of=instead_of)
+        return {"removed": removed}
     with memory.reading() as reader:
         node = memory.resolve(reader, path, follow=False)
         refuse_fixed(node, lambda: reader.path(node.id))
@@ -183,6 +200,9 @@ def _located(tree: Tree, path: str, where: bytes) -> address.Address:
 
 def _canonical(memory: Memory, path: str, *, follow: bool = True) -> bytes:
     """The path with aliases spelled out and directories' symlinks followed; the last name may be a view."""
+    text, rest = paths.split_moment(paths.raw(path))
+    if text is not None:
+        return b"/@" + paths.raw(text) + _canonical(memory.at(memory.moment(text)), paths.text(rest), follow=follow)
     parts = memory.real_parts(paths.raw(path))
     if not parts or parts[0] in (paths.TELL, address.ASK):
         return paths.join(parts)

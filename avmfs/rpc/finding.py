@@ -18,14 +18,16 @@ WARMUP_S = 100.0  # below the client's own time limit
 
 
 @method
-def search(memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid") -> dict[str, Any]:
+def search(
+    memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
+) -> dict[str, Any]:
     """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
     if mode not in ("hybrid", "lexical", "semantic"):
         raise Invalid(f"search mode {mode!r}")
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
-    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode)  # type: ignore[arg-type]
-    return {"text": format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+    answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
+    return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
 
 
 @method
@@ -38,6 +40,7 @@ def recall(
     under: str = "/",
     cite: str | None = None,
     scores: bool = False,
+    archive: bool = False,
 ) -> dict[str, Any]:
     """{"text", "tokens", "degraded", "seq", "items"}; ``text`` is empty when nothing is relevant."""
     found = memory.recall(
@@ -48,9 +51,11 @@ def recall(
         under=under_of(memory, under),
         cite=cite,
         scores=scores,
+        archive=archive,
     )
+    note = memory.unsearched()
     return {
-        "text": found.text,
+        "text": note + found.text,
         "tokens": found.tokens,
         "degraded": found.degraded,
         "seq": found.seq,
@@ -78,17 +83,18 @@ def remember(
 
 @method
 def warmup(memory: Memory) -> dict[str, Any]:
-    """Wait until the model is there and has embedded a word. {"model", "dimension"}. Raises StoreFailed with the
-    reason when there is none, Busy when it takes longer than WARMUP_S."""
+    """Wait until the model is there and has embedded a word; one that could not be loaded is tried again at once.
+    {"model", "dimension"}. Raises StoreFailed with the reason when there is none, Busy when it takes longer than
+    WARMUP_S."""
     host = memory.around.host
-    state = host("status", {})["embedding"] if host is not None else {}
+    state = host("warmup", {})["embedding"] if host is not None else {}
     deadline = time.monotonic() + WARMUP_S
     while host is not None and state.get("state") == "loading":
         if time.monotonic() > deadline:
             raise Busy(f"the model is not loaded after {WARMUP_S:g} s")
         time.sleep(0.1)
         state = host("status", {})["embedding"]
-    answer = memory.around.engine.search(memory.who, "warmup", limit=1, mode="semantic")
+    answer = memory.around.engine.search(memory.who, "the weather is warm", limit=1, mode="semantic")
     if answer.degraded is not None:
         raise StoreFailed(f"semantic search unavailable: {answer.degraded}")
     return {"model": state.get("model"), "dimension": state.get("dimension")}

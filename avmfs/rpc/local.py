@@ -58,6 +58,8 @@ class LocalDoor:
             settings.search.max_index_bytes,
             settings.limits.versions,
             settings.limits.history_bytes,
+            settings.limits.past_days,
+            settings.limits.past_bytes,
         )
         kept = settings.audit.anchors or anchors.beside(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
@@ -68,7 +70,8 @@ class LocalDoor:
             self._embedder,
             TokenCounter(settings.search.encoding),
             weights=settings.search.weights,
-            absent=NO_DAEMON,
+            # What a person can do about it is no part of what a model reads.
+            absent=NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON,
         )
         self._refusals = Refusals(self._store)
         around = Services(

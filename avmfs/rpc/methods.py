@@ -13,12 +13,14 @@ from functools import cache
 from typing import Any
 
 from avmfs import paths
-from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound
+from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly
 from avmfs.memory import Memory
 from avmfs.registration import load
 from avmfs.signatures import Arguments
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
+_THROUGH_TREE = frozenset(("entries", "read", "write"))
+_OF_PAST = frozenset(("history", "links", "listing", "recall", "search", "tree", "version"))
 _METHODS: dict[str, Callable[..., Any]] = {}
 
 
@@ -40,7 +42,7 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     try:
         if memory.around.live is not None and name != "write" and isinstance(given := arguments.get("path"), str):
             memory.bring(paths.raw(given))
-        return function(memory, **arguments)
+        return function(*_then(memory, name, arguments), **arguments)
     except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
         raise Invalid(f"{name}: {NO_TEXT}") from None
     except AvmError as e:
@@ -49,6 +51,21 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         if e.filename is None and isinstance(e, _OF_A_PATH):
             e.filename = _named(arguments)
         raise
+
+
+def _then(memory: Memory, name: str, arguments: dict[str, Any]) -> tuple[Memory]:
+    """Of whose memory the path speaks: below ``/@TIME`` it is that of then, and the path the one in it. Methods that go
+    through the tree find their way themselves."""
+    given = next((each for each in ("path", "under", "source") if isinstance(arguments.get(each), str)), None)
+    if given is None or name in _THROUGH_TREE:
+        return (memory,)
+    text, inside = paths.split_moment(paths.raw(arguments[given]))
+    if text is None:
+        return (memory,)
+    if name not in _OF_PAST:
+        raise ReadOnly("the past can only be read, listed and searched", arguments[given])
+    arguments[given] = paths.text(inside)
+    return (memory.at(memory.moment(text)),)
 
 
 def _named(arguments: dict[str, Any]) -> str | None:

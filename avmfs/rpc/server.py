@@ -52,8 +52,10 @@ def serve_door(
     settings: Settings,
     control: Callable[[str, dict[str, Any]], Any],
     stop: threading.Event,
+    idle: tuple[float, Callable[[], None]] | None = None,
 ) -> None:
-    """Accept until ``stop`` is set. Returns once every client accepted has its answer, except for those that wait for
+    """Accept until ``stop`` is set. ``idle``: what to call, again and again, once nobody has asked for so many seconds,
+    and nobody waits for an answer. Returns once every client accepted has its answer, except for those that wait for
     something to happen, or after LAST_ANSWERS_S; connections end with the process."""
     door = _Door(open_for, settings, control)
     listener.setblocking(False)
@@ -66,6 +68,8 @@ def serve_door(
                 except BlockingIOError:
                     continue
                 door.admit(client)
+            if idle is not None and door.quiet_s() > idle[0]:
+                idle[1]()
     door.answer_the_last()
 
 
@@ -80,6 +84,12 @@ class _Door:
         self._clients: Counter[int] = Counter()
         self._owed: dict[socket.socket, ClientsCall | None] = {}  # an answer; None before its request has come
         self._mutex = threading.Lock()
+        self._asked = time.monotonic()  # when somebody last asked or was answered
+
+    def quiet_s(self) -> float:
+        """Seconds since the last request was answered; 0 while somebody is owed an answer."""
+        with self._mutex:
+            return 0.0 if self._owed else time.monotonic() - self._asked
 
     def admit(self, client: socket.socket) -> None:
         uid = peer_uid(client)
@@ -152,6 +162,7 @@ class _Door:
             wire.send(client, {"id": request["id"], **answer})
             with self._mutex:
                 del self._owed[client]
+                self._asked = time.monotonic()
 
     def _identify(self, greeting: Any, uid: int) -> Principal:
         if not isinstance(greeting, dict) or greeting.get("v") != wire.PROTOCOL:

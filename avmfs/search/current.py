@@ -3,10 +3,12 @@
 Owns when two hits are about one matter, and which of them a question wants. Called by the engine with hits that the
 asker sees, and looks at nothing else. Knows neither the store nor the clock.
 
-Two notes are of one matter when they share most of their rare words, and those of the question among them; that the
-newer one speaks of a change helps. The weights are a logistic fit on pairs of a fact and what replaced it, against the
-notes that stand beside an answer without replacing it, rounded (benchmarks/README.md). They err towards leaving the
-order as it is. A question about the past gets the older one first, and one that names days what was true then.
+The best hit and another are of one matter when both are statements, rank about level, share most of their rare words,
+and those of the question among them; that the newer one speaks of a change helps, that both were written in one
+sitting does not, and a link that says that one replaces the other decides. The weights follow a logistic fit on pairs
+of a fact and what replaced it, against the notes, pages, functions and remarks that stand beside an answer without
+replacing it. They err towards leaving the order as it is. A question about the past gets the older one first, and one
+that names days what was true then.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -26,25 +28,32 @@ if TYPE_CHECKING:
 
 RIVALS: Final = 32
 """Best hits by which rarity is judged."""
-LOOKED_AT: Final = 16
-"""Best hits among which pairs are looked for. A fact and what replaced it answer the same question about as well."""
+LOOKED_AT: Final = 8
+"""Best hits among which those of the matter of the best are looked for. A fact and what replaced it answer the same
+question about as well."""
 
 SHARED: Final = 7.8
 """Weight of the share that common words have in the one of the two that says less, by rarity."""
 OVERLAP: Final = 2.8
 """Weight of the share that they have in both together."""
-ASKED: Final = 3.0
+ASKED: Final = 5.0
 """Weight of the share of the question that both have."""
-MISSED: Final = -4.3
+MISSED: Final = -7.0
 """Weight of the share of the question that only the better hit has: the other may tell of something else."""
-CHANGE: Final = 2.8
+CHANGE: Final = 4.0
 """Weight of a word of change in the newer."""
-BIAS: Final = -4.5
-SURE: Final = 2.5
+LEVEL: Final = 12.0
+"""Weight of the share of the better hit's score that the other lacks."""
+STATEMENT: Final = 8
+LONG: Final = -6.0
+"""Terms of a statement, and weight of the logarithm of how many times longer a text is: pages, and functions of one
+module, share most words and replace nothing."""
+SITTING: Final = 3600 * 10**9
+TOGETHER: Final = -6.0
+"""Weight of having been written within so many ns: what one writes in one sitting stands beside each other."""
+BIAS: Final = 1.0
+SURE: Final = 5.0
 """From which it is said that one replaces the other. The order is changed from 0."""
-
-AHEAD: Final = 1.05
-"""The score of what is put first, times the other's: ahead of it under every importance but the extremes."""
 
 USUAL: Final = 100
 """Hits among which a word that one has is rare."""
@@ -68,73 +77,91 @@ _PAST: Final = re.compile(
 )
 _QUESTION: Final = 2000  # characters of a question that are read
 
+NO_LINKS: Final[Mapping[int, frozenset[int]]] = {}
+
 Span = tuple[int, int]
 """First and last ns since the epoch, the last not included."""
 
 
-def ordered(hits: Sequence[Scored], q: str, spans: Sequence[Span], weight: float) -> list[Scored]:
-    """``hits``, best first, with what ``q`` wants of two that say different things of one matter put before the other.
+def ordered(
+    hits: Sequence[Scored],
+    q: str,
+    spans: Sequence[Span],
+    weight: float,
+    linked: Mapping[int, frozenset[int]] = NO_LINKS,
+) -> list[Scored]:
+    """``hits``, best first, with what says different things of the best one's matter in the order that ``q`` wants.
 
     ``spans`` are the times that ``q`` names. ``weight`` 0 changes nothing; more of it asks for less proof (1 is the
-    measured one). What moves has its new score as a part "current", and the relevance of what it stands before.
+    measured one). ``linked`` has, by document, those that it is said to replace: that decides, whatever the texts say.
+    Those of the matter change places among themselves, and take over score (as a part "current") and relevance of the
+    place; the newest of those that are surely of it says whom it ``replaces``.
     """
-    if not weight or len(hits) < 2:
-        return list(hits)
     found = list(hits)
+    if not weight or len(hits) < 2:
+        return found
     rarity = _Rarity(hits[:RIVALS], q[:_QUESTION])
-    past = bool(_PAST.search(q[:_QUESTION]))
-    for at in range(min(len(found), LOOKED_AT) - 1):
-        better = found[at]
-        rivals = [other for other in found[at + 1 : LOOKED_AT] if _wanted(other, better, past, spans)]
-        # The one that is wanted most comes last, and so to stand first.
-        for other in sorted(rivals, key=lambda each: each.hit.updated, reverse=past):
-            older, newer = (other, better) if other.hit.updated < better.hit.updated else (better, other)
-            proof = rarity.likeness(better.hit.text, other.hit.text) + math.log(weight)
-            if proof + CHANGE < 0:
-                continue
-            proof += CHANGE if _tells_of_change(newer.hit.text) else 0.0
-            if proof < 0:
-                continue
-            found.remove(other)
-            found.insert(at, _ahead(other, found[at]))
-            if proof >= SURE:
-                found = _said(found, older.hit.passage, newer.hit.passage)
+    best = found[0]
+    told = {each.hit.document: each.hit.updated for each in found[:LOOKED_AT]}
+    proofs = {0: math.inf}
+    for at, other in enumerate(found[1:LOOKED_AT], 1):
+        if best.hit.document == other.hit.document:
+            continue
+        older, newer = sorted((best, other), key=lambda each: told[each.hit.document])
+        for this, that in ((older.hit.document, newer.hit.document), (newer.hit.document, older.hit.document)):
+            if that in linked.get(this, ()):
+                proofs[at] = math.inf
+                told[that] = min(told[that], told[this] - 1)
+        # One that has not what the question quotes does not come before one that has.
+        if told[best.hit.document] != told[other.hit.document] and _quoted(best) <= _quoted(other):
+            proofs.setdefault(at, _proof(rarity, best, other, newer) + math.log(weight))
+    matter = [at for at, proof in proofs.items() if proof >= 0]
+
+    def when(at: int) -> int:
+        return told[found[at].hit.document]
+
+    sure = sorted((at for at in matter if proofs[at] >= SURE), key=when)
+    for at in sure[:-1]:
+        found[at] = replace(found[at], replaced=True)
+    if len(sure) > 1:
+        handles = dict.fromkeys(found[at].hit.handle for at in reversed(sure[:-1]))
+        found[sure[-1]] = replace(found[sure[-1]], replaces=tuple(handles))
+    wish = _wish(q, spans)
+    moved = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]
+    for at, one in zip(matter, moved, strict=True):
+        found[at] = _moved(one, hits[at])
     return found
 
 
-def _wanted(other: Scored, better: Scored, past: bool, spans: Sequence[Span]) -> bool:
-    """Whether ``other``, which ranks lower, is what the question wants of the two, if they are of one matter."""
-    mine, theirs = other.hit.updated, better.hit.updated
-    if other.hit.document == better.hit.document or mine == theirs:
-        return False
-    if better.parts.get("phrase", 0.0) > other.parts.get("phrase", 0.0):
-        return False  # the question names its words exactly, and only the better hit has them
-    if past:
-        return mine < theirs
+def _quoted(one: Scored) -> float:
+    return one.parts.get("phrase", 0.0)
+
+
+def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
+    """By what the times of the notes of one matter are sorted for ``q``: newest first; oldest first if it asks for the
+    past; if it names days, from the newest that was true then."""
+    if _PAST.search(q[:_QUESTION]):
+        return lambda time: (False, time)
     stop = max((last for _, last in spans), default=0)
-    if mine < stop <= theirs or theirs < stop <= mine:
-        return mine < stop  # what was said before the end of that time was true then
-    return mine > theirs
+    return lambda time: (0 < stop <= time, -time)
 
 
-def _ahead(one: Scored, other: Scored) -> Scored:
-    """``one`` with a score above that of ``other``."""
-    score = other.score * AHEAD if other.score > 0 else other.score + AHEAD - 1
-    parts = {**one.parts, "current": one.parts.get("current", 0.0) + score - one.score}
-    return replace(one, score=score, relevance=max(one.relevance, other.relevance), parts=parts)
+def _proof(rarity: _Rarity, better: Scored, other: Scored, newer: Scored) -> float:
+    """How sure it is, above 0, that the two are of one matter, of which ``newer`` says what is true now."""
+    proof = rarity.likeness(better.hit.text, other.hit.text)
+    proof += CHANGE if _tells_of_change(newer.hit.text) else 0.0
+    proof += LEVEL * (other.score / better.score - 1) if better.score > 0 else 0.0
+    terms = max(len(_terms(each.hit.text)) for each in (better, other))
+    proof += LONG * max(math.log(terms / STATEMENT), 0.0)
+    return proof + (TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0)
 
 
-def _said(hits: list[Scored], older: int, newer: int) -> list[Scored]:
-    """With that named: passage ``newer`` replaces ``older``."""
-    handle = next(each.hit.handle for each in hits if each.hit.passage == older)
-    return [
-        replace(each, replaces=tuple(dict.fromkeys((*each.replaces, handle))))
-        if each.hit.passage == newer
-        else replace(each, replaced=True)
-        if each.hit.passage == older
-        else each
-        for each in hits
-    ]
+def _moved(one: Scored, place: Scored) -> Scored:
+    """``one`` with the score and relevance of ``place``."""
+    if one.hit.passage == place.hit.passage:
+        return one
+    parts = {**one.parts, "current": one.parts.get("current", 0.0) + place.score - one.score}
+    return replace(one, score=place.score, relevance=place.relevance, parts=parts)
 
 
 class _Rarity:

@@ -8,10 +8,12 @@ embedder works, and never imports torch. Threads: any; it keeps no state but the
 from __future__ import annotations
 
 import copy
+import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -28,7 +30,7 @@ from avmfs.search import current, fusion, lexical, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import NONE, Columns
-from avmfs.store.index.vectors import Toward
+from avmfs.store.index.vectors import NONE_YET, Toward
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -38,6 +40,7 @@ Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
+OTHER_MODEL: Final = "avm help embedding has others"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
@@ -50,6 +53,7 @@ CLEAR: Final = (0.3, 0.4)
 Chinese: 0.29), and what it finds alike is not."""
 FILLING: Final = 0.5
 SIBLINGS: Final = 8
+EARLY_S: Final = 8.0  # for the first vectors of a store, which a model that was just loaded computes in two
 COMMON: Final = (0.15, 0.25)
 """Mean cosine from which it does not (MiniLM in Arabic: 0.24, in English below 0.1)."""
 _SPARE: Final = 10  # passages fetched beyond what is wanted
@@ -85,13 +89,14 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Every candidate, before anything is fetched: what an answer is cut from, and ``:why`` looks into.
-    ``relevance`` and ``evidence`` (m,) are the candidates'."""
+    ``relevance`` and ``evidence`` (m,) are the candidates'. ``early``: there are notes, and none has a vector yet."""
 
     table: Columns
     candidates: fusion.Ranked
     relevance: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]]
     degraded: str | None
+    early: bool = False
 
     def only(self, keep: NDArray[np.bool_]) -> Ranking:
         evidence = {name: column[keep] for name, column in self.evidence.items()}
@@ -122,12 +127,12 @@ class Ranking:
 
 
 class Engine:
-    """``index_for`` gives the index of one asker; ``embedder`` None answers from words alone, for the reason
-    ``absent``."""
+    """``index_for`` gives the index of one asker, with ``archive=True`` of the archive too; ``embedder`` None answers
+    from words alone, for the reason ``absent``."""
 
     def __init__(
         self,
-        index_for: Callable[[Principal], SearchIndex],
+        index_for: Callable[..., SearchIndex],
         embedder: Embedder | None,
         counter: TokenCounter,
         *,
@@ -138,6 +143,7 @@ class Engine:
         self.counter = counter
         self._weights = weights or SearchWeights()
         self._absent = absent
+        self._early_until: float | None = None  # until when a question waits for the first vectors
         self._index_for = index_for
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
         self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
@@ -146,6 +152,12 @@ class Engine:
         """The same engine with other weights."""
         other = copy.copy(self)
         other._weights = weights
+        return other
+
+    def with_archive(self) -> Engine:
+        """The same engine, which looks through the archive too."""
+        other = copy.copy(self)
+        other._index_for = partial(self._index_for, archive=True)
         return other
 
     def search(
@@ -196,7 +208,7 @@ class Engine:
         terms = segment.query_terms(q)
         words = lexical.search(table, [] if by_meaning else terms, index.postings)
         phrased = _phrased(index, table, q)
-        nearest = None
+        nearest, early = None, False
         if meaning is not None:
             found = self._strongest(table, words)
             if not by_meaning:
@@ -207,9 +219,12 @@ class Engine:
                 nearest = semantic.search(index, table, meaning.model, meaning.vectors[0], found)
             except Busy as error:
                 degraded = error.reason
+                early = degraded == NONE_YET.format(meaning.model) and len(table.passages) > 0
         if nearest is None and by_meaning:
             by_meaning, words = False, lexical.search(table, terms, index.postings)
         at, near = nearest or (words.positions, np.full(len(words.positions), np.nan))
+        if not by_meaning:
+            near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
         columns = {
             "cosine": near,
@@ -238,7 +253,7 @@ class Engine:
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None
         absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in, named)
-        return Ranking(table, ranked, absolute, evidence, degraded)
+        return Ranking(table, ranked, absolute, evidence, degraded, early)
 
     def _feedback(
         self, index: SearchIndex, table: Columns, meaning: Batch, ranked: fusion.Ranked, at: Places, near: Floats
@@ -263,6 +278,16 @@ class Engine:
         pages = 1 - lexical.shortness(table.lengths[at])
         return np.nan_to_num(drawn - near) * pages
 
+    def _patient(self) -> bool:
+        """Wait a little for the first vectors of what was written: what begins with a note and a question to it has
+        its model a moment later. False once EARLY_S have been waited, in all."""
+        if self._early_until is None:
+            self._early_until = time.monotonic() + EARLY_S
+        if time.monotonic() >= self._early_until:
+            return False
+        time.sleep(0.05)
+        return True
+
     def _ask(
         self,
         who: Principal,
@@ -284,6 +309,9 @@ class Engine:
         if not _asks(q):
             return Answer(q, (), None, seq)
         ranking = self.ranking(index, q, mode, now, tz)
+        while ranking.early and self._patient():
+            index = self._index_for(who)
+            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
         here = ranking.relevance > 0
         inside = index.below(under)
         if inside is not None:
@@ -300,7 +328,10 @@ class Engine:
         found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
         hits = current.ordered(found, q, spans, self._weights.current)
-        return Answer(q, tuple(hits[:limit]), ranking.degraded, seq)
+        # That the words are all there is to go by is said where it matters: not above what they have found.
+        unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
+        degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
+        return Answer(q, tuple(hits[:limit]), degraded, seq)
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""
@@ -309,9 +340,15 @@ class Engine:
         if self._embedder is None:
             return None, self._absent
         try:
-            return self._embedder.embed_batch([q], urgent=True), None
+            found = self._embedder.embed_batch([q], urgent=True)
         except (EmbeddingUnavailable, Busy) as error:
             return None, error.reason
+        if found.vectors.any():
+            return found, None
+        return (
+            found if mode == "semantic" else None,
+            f"{found.model} does not know the words of the question; {OTHER_MODEL}",
+        )
 
     def _strongest(self, table: Columns, words: lexical.Lexical) -> NDArray[np.int64]:
         """What words have found; of a large store the best of it, ties included."""

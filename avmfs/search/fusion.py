@@ -23,7 +23,7 @@ POOL: Final = 2000
 
 BEST_OF_SESSION: Final = 3
 PAGES: Final = 1 / 3
-ALONE: Final = 1 / 3
+ALONE: Final = 0.15
 ENOUGH: Final = 0.35
 
 CONTEXTUAL: Final = frozenset(("when", "question", "length", "event"))

@@ -56,13 +56,13 @@ SMALL: Final = 100
 LONG: Final = 100
 """Tokens from which a note is given with its handle, though it is whole: who wants to change it need not repeat it."""
 
-PRICE: Final = 0.4
+PRICE: Final = 0.3
 EARLY: Final = 3
 """An item's turn to be packed is (its rank + EARLY) times (its tokens + OVERHEAD) to the power of PRICE: of two that
 rank about the same the shorter goes first. The best one goes before all."""
 OVERHEAD: Final = 12
 
-JOINED: Final = 800
+JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
 SUMMARY: Final = 160
@@ -174,11 +174,12 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
 
 def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Packed:
     first = FIRST if frame.budget > SKIMMED else len(items)
-    items = [
-        item if frame.shared == Shared() else _placed(item, int(item.rank >= first), frame) for item in _by_price(items)
+    units = [
+        [item if frame.shared == Shared() else _placed(item, int(unit[0].rank >= first), frame) for item in unit]
+        for unit in _by_price(items)
     ]
     room = frame.budget
-    while (found := _choose(items, frame, counter, room))[0]:
+    while (found := _choose(units, frame, counter, room))[0]:
         # Parts were counted alone; joined, they may cost a token more or less.
         settled = _settle(found[0], frame, counter, found[1])
         if settled is not None and settled.tokens <= frame.budget:
@@ -219,37 +220,41 @@ def summary(text: str, terms: Sequence[str]) -> str:
     return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
 
 
-def _by_price(items: Sequence[_Item]) -> list[_Item]:
-    """In the order in which they are packed; the passages of a document one after the other, where they are JOINED."""
+def _by_price(items: Sequence[_Item]) -> list[list[_Item]]:
+    """What is packed together, in the order in which it is: the passages of a document, where they are JOINED."""
     documents: dict[bytes, list[_Item]] = {}
     for item in items:
         documents.setdefault(item.scored.hit.path, []).append(item)
-    turns = []
+    units: list[list[_Item]] = []
     for inside in documents.values():
-        whole = sum(item.tokens for item in inside)
-        for item in inside:
-            rank, tokens = (inside[0].rank, whole) if whole <= JOINED else (item.rank, item.tokens)
-            turn = (rank + EARLY) * (tokens + OVERHEAD) ** PRICE if rank else 0.0
-            turns.append((turn, rank, item.rank, item))
-    return [item for *_, item in sorted(turns, key=lambda each: each[:3])]
+        whole = sum(item.tokens for item in inside) <= JOINED
+        units += [inside] if whole else [[item] for item in inside]
+
+    def turn(unit: list[_Item]) -> tuple[float, int]:
+        rank = unit[0].rank
+        return ((rank + EARLY) * (sum(item.tokens for item in unit) + OVERHEAD) ** PRICE if rank else 0.0), rank
+
+    return sorted(units, key=turn)
 
 
-def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter, room: int) -> tuple[list[_Item], int]:
+def _choose(
+    units: Sequence[Sequence[_Item]], frame: Frame, counter: TokenCounter, room: int
+) -> tuple[list[_Item], int]:
     """What fits into ``room`` tokens, and about how many it costs: parts are counted alone. A token ends where a line
     begins that has no blank before it, so joined they cost the same."""
     chosen: list[_Item] = []
     groups: set[_Group] = set()
     spent = counter.count(_render(chosen, frame, frame.budget))
-    refused: _Item | None = None
+    refused: Sequence[_Item] = ()
 
-    def add(item: _Item, most: int) -> bool:
+    def add(unit: Sequence[_Item], most: int) -> bool:
         nonlocal spent
-        header = 0 if item.group in groups else counter.count(_header(item.group))
-        cost = header + counter.count(_block([item], frame))
+        header = 0 if unit[0].group in groups else counter.count(_header(unit[0].group))
+        cost = header + counter.count(_block(sorted(unit, key=_place_in_text), frame))
         if cost > most:
             return False
-        chosen.append(item)
-        groups.add(item.group)
+        chosen.extend(unit)
+        groups.add(unit[0].group)
         spent += cost
         return True
 
@@ -258,23 +263,32 @@ def _choose(items: Sequence[_Item], frame: Frame, counter: TokenCounter, room: i
         left = room = most - header - counter.count(_block([replace(item, text="", cut=True)], frame))
         while room > 0 and (text := excerpt(item.text, room, frame.terms, counter)):
             short = replace(item, text=text, cut=True)
-            if add(short, most):
+            if add([short], most):
                 return True
             # Indents cost too, and are not in the plain text: as many as a shorter one has lines.
             cost = counter.count(_block([short], frame)) - counter.count(_block([replace(short, text="")], frame))
             room = min(room - 1, room * left // max(cost, 1))
         return False
 
-    for item in items:
-        if add(item, room - spent):
+    def some(unit: Sequence[_Item], most: int) -> None:
+        """The best passages of what does not fit, and of the next one the sentences that do."""
+        stop = spent + most
+        for item in unit:
+            if not add([item], stop - spent):
+                if stop - spent >= SCRAP or not chosen:
+                    cut(item, stop - spent)
+                return
+
+    for unit in units:
+        if add(unit, room - spent):
             continue
-        if not chosen and item.rank == 0:
-            nearly = item.tokens * NEARLY < room - spent
-            cut(item, room - spent if nearly or room < 3 * SMALL else (room - spent) // 2)
-        elif refused is None:
-            refused = item
-    if refused is not None and (room - spent >= SCRAP or not chosen):
-        cut(refused, room - spent)
+        if not chosen and unit[0].rank == 0:
+            nearly = unit[0].tokens * NEARLY < room - spent
+            some(unit, room - spent if nearly or room < 3 * SMALL else (room - spent) // 2)
+        elif not refused:
+            refused = unit
+    if refused and (room - spent >= SCRAP or not chosen):
+        some(refused, room - spent)
     return sorted(chosen, key=lambda item: item.rank), spent
 
 

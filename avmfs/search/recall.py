@@ -17,7 +17,7 @@ from avmfs_config import SearchSettings
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.search import pack
-from avmfs.search.engine import Engine, Mode, Scored
+from avmfs.search.engine import Answer, Engine, Mode, Scored
 from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
@@ -74,14 +74,16 @@ def recall(
     reserve: int = 0,
     mode: Mode = "hybrid",
     nonce: Callable[[int], str] | None = None,
+    only: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> Recall:
     """Passages for ``q`` below ``under``, if one is at least ``min_relevance`` (0 to 1) relevant: those, and what fills
     the budget (Engine.passages).
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
-    every item, ``scores`` adds handle and relevance. ``nonce`` gives what fences an answer of that seq. Raises Invalid
-    for an unknown strategy or citation, a budget below 1 and a ``min_relevance`` out of its bounds.
+    every item, ``scores`` adds handle and relevance. ``nonce`` gives what fences an answer of that seq, ``only`` leaves
+    out of it what is not for it. Raises Invalid for an unknown strategy or citation, a budget below 1 and a
+    ``min_relevance`` out of its bounds.
     """
     if strategy not in STRATEGIES:
         raise Invalid(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -93,7 +95,9 @@ def recall(
         raise Invalid(f"min_relevance {min_relevance}: expected 0 to 1")
     # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
     limit = min(max(max_tokens // 15, 100), 2000)
-    answer = engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
+    answer = only(
+        engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
+    )
     frame = pack.Frame(
         max_tokens - reserve,
         max_tokens,

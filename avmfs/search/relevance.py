@@ -24,19 +24,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-BOTH: Final = (-15.4, 19.9, 17.2)
+BOTH: Final = (-15.0, 19.9, 17.2)
 """Bias, and weights of the cosine and of the coverage."""
-MEANING: Final = (-7.6, 20.0)
-WORDS: Final = (-9.9, 14.0)
-BLIND: Final = (-4.8, 16.0)
+MEANING: Final = (-7.2, 20.0)
+WORDS: Final = (-9.4, 14.0)
+BLIND: Final = (-4.6, 16.0)
 """Words where there is no vector: nobody else can tell."""
 
 CHANCE: Final = 0.1
 """Cosines of unrelated texts spread about so much: of many some are near by chance. The largest of n lies some
 sqrt(2 ln n) spreads above their mean; the fits are from stores where that is USUAL."""
 USUAL: Final = 3.5
+FEWEST: Final = -0.05
 
-COMMON: Final = 0.2
+COMMON: Final = 0.19
 """Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34)."""
 COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
 
@@ -74,7 +75,8 @@ def relevance(
         cosines = cosines + NAMED * named
     seen = cosines[~np.isnan(cosines)]
     shift = _chance(len(seen))
-    common = float(seen.mean()) if len(seen) else 0.0
+    # Of all but the nearest: it would weigh against itself where there are few.
+    common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())
@@ -100,7 +102,7 @@ def _witnesses(cosines: Floats, coverage: Floats, shift: float, common: float) -
 
 
 def _chance(count: int) -> float:
-    return CHANCE * (math.sqrt(2 * math.log(max(count, 2))) - USUAL)
+    return max(CHANCE * (math.sqrt(2 * math.log(max(count, 2))) - USUAL), FEWEST)
 
 
 def _sure(value: Floats) -> Floats:

@@ -23,7 +23,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import NotSupported, Stale
 from avmfs.handover import HandoverState
 from avmfs.lru import FIFO
-from avmfs.node import Node
+from avmfs.node import Moment, Node
 from avmfs.store import nonce
 from avmfs.store.cache.follow import FollowedCache
 from avmfs.store.client.client import DirectWriter, Submitter, WriterClient
@@ -37,6 +37,7 @@ from avmfs.store.protocol.store import Attendant, Changes, Counts
 from avmfs.store.queries import counts, index_queue
 from avmfs.store.queries.connections import Connections, Lone, Snapshot
 from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.past import PastReader
 from avmfs.store.rows import content
 from avmfs.store.rows.nodes import NODE, node_of
 from avmfs.store.rows.scopes import Visible
@@ -85,6 +86,11 @@ class SqliteStore:
 
     def reading(self, who: Principal) -> _Reading:
         return _Reading(self, who)
+
+    @contextlib.contextmanager
+    def reading_at(self, who: Principal, then: Moment) -> Iterator[PastReader]:
+        with self.connection() as (db, scopes):
+            yield PastReader(db, who, scopes.visible(db, who), self._clock(), then)
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 
@@ -237,9 +243,9 @@ class SqliteStore:
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
         return nonce.nonce(self._secret, who.name, seq, question)
 
-    def search_index(self, who: Principal) -> SqliteSearchIndex:
+    def search_index(self, who: Principal, archive: bool = False) -> SqliteSearchIndex:
         who.require("search")
-        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue)
+        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue, archive)
 
     def vector_model(self) -> VectorModel | None:
         with self.connection() as (db, _):

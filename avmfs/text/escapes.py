@@ -36,9 +36,7 @@ _WORKS: Final = re.compile(
 _OF_A_NAME: Final = re.compile(f"[{_HIDDEN}\\\\]")
 _OF_A_LINE: Final = re.compile(f"(?!\t)[{_HIDDEN}]")
 _OF_LINES: Final = re.compile(f"(?![\t\n])[{_HIDDEN}]")
-_ESCAPE: Final = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _SHORT: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_LONG: Final = {short[1]: sign for sign, short in _SHORT.items()}
 
 
 def escaped(text: str) -> str:
@@ -47,11 +45,6 @@ def escaped(text: str) -> str:
     if text.isascii() and text.isprintable() and "\\" not in text:  # most
         return text
     return _OF_A_NAME.sub(_shown, text)
-
-
-def unescaped(text: str) -> str:
-    """Inverse of escaped()."""
-    return _ESCAPE.sub(_meant, text)
 
 
 def visible(text: str) -> str:
@@ -80,16 +73,6 @@ def _shown(found: re.Match[str]) -> str:
     if sign in _SHORT:
         return _SHORT[sign]
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _meant(found: re.Match[str]) -> str:
-    short, byte, *codes = found.groups()
-    if short is not None:
-        return _LONG[short]
-    if byte is not None:
-        code = int(byte, 16)
-        return chr(code if code < 0x80 else 0xDC00 + code)
-    return chr(int(codes[0] or codes[1], 16))
 
 
 def _in_json(found: re.Match[str]) -> str:

@@ -63,12 +63,24 @@ _STOP_WORDS: Final = (
     "these they this those through to too under until up us ve very was wasn we were weren what when where "
     "which while who whom whose why will with would wouldn you your yours"
 )
-_STOP: Final = frozenset(_STOP_WORDS.split())
+# Of other languages, without those that are words of English too (die, son, van, con).
+_MORE_STOP_WORDS: Final = (
+    "der das dem des ist sind ein eine einen einem einer und oder aber fur von zu zum zur im auf mit bei nach aus "
+    "als bis uber um wann wo wer wie wieviel viel welche welcher welches haben habe wird werden wurde wurden sich "
+    "nicht ich wir unser unsere ihr es gibt kann mein meine warum le la les un une du et est sont que qui quoi ou "
+    "quand dans avec au aux ce cette ses nous notre vous quel quelle pourquoi combien el los las y quien donde "
+    "cuando como por para del su nuestro cuanto cual esta il che di per della nel dove quando het een de en и в "
+    "во на с со к по от до из у о об за для не что кто где когда как какой какая какие сколько почему это мы наш "
+    "наша нас был была было есть في من إلى على عن ما متى أين كم كيف هل هذا هذه التي الذي مع ماذا لماذا أي هو هي"
+)
+_STOP: Final = frozenset(f"{_STOP_WORDS} {_MORE_STOP_WORDS}".split())
 
 # A pair is dropped from a Chinese query only when both halves stand here: each alone is part of real words.
 _FUNCTION: Final = frozenset(
     "的了是在和与及或吗呢吧啊呀么什怎哪谁这那其之也都就而被把对于从到以为有个着过多少几何请我你他她它们"
 )
+# A pair with one of these stands across two words, as a rule: it is found nowhere, or by chance.
+_PARTICLES: Final = frozenset("的是了吗呢什么谁哪在のをがは")
 
 
 class _Fold(dict[int, int | str | None]):
@@ -215,7 +227,9 @@ def _casefolded(piece: str) -> str:
 
 
 def _is_function(word: str) -> bool:
-    return word in _STOP or (not word.isascii() and _FUNCTION.issuperset(word))
+    if word.isascii():
+        return word in _STOP
+    return word in _STOP or _FUNCTION.issuperset(word) or (len(word) == 2 and not _PARTICLES.isdisjoint(word))
 
 
 def _weight(term: str) -> int:

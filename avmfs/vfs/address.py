@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from avmfs import paths, views
 from avmfs.errors import NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.store.protocol.store import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views import View
@@ -69,7 +69,24 @@ class Place:
     name: bytes
 
 
-Address = Real | ViewOf | Mailbox | Question | Alias | Place
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A node as it was: below ``/@TIME``. As little as is needed to find it again, since kernels keep many."""
+
+    moment: Moment
+    node: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ViewThen:
+    """A view of such a node."""
+
+    moment: Moment
+    of: ViewOf
+
+
+Address = Real | ViewOf | Mailbox | Question | Alias | Place | Then | ViewThen
 
 
 def aliases(memory: Memory) -> tuple[Alias, ...]:
@@ -89,11 +106,18 @@ def locate(memory: Memory, reader: Reader, path: bytes) -> Address:
 
 def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Address:
     """What ``name`` is in a directory: a view, an alias of the root, or a real node. Raises NotFound, NotDirectory."""
+    if isinstance(where, Then):
+        return _then(memory, where, name)
     if isinstance(where, Place):
         return _mailbox(reader, name) if where.name == paths.TELL else _question(memory, name)
     if not isinstance(where, Real) or where.node.kind is not Kind.DIRECTORY:
         raise NotDirectory(path=paths.text(name))
     directory = where.node
+    if directory.id == ROOT and name.startswith(b"@") and memory.then is None:
+        text, rest = paths.split_moment(name)
+        if text is not None:
+            root = _past_root(memory, text)
+            return root if rest == b"/" else _then(memory, root, rest[1:])
     if directory.id == ROOT and name in (paths.TELL, ASK):
         return Place(name)
     if (parsed := paths.parse_view(name)) is not None:
@@ -108,6 +132,30 @@ def entry(memory: Memory, reader: Reader, where: Address, name: bytes) -> Addres
     if found is None:
         raise absent(name)
     return Real(found)
+
+
+def _past_root(memory: Memory, text: str) -> Then:
+    try:
+        return Then(memory.moment(text), ROOT, Kind.DIRECTORY)
+    except NotFound as e:
+        memory.error = e.reason  # how far back it goes
+        raise
+
+
+def _then(memory: Memory, where: Then, name: bytes) -> Address:
+    """What a name was in a directory of the past: a node, one of its views, or an alias, which leads into the past."""
+    if where.kind is not Kind.DIRECTORY:
+        raise NotDirectory(path=paths.text(name))
+    past = memory.at(where.moment)
+    with past.reading() as reader:
+        found = entry(past, reader, Real(reader.node(where.node)), name)
+    if isinstance(found, Real):
+        return Then(where.moment, found.node.id, found.node.kind)
+    if isinstance(found, ViewOf) and found.view.past:
+        return ViewThen(where.moment, found)
+    if isinstance(found, Alias):
+        return found
+    raise absent(name)
 
 
 def absent(name: bytes) -> NotFound | NameTooLong:

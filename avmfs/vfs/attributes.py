@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from avmfs import paths
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.store.schema.tables import ROOT
-from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, ViewOf
+from avmfs.vfs.address import ASK, Address, Alias, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
 
 TYPE = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
 
@@ -85,6 +85,13 @@ class Attributer:
             node.ctime,
         )
 
+    def of_past(self, then: Moment, node: Node) -> Attributes:
+        """Of a node as it was. A directory's link count says nothing: 1 tells find(1) so."""
+        uid = self._owner.uid if node.uid is None else node.uid
+        gid = self._owner.gid if node.gid is None else node.gid
+        number = inode(b"%d@%d" % (node.id, then.seq))
+        return Attributes(number, mode_of(node, False), 1, uid, gid, node.size, node.mtime, node.mtime, node.mtime)
+
     def of_new(self, node: Node) -> Attributes:
         """Of a file that has just been made here."""
         return Attributes(
@@ -113,6 +120,8 @@ class Attributer:
             mode, size, at = stat.S_IFLNK | 0o777, len(found.target), self._born
         elif isinstance(found, Place):
             mode, size, at = stat.S_IFDIR | 0o755, 0, self._born
+        elif isinstance(found, ViewThen):
+            mode, size, at = stat.S_IFREG | 0o444, 0, found.of.node.mtime
         elif isinstance(found, ViewOf):
             bits = (0o444 if found.view.read else 0) | (0o222 if found.view.write and not self._read_only else 0)
             mode, size, at = stat.S_IFREG | bits, 0, found.node.mtime
@@ -131,13 +140,15 @@ def mode_of(node: Node, writable: bool) -> int:
 
 def _key(found: Address) -> bytes:
     """What tells one virtual node from another."""
+    if isinstance(found, ViewThen):
+        return b"%d@%s" % (found.moment.seq, _key(found.of))
     if isinstance(found, ViewOf):
         return b"%d:%s" % (found.node.id, repr(found.name).encode())
     if isinstance(found, Mailbox):
         return paths.TELL + b"/" + found.name
     if isinstance(found, Question):
         return ASK + b"/" + found.name
-    return b"" if isinstance(found, Real) else found.name
+    return b"" if isinstance(found, Real | Then) else found.name
 
 
 def inode(key: bytes) -> int:

@@ -11,9 +11,9 @@ from typing import Any
 from avmfs import paths, views
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
-from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, ViewOf
-from avmfs.vfs.virtual_handles import MailHandle, QuestionHandle, ViewHandle, VirtualHandle
+from avmfs.node import Kind, Moment, Node
+from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
+from avmfs.vfs.virtual_handles import MailHandle, PastHandle, QuestionHandle, ViewHandle, VirtualHandle
 from avmfs.views import AtEnd, Context, Rendered
 
 
@@ -35,6 +35,8 @@ def plain_address(found: Address) -> list[Any]:
         return ["mailbox", found.recipient, found.name]
     if isinstance(found, Alias):
         return ["alias", found.name, found.target]
+    if isinstance(found, Then | ViewThen):
+        raise ValueError("a node of the past is not handed over")
     return ["place" if isinstance(found, Place) else "question", found.name]
 
 
@@ -63,6 +65,8 @@ def plain_handle(handle: VirtualHandle) -> list[Any]:
         what: list[Any] = ["view", plain_node(context.node), context.path, _plain_name(handle.name)]
     elif isinstance(handle, MailHandle):
         what = ["mail", handle.name]
+    elif isinstance(handle, PastHandle):
+        what = ["past", list(handle.memory.then or ()), handle.node]
     else:
         assert isinstance(handle, QuestionHandle)
         what = ["question", handle.whole_name]
@@ -74,6 +78,8 @@ def handle_from(memory: Memory, values: list[Any]) -> VirtualHandle:
     (kind, *what), readable, writable, shown = values
     if kind == "mail":
         return MailHandle(memory, what[0])
+    if kind == "past":
+        return PastHandle(memory.at(Moment(*what[0])), what[1])
     if kind == "question":
         rendered = None if shown is None else Rendered(shown[0])
         return QuestionHandle(memory, what[0], readable, writable, None, None, rendered)

@@ -9,9 +9,9 @@ from avmfs.errors import NotDirectory
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.vfs import address
-from avmfs.vfs.address import ASK, Address, Place, Real
+from avmfs.vfs.address import ASK, Address, Place, Real, Then
 from avmfs.vfs.attributes import TYPE, inode
 
 Entry = tuple[bytes, int, int]
@@ -24,17 +24,35 @@ def entry(node: Node) -> Entry:
 
 def names(memory: Memory, found: Address) -> list[Entry]:
     """All entries but . and .., in order of name. Raises NotDirectory."""
+    if isinstance(found, Then):
+        return _names_then(memory.at(found.moment), found)
     with memory.reading() as reader:
         if isinstance(found, Place):
             return _names_of_place(memory, reader, found)
         if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
             raise NotDirectory()
-        entries = [entry(node) for node in reader.children(found.node.id)]
+        # Neither the trash nor the archive: grep -r and cp -r of a whole mount mean what is there.
+        entries = [entry(node) for node in reader.children(found.node.id) if node.id not in (TRASH, ARCHIVE)]
         if found.node.id == ROOT:
-            entries += [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+            entries += _aliases(memory)
             entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
             entries.sort()
         return entries
+
+
+def _aliases(memory: Memory) -> list[Entry]:
+    return [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+
+
+def _names_then(past: Memory, found: Then) -> list[Entry]:
+    if found.kind is not Kind.DIRECTORY:
+        raise NotDirectory()
+    with past.reading() as reader:
+        entries = [
+            (node.name, inode(b"%d@%d" % (node.id, found.moment.seq)), TYPE[node.kind])
+            for node in reader.children(found.node)
+        ]
+    return sorted(entries + _aliases(past)) if found.node == ROOT else entries
 
 
 def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list[Entry], bool, bool]:

@@ -30,10 +30,11 @@ from avmfs.errors import (
 from avmfs.lru import FIFO
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
+from avmfs.search.then import REFUSED
 from avmfs.store.rows.nodes import node_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.vfs import address, listings, virtual_handles
-from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, ViewOf
+from avmfs.vfs.address import ASK, Address, Alias, Made, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
 from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.inject import Injection
 from avmfs.vfs.open_file import FileHandle
@@ -48,15 +49,23 @@ _WRITES = os.O_ACCMODE | os.O_TRUNC
 
 class Tree:
     """See the module. ``uid``/``gid`` own what nobody else does; ``closed``: nobody else comes past the root.
-    ``inject``: see vfs.inject."""
+    ``inject``: see vfs.inject. ``trash``: removed notes go there."""
 
     def __init__(
-        self, memory: Memory, *, uid: int, gid: int, read_only: bool = False, inject: bool = False, closed: bool = False
+        self,
+        memory: Memory,
+        *,
+        uid: int,
+        gid: int,
+        read_only: bool = False,
+        inject: bool = False,
+        closed: bool = False,
+        trash: bool = True,
     ) -> None:
         self.memory = memory
         self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
-        self._read_only = read_only
+        self._read_only, self._trash = read_only, trash
         self._errors, self._of_views = (
             virtual_handles.Remembering(memory),
             virtual_handles.Remembering(memory, every=True),
@@ -155,6 +164,9 @@ class Tree:
         """stat(2); of a real node as it is now, which for an open one includes uncommitted edits."""
         if isinstance(found, Real):
             return self.attributes_of(found.node.id)
+        if isinstance(found, Then):
+            with self.memory.at(found.moment).reading() as reader:
+                return self.attributer.of_past(found.moment, reader.node(found.node))
         return self.attributer.of_virtual(found)
 
     def attributes_of(self, number: int) -> Attributes:
@@ -182,6 +194,9 @@ class Tree:
         if isinstance(found, Real) and found.node.kind is Kind.SYMLINK:
             with self.memory.reading() as reader:
                 return reader.target(found.node.id)
+        if isinstance(found, Then) and found.kind is Kind.SYMLINK:
+            with self.memory.at(found.moment).reading() as reader:
+                return reader.target(found.node)
         raise Invalid("not a symlink")
 
     # Names -----------------------------------------------------------------------------------------------
@@ -221,7 +236,8 @@ class Tree:
                     if self.memory.questions.pop(paths.text(name), None) is None:
                         raise NotFound(path=paths.text(name))
                 return
-            self.memory.submit("unlink", parent=self._directory(where, name, removing=True), name=name)
+            parent = self._directory(where, name, removing=True)
+            self.memory.submit("unlink", parent=parent, name=name, trash=self._trash)
 
     def rmdir(self, where: Address, name: bytes) -> None:
         with self._errors:
@@ -265,6 +281,8 @@ class Tree:
                         else self._open_view(found, False, True)
                     ).touch()
                 return
+            if isinstance(found, Then | ViewThen):
+                raise ReadOnly(REFUSED)
             if not isinstance(found, Real):
                 return
             self.require_writable()
@@ -287,6 +305,8 @@ class Tree:
                 return injected or self.open_file(found.node, flags)
             if isinstance(found, ViewOf):
                 return self._open_view(found, readable, writable)
+            if isinstance(found, Then | ViewThen):
+                return self._open_then(found, writable or bool(flags & os.O_TRUNC))
             if isinstance(found, Mailbox):
                 if readable:
                     raise Denied("a mailbox can only be written: read /:inbox")
@@ -295,6 +315,18 @@ class Tree:
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
+
+    def _open_then(self, found: Then | ViewThen, writable: bool) -> virtual_handles.VirtualHandle:
+        if writable:
+            raise ReadOnly(REFUSED)
+        past = self.memory.at(found.moment)
+        if isinstance(found, ViewThen):
+            with past.reading() as reader:
+                path = reader.path(found.of.node.id)
+            return virtual_handles.ViewHandle(past, found.of.view, found.of.node, path, found.of.name, True, False)
+        if found.kind is not Kind.FILE:
+            raise IsDirectory()
+        return virtual_handles.PastHandle(past, found.node)
 
     def open_file(self, node: Node, flags: int) -> FileHandle:
         """open(2) of a node of the store, as it is now. Raises what open() does, and tells nobody of a refusal."""
@@ -353,6 +385,8 @@ class Tree:
 
     def truncate(self, found: Address, size: int) -> None:
         """truncate(2): durable when it returns. Of a virtual node: nothing to cut."""
+        if isinstance(found, Then | ViewThen):
+            raise ReadOnly(REFUSED)
         if isinstance(found, Real):
             with self._errors:
                 handle = self.open_file(found.node, os.O_WRONLY)
@@ -381,6 +415,10 @@ class Tree:
 
     def seek(self, handle: Handle, offset: int, *, hole: bool) -> int:
         """lseek(2) with SEEK_DATA or SEEK_HOLE. Raises PastEnd."""
+        if isinstance(handle, virtual_handles.PastHandle):
+            if (offset := handle.seek(offset, hole=hole)) < 0:
+                raise PastEnd()
+            return offset
         if not isinstance(handle, FileHandle):
             raise Invalid("a view has neither data nor holes")
         found = handle.file.seek(offset, hole=hole)
@@ -412,6 +450,8 @@ class Tree:
     def _directory(self, where: Address, name: bytes, removing: bool = False) -> int:
         """The directory node in which ``name`` may be made or removed. Raises what doing so would."""
         self.require_writable()
+        if isinstance(where, Then | ViewThen):
+            raise ReadOnly(REFUSED)
         if isinstance(where, Place):
             if where.name == paths.TELL and not removing:
                 raise NotFound("no agent of that name", paths.text(name))

@@ -21,6 +21,7 @@ from avmfs.views import Context, Rendered, View
 
 WRITE_LIMIT = 1024 * 1024
 QUESTIONS_KEPT = 64
+AT_OPEN = 128 * 1024  # of a file of the past; more is a whole version, made when it is read
 _SMALL = 4096  # a first write below stdio's buffer is usually the whole text
 
 
@@ -159,6 +160,30 @@ class ViewHandle(VirtualHandle):
             raise BadHandle(f":{self.view.name} cannot be written")
         self.view.write(self.context, self.text())
         self.applied = len(self.written)
+
+
+class PastHandle(VirtualHandle):
+    """A file as it was; ``memory`` is of then. Its bytes do not change, so kernels may keep them while it is open."""
+
+    direct = False
+
+    def __init__(self, memory: Memory, node: int) -> None:
+        super().__init__(memory, True, False)
+        self.node = node
+        with memory.reading() as reader:
+            self.size = reader.node(node).size
+            self.head = reader.read(node, 0, AT_OPEN)  # says whether they are kept
+
+    def read(self, offset: int, length: int) -> bytes:
+        with self.lock:
+            if offset + length > len(self.head) < self.size:
+                with self.memory.reading() as reader:
+                    self.head = reader.read(self.node, 0, self.size)
+            return self.head[offset : offset + length]
+
+    def seek(self, offset: int, *, hole: bool) -> int:
+        """lseek(2): all of it is data; -1 past the end."""
+        return -1 if offset >= self.size else self.size if hole else offset
 
 
 class MailHandle(VirtualHandle):

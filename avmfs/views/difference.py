@@ -110,6 +110,12 @@ def _groups(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
         yield group
 
 
+def kept(before: Sequence[str], after: Sequence[str], effort: Effort) -> list[tuple[int, int]]:
+    """Which lines of ``after`` are lines of ``before``: (there, here)."""
+    effort.begin(len(before) + len(after))
+    return _matches(before, after, effort)
+
+
 def _changes(a: Sequence[str], b: Sequence[str], effort: Effort) -> list[_Change]:
     found: list[_Change] = []
     i = j = 0

@@ -71,7 +71,7 @@ class _LinkLine:
 # :meta -----------------------------------------------------------------------------------------------------
 
 
-@view("meta", "file", summary="everything known about the file, as JSON", slow=True)
+@view("meta", "file", summary="everything known about the file, as JSON", slow=True, past=True)
 def meta(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         node = reader.node(ctx.node.id)
@@ -203,7 +203,7 @@ def _shared_json(reader: Reader, node: Node, document: Document) -> list[str] | 
 # :tags -----------------------------------------------------------------------------------------------------
 
 
-@view("tags", "file", summary="its tags, with commas between")
+@view("tags", "file", summary="its tags, with commas between", past=True)
 def tags(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.tags(reader.document(reader.node(ctx.node.id)).id)
@@ -246,7 +246,7 @@ def _parse_tags(text: str) -> tuple[list[str], list[str], bool]:
 # :links ----------------------------------------------------------------------------------------------------
 
 
-@view("links", "file", summary="links from it (`->`) and to it (`<-`), with their types")
+@view("links", "file", summary="links from it (`->`) and to it (`<-`), with their types", past=True)
 def links(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = reader.links(reader.document(reader.node(ctx.node.id)).id)

@@ -1,4 +1,5 @@
-"""Views that answer a question. Owns :search and :recall; what they find and its format are ``avmfs.search``'s.
+"""Views that answer a question. Owns :search, :recall, :plan and :why (docs/FORMATS.md); what is found is
+``avmfs.search``'s.
 
 A recall's banner of urgent messages counts inside the budget that the reader named. What it does not name is as the
 configuration says (``search``).
@@ -6,23 +7,49 @@ configuration says (``search``).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from avmfs.search.engine import Mode
+from avmfs import paths
+from avmfs.errors import Invalid
+from avmfs.node import Kind
+from avmfs.search.engine import Mode, Ranking, Scored
+from avmfs.search.explain import RankExplanation, Words, explained, matched
+from avmfs.search.index import SearchIndex
 from avmfs.search.pack import NOTHING, format_search
 from avmfs.signatures import Range
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
 
+BUDGETS: Final = (250, 500, 1000, 2000, 4000)
+"""Tokens, of :plan."""
+
 Strategy = Literal["balanced", "relevance", "importance", "recency"]
+Include = Literal["archive"] | None
 
 
-@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, slow=True)
-def search(ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid") -> str:
-    return format_search(ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode))
+@view(
+    "search",
+    "directory",
+    summary="paths that answer `q`, with relevance and one line each",
+    prose=True,
+    slow=True,
+    past=True,
+)
+def search(
+    ctx: Context,
+    *,
+    q: str,
+    limit: Annotated[int, Range(1, 200)] = 10,
+    mode: Mode = "hybrid",
+    include: Include = None,
+) -> str:
+    found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
+    return ctx.memory.unsearched() + format_search(found)
 
 
-@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True)
+@view(
+    "recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True, past=True
+)
 def recall(
     ctx: Context,
     *,
@@ -32,9 +59,12 @@ def recall(
     strategy: Strategy = "balanced",
     cite: Literal["path"] | None = None,
     scores: bool = False,
+    include: Include = None,
 ) -> str:
     budget = ctx.memory.around.search.max_tokens if max_tokens is None else max_tokens
     banner, cost = _banner(ctx, budget)
+    if note := ctx.memory.unsearched():
+        banner, cost = banner + note, cost + ctx.memory.around.engine.counter.count(note)
     answer = ctx.memory.recall(
         q,
         max_tokens=budget,
@@ -44,6 +74,7 @@ def recall(
         cite=cite,
         scores=scores,
         reserve=cost,
+        archive=include == "archive",
     )
     return banner + (answer.text or NOTHING)
 
@@ -56,6 +87,103 @@ def _banner(ctx: Context, budget: int) -> tuple[str, int]:
         if (cost := counter.count(banner)) <= most:
             return banner, cost
     return "", 0
+
+
+@view("plan", "directory", summary="what recalls of 250 to 4000 tokens for `q` would hold", slow=True)
+def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0, 1)] = None) -> str:
+    under, whole = _under(ctx), 0
+    rows = []
+    for budget in BUDGETS:
+        found = ctx.memory.recall(q, max_tokens=budget, min_relevance=min_relevance, under=under, handed_out=False)
+        if not found.hits:
+            rows.append(f"{budget:>6}  nothing fits" if found.text and whole == 0 and "fits" in found.text else "")
+            continue
+        documents = len({scored.hit.document for scored in found.hits})
+        least = min(scored.relevance for scored in found.hits)
+        more = "" if len(found.hits) > whole else "  (no more)"
+        whole = len(found.hits)
+        rows.append(
+            f"{budget:>6}  {found.tokens:>5} tokens  {whole:>3} item{' ' if whole == 1 else 's'}"
+            f"  {documents:>3} file{' ' if documents == 1 else 's'}  relevance from {least:.2f}{more}"
+        )
+    rows = [row for row in rows if row]
+    return "".join(f"{row}\n" for row in rows) or "(nothing relevant)\n"
+
+
+@view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them", slow=True)
+def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, Range(1, 100)] = 5) -> str:
+    memory = ctx.memory
+    answer = memory.search(q, limit=limit, under=_under(ctx))
+    index = memory.around.store.search_index(memory.who)
+    ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone)
+    notice = [] if answer.degraded is None else [f"# semantic search unavailable: {answer.degraded}"]
+    if path is not None:
+        return "\n".join([*notice, *_of_path(ctx, index, ranking, q, path)]) + "\n"
+    if not answer.hits:
+        return "\n".join([*notice, "(no matches)"]) + "\n"
+    words = matched(index, ranking, q, [scored.hit.passage for scored in answer.hits])
+    lines = []
+    for number, scored in enumerate(answer.hits, 1):
+        shown = paths.printable(scored.hit.path)
+        lines.append(f"{number}. [{scored.relevance:.2f}] @{scored.hit.handle} {shown}")
+        lines += _reasons(scored, words[scored.hit.passage])
+    return "\n".join([*notice, *lines]) + "\n"
+
+
+def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: str) -> list[str]:
+    memory = ctx.memory
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.kind is not Kind.FILE or node.document is None:
+            raise Invalid(f":why: path={path[:80]!r}: not a file")
+        where = reader.path(node.id)
+        reason = reader.unindexed(node.document)
+        inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
+    found = explained(index, ranking, node.document)
+    shown = paths.printable(where)
+    if reason:
+        return [f"{shown} is in no index: {reason}"]
+    if not inside:
+        return [f"{shown} does not stand below this directory"]
+    if not found.passages:
+        return [f"{shown} is in no index: it has no words"]
+    if found.best is None:
+        return [f"{shown} was not looked at: it has none of the question's words and no vector near it"]
+    lines = [f"{shown} is number {found.rank} of {found.of}: {_verdict(ctx, q, found)}"]
+    words = matched(index, ranking, q, [found.best.hit.passage])
+    return [*lines, *_reasons(found.best, words[found.best.hit.passage])]
+
+
+def _verdict(ctx: Context, q: str, found: RankExplanation) -> str:
+    """Whether a recall as it stands gives it, else why not."""
+    memory, best = ctx.memory, found.best
+    assert best is not None
+    settings = memory.around.search
+    if best.relevance < settings.min_relevance:
+        return f"relevance {best.relevance:.2f} is below min_relevance={settings.min_relevance:g}"
+    given = memory.recall(q, under=_under(ctx), handed_out=False)
+    if any(scored.hit.document == best.hit.document for scored in given.hits):
+        return f"a recall of {settings.max_tokens} tokens has it"
+    if f"@{best.hit.handle}" in given.text:
+        return "its text is that of a better hit, which names it"
+    return f"a recall of {settings.max_tokens} tokens is full before it"
+
+
+def _reasons(scored: Scored, words: Words) -> list[str]:
+    added = sorted(scored.parts.items(), key=lambda part: (-abs(part[1]), part[0]))
+    score = " ".join(f"{'+' if value >= 0 else '-'} {name} {abs(value):.2f}" for name, value in added)
+    evidence = scored.evidence
+    said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else "no vector yet"]
+    said += [
+        f"{label} {', '.join(terms)}"
+        for label, terms in (
+            ("has", words.own),
+            ("said around it:", words.near),
+            ("lacks", words.missing),
+        )
+        if terms
+    ]
+    return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
 
 
 def _under(ctx: Context) -> tuple[bytes, ...]:

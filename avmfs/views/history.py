@@ -1,7 +1,7 @@
 """Views of how a file came to be, and of what an agent has not read yet.
 
-Owns :history, :diff, :delta and :mark (docs/FORMATS.md). A mark is where one agent stopped reading: a version of a
-file, the seq of a directory's newest change that it was told. :delta moves it when a reader has reached the end,
+Owns :history, :blame, :diff, :delta and :mark (docs/FORMATS.md). A mark is where one agent stopped reading: a version
+of a file, the seq of a directory's newest change that it was told. :delta moves it when a reader has reached the end,
 and rather shows something twice than never.
 """
 
@@ -17,15 +17,16 @@ from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
-from avmfs.node import Change, Kind, Version, signed
+from avmfs.node import Change, Document, Kind, Version, signed
 from avmfs.signatures import Range
 from avmfs.store.protocol.store import Reader
 from avmfs.store.schema.tables import ROOT
-from avmfs.views.difference import Effort, unified
+from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, ending, view, writes
 from avmfs.views.shape import lines, size, whole
 
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
+BLAMED: Final = 20_000_000  # steps of comparing all versions of a text
 TOLD: Final = 16 * 1024 * 1024  # bytes of versions, that :delta of a file tells one by one
 _ROWS: Final = 2000  # of the log, fetched at a time
 _CURSOR: Final = re.compile(r"(?:#\s*)?(?:cursor:\s*)?(v?)(\d{1,18})")
@@ -42,7 +43,7 @@ class VersionNumber(int):
 # :history, :diff -------------------------------------------------------------------------------------------
 
 
-@view("history", "file", summary="its versions, newest first")
+@view("history", "file", summary="its versions, newest first", past=True)
 def history(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         versions = reader.versions(reader.document(reader.node(ctx.node.id)).id)
@@ -58,7 +59,37 @@ def history(ctx: Context) -> str:
     )
 
 
-@view("diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True)
+@view("blame", "file", summary="of each line, with which version it came, and whose", slow=True, past=True)
+def blame(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        found = attributed(reader, reader.document(reader.node(ctx.node.id)))
+    return lines(
+        (
+            f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {line.rstrip(chr(10))}"
+            for by, line in found
+        ),
+        "no lines",
+    )
+
+
+def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
+    """The lines of a text, each with the version it came with, of those that are kept. Where comparing becomes dear,
+    what is left counts as written anew; what is no text has none."""
+    effort = Effort(BLAMED)
+    found: list[tuple[Version, str]] = []
+    for version in reversed(reader.versions(document.id)):
+        data = reader.version_bytes(document.id, version.number)
+        now = [] if b"\0" in data else data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        by = [version] * len(now)
+        for there, here in kept([line for _, line in found], now, effort):
+            by[here] = found[there][0]
+        found = list(zip(by, now, strict=True))
+    return found
+
+
+@view(
+    "diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True, past=True
+)
 def diff(
     ctx: Context,
     *,

@@ -1,8 +1,9 @@
-"""Views of what a directory holds. Owns :list, :changes and :stats (docs/FORMATS.md)."""
+"""Views of what a directory holds. Owns :list, :tree, :changes and :stats (docs/FORMATS.md)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -11,21 +12,28 @@ from avmfs.agents import mail
 from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory, check_tag
-from avmfs.node import Entry, Kind
+from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ROOT
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines
 
 LINE: Final = 100  # characters of a first line that are shown
 TOP_TAGS: Final = 20
+TREE_ENTRIES: Final = 50  # of one directory that are shown; the others are counted
 _NO_HANDLE: Final = "-".ljust(5)
 _ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
 _HEADING: Final = re.compile(r"#+\s+")
 
 
-@view("list", "directory", summary="handle, name, first line of what it holds; `q`, `tag`: of files below", prose=True)
+@view(
+    "list",
+    "directory",
+    summary="handle, name, first line of what it holds; `q`, `tag`: of files below",
+    prose=True,
+    past=True,
+)
 def listing(
     ctx: Context,
     *,
@@ -57,6 +65,34 @@ def _entry(reader: Reader, entry: Entry, first: str, below: bytes) -> str:
     handle = _NO_HANDLE if entry.handle is None else f"@{entry.handle}"
     line = _HEADING.sub("", first, count=1) if _HEADING.match(first) else first
     return f"{handle}  {name}  {line[: LINE - 1] + '…' if len(line) > LINE else line}".rstrip()
+
+
+@view("tree", "directory", summary="directories and files below it, `depth` deep", past=True)
+def tree(ctx: Context, *, depth: Annotated[int, Range(1, 16)] = 3) -> str:
+    with ctx.memory.reading() as reader:
+        lines = [paths.printable(reader.path(ctx.node.id)), *_below(reader, ctx.node, depth, "")]
+    return "\n".join(lines) + "\n" if len(lines) > 1 else "(empty)\n"
+
+
+def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator[str]:
+    calls.go_on()
+    children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
+    if directory.id == ROOT:
+        children = [node for node in children if node.id not in (TRASH, ARCHIVE)]
+    for node in children[:TREE_ENTRIES]:
+        name = paths.printable(node.name)
+        if node.kind is Kind.SYMLINK:
+            yield f"{indent}  {name} -> {paths.printable(reader.target(node.id))}"
+        elif node.kind is Kind.FILE:
+            yield f"{indent}  {name}"
+        elif depth > 1:
+            yield f"{indent}  {name}/"
+            yield from _below(reader, node, depth - 1, indent + "  ")
+        else:
+            inside = len(reader.children(node.id))
+            yield f"{indent}  {name}/" + (f"  ({inside})" if inside else "")
+    if len(children) > TREE_ENTRIES:
+        yield f"{indent}  ({len(children) - TREE_ENTRIES} more)"
 
 
 @view("changes", "directory", summary="files changed below it, newest first")
@@ -124,9 +160,13 @@ def parse_since(memory: Memory, since: str | None) -> tuple[int, int]:
         raise Invalid(f":changes: since={since[:80]!r}: expected e.g. 2026-03-07T10:30 or a seq") from None
 
 
-@view("stats", "directory", summary="counts of what this agent may see below it, as JSON")
+@view("stats", "directory", summary="counts of what this agent may see below it, as JSON", past=True)
 def stats(ctx: Context) -> str:
-    counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    if ctx.memory.then is None:
+        counts = ctx.memory.store.cached_counts(ctx.memory.who, ctx.node.id)
+    else:
+        with ctx.memory.reading() as reader:
+            counts = reader.counts(ctx.node.id)
     return json_text(
         {
             "bytes": counts.bytes,

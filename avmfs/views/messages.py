@@ -1,10 +1,11 @@
-"""Views of an agent's mail. Owns :inbox and :urgent; how a message looks is ``avmfs.agents.mail``'s."""
+"""Views of what comes to an agent. Owns :inbox, :urgent and :subscriptions; how these look is ``avmfs.agents``'."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from avmfs.agents import mail, waiting
+from avmfs.agents import subscriptions as subscribed
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.signatures import Range
@@ -44,6 +45,12 @@ def write_inbox(ctx: Context, text: str) -> None:
 @view("urgent", "root", summary="urgent messages that are unread")
 def urgent(ctx: Context) -> str:
     return mail.urgent(ctx.memory.inbox(unread_only=True, priority="urgent"), ctx.memory.zone)
+
+
+@view("subscriptions", "root", summary="your subscriptions, where they go, and what waits for them")
+def subscriptions(ctx: Context) -> str:
+    with ctx.memory.reading() as reader:
+        return subscribed.listing(reader.outbox.subscriptions(), ctx.memory.zone)
 
 
 @ending

@@ -8,12 +8,12 @@ from avmfs.views.shape import lines, whole
 from avmfs.views.table import access, call
 
 
-@view("data", "file", summary="its bytes, as they are")
+@view("data", "file", summary="its bytes, as they are", past=True)
 def data(ctx: Context) -> bytes:
     return _bytes(ctx)
 
 
-@view("path", "file", summary="its path in the mount")
+@view("path", "file", summary="its path in the mount", past=True)
 def path(ctx: Context) -> bytes:
     with ctx.memory.reading() as reader:
         return reader.path(reader.node(ctx.node.id).id) + b"\n"

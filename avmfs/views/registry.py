@@ -66,7 +66,8 @@ class Rendered:
 class View:
     """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it; ``check`` says
     early whether text so far can ever be right (raises Invalid); False: more must come. ``empty_write``: opening for
-    writing and closing, or touching, is a write. ``slow``: rendering may wait."""
+    writing and closing, or touching, is a write. ``slow``: rendering may wait. ``past``: there is one of a node as it
+    was, too."""
 
     name: str
     on: frozenset[On]
@@ -75,6 +76,7 @@ class View:
     query: Query
     prose: bool = False
     slow: bool = False
+    past: bool = False
     write: Callable[[Context, str], None] | None = None
     check: Callable[[str], object] | None = None
     empty_write: bool = False
@@ -116,14 +118,14 @@ _VIEWS: dict[str, View] = {}
 
 
 def view(
-    name: str, *on: On, summary: str, prose: bool = False, slow: bool = False
+    name: str, *on: On, summary: str, prose: bool = False, slow: bool = False, past: bool = False
 ) -> Callable[[Callable[..., str | bytes | Rendered]], Callable[..., str | bytes | Rendered]]:
     """Register a reader. Its first parameter is the Context; the others, keyword-only, are the query."""
 
     def register(function: Callable[..., str | bytes | Rendered]) -> Callable[..., str | bytes | Rendered]:
         if name in _VIEWS:
             raise ValueError(f"view :{name} is registered twice")
-        _VIEWS[name] = View(name, frozenset(on), summary, function, Query(function, f":{name}"), prose, slow)
+        _VIEWS[name] = View(name, frozenset(on), summary, function, Query(function, f":{name}"), prose, slow, past)
         return function
 
     return register

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
-    from avmfs_config.audit import AuditSettings
+    from avmfs_config.backup import BackupSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from avmfs_config.paths import Paths, find_paths
     from avmfs_config.people import AgentSettings, QuotaSettings
     from avmfs_config.settings import (
+        AuditSettings,
         EmbeddingSettings,
         Limits,
         Mount,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentSettings",
     "AuditSettings",
+    "BackupSettings",
     "ConfigError",
     "EmbeddingSettings",
     "Endpoint",
@@ -57,7 +59,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
-    "audit": ("AuditSettings",),
+    "backup": ("BackupSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),
@@ -65,6 +67,7 @@ _MODULES = {
     "paths": ("Paths", "find_paths"),
     "people": ("AgentSettings", "QuotaSettings"),
     "settings": (
+        "AuditSettings",
         "EmbeddingSettings",
         "Limits",
         "Mount",

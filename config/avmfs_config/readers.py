@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.audit import AuditSettings
+from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import read_gossip
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, hook_readers
 from avmfs_config.parse import Reader, Value
@@ -19,6 +19,7 @@ from avmfs_config.paths import expand_path
 from avmfs_config.people import check_groups, read_agents, read_group
 from avmfs_config.settings import (
     Access,
+    AuditSettings,
     Coherence,
     Device,
     EmbeddingSettings,
@@ -77,12 +78,13 @@ def mount_readers(environ: Mapping[str, str]) -> Readers:
         "allow_other": Value.boolean,
         "allow_root": Value.boolean,
         "link": lambda value: value.optional(_path(environ)),
+        "trash": Value.boolean,
     }
 
 
 def settings_readers(environ: Mapping[str, str]) -> Readers:
     """Readers of config.yaml; `environ` is for the variables in its paths, never in a provider's `config`."""
-    embedding, audit = embedding_readers(environ), audit_readers(environ)
+    embedding, audit, backup = (read(environ) for read in (embedding_readers, audit_readers, backup_readers))
     return {
         "providers": _providers,
         "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
@@ -96,6 +98,8 @@ def settings_readers(environ: Mapping[str, str]) -> Readers:
         "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
         "hooks": lambda value: value.items(lambda item: item.record(Hook, hook_readers(_pattern))),
         "audit": lambda value: value.record(AuditSettings, audit),
+        "backup": lambda value: value.record(BackupSettings, backup),
+        "autostart": Value.boolean,
     }
 
 
@@ -117,6 +121,15 @@ def audit_readers(environ: Mapping[str, str]) -> Readers:
     return {
         "anchors": lambda value: value.optional(_path(environ)),
         "interval_s": lambda value: value.number(1.0, 86_400.0),
+    }
+
+
+def backup_readers(environ: Mapping[str, str]) -> Readers:
+    """Readers of the section `backup`; `environ` is for the variables in its path."""
+    return {
+        "folder": lambda value: value.optional(_path(environ)),
+        "every_s": lambda value: value.number(60.0, 31_536_000.0),
+        "keep": lambda value: value.integer(1, 10_000),
     }
 
 
@@ -244,4 +257,8 @@ LIMITS: Readers = {
     "read_days": lambda value: value.integer(0, 36_500),
     "versions": lambda value: value.integer(16),
     "history_bytes": lambda value: value.integer(0),
+    "past_days": lambda value: value.integer(0, 36_500),
+    "past_bytes": lambda value: value.integer(0),
+    "trash_days": lambda value: value.integer(0, 36_500),
+    "trash_bytes": lambda value: value.integer(0),
 }

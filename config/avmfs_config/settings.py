@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from avmfs_config.audit import AuditSettings
+from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.people import AgentSettings
@@ -48,13 +48,22 @@ NEVER_INDEXED = (
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where the heads of the audit's hash chain are noted (None: beside the database, NAME.anchors), and how many
+    seconds the newest of them may be behind."""
+
+    anchors: Path | None = None
+    interval_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Mount:
     """One entry of mounts.yaml: where one agent sees the store.
 
     `mountpoint` is absolute and normalised by its text alone: the filesystem is not asked, since a mountpoint
     may be a dead mount. `uid` is the Unix user that the mount belongs to, and the only one who may use it (root too
     with `allow_root`, everybody with `allow_other`); None is the daemon's own. `link` is where a symbolic link to the
-    mountpoint is made.
+    mountpoint is made. `trash`: what rm(1) removes of notes goes there.
     """
 
     mountpoint: Path
@@ -67,6 +76,7 @@ class Mount:
     allow_other: bool = False
     allow_root: bool = False
     link: Path | None = None
+    trash: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +188,9 @@ class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
     And on what is kept of a document: at most `versions`, and of a large one as many as fill `history_bytes` if each is
-    taken whole, but never fewer than 16."""
+    taken whole, but never fewer than 16. `past_days` is for how long the whole tree can be seen as it was, 0 not at
+    all; of what has been removed at most `past_bytes` are kept for that.
+    What is removed is in the trash for `trash_days`, of each agent's removals no more than `trash_bytes`."""
 
     message_bytes: int = 65536
     unread: int = 100
@@ -187,6 +199,10 @@ class Limits:
     read_days: int = 30
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    past_days: int = 30
+    past_bytes: int = 1 << 30
+    trash_days: int = 30
+    trash_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +211,7 @@ class Settings:
 
     `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
     agents a Unix uid may be when it comes through the daemon's socket. `agents` says what each may do and
-    have; its entry "*" stands for every agent without one.
+    have; its entry "*" stands for every agent without one. `autostart`: a command starts a daemon where none runs.
     """
 
     providers: tuple[Provider, ...]
@@ -210,6 +226,8 @@ class Settings:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
+    backup: BackupSettings = field(default_factory=BackupSettings)
+    autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""

@@ -1,6 +1,6 @@
 """What a child is told when it starts.
 
-Built by the supervisor, read by the entry functions and by `compose`. Values, plus the descriptors that the
+Built by the supervisor, read by the entry functions. Values, plus the descriptors that the
 child inherits; the whole travels once, from the supervisor to the new child, as multiprocessing's start message.
 """
 
@@ -58,6 +58,7 @@ class ChildSpec:
     listener: socket | None = None  # of the writer, the index and the door
     key: bytes = b""  # of the writer and the index: what proofs are made with
     lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders
+    idle_s: float | None = None  # of the door: say so after so long without a request
     first: bool = False  # of the writer: no mount of this daemon can have been up yet
 
     @property
@@ -77,11 +78,12 @@ def rules_message(settings: Settings) -> dict[str, Any]:
         "max_bytes": settings.search.max_index_bytes,
         "versions": settings.limits.versions,
         "history_bytes": settings.limits.history_bytes,
+        "past_days": settings.limits.past_days,
+        "past_bytes": settings.limits.past_bytes,
     }
 
 
 def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
     """Inverse of rules_message."""
-    return Policy.from_plain(message["policy"]), IndexRules(
-        tuple(message["ignore"]), message["max_bytes"], message["versions"], message["history_bytes"]
-    )
+    kept = (message[name] for name in ("max_bytes", "versions", "history_bytes", "past_days", "past_bytes"))
+    return Policy.from_plain(message["policy"]), IndexRules(tuple(message["ignore"]), *kept)

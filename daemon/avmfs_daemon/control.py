@@ -188,6 +188,15 @@ def reached(paths: Paths, do: Callable[[Path], T]) -> T:
         raise
 
 
+def dismiss_automatic(paths: Paths) -> None:
+    """End a daemon that a command has started, of this store or in this runtime directory. Raises ControlError."""
+    for path in (paths.database, paths.runtime_dir / "daemon"):
+        with contextlib.suppress(PermissionError, NotRunning):
+            holder = StoreLock(path).holder()
+            if holder is not None and holder.get("automatic"):
+                stop(Path(holder["socket"]).parent / runtime.CONTROL, PATIENCE_S + MADE_ANEW_S)
+
+
 def _holder(database: Path) -> dict[str, Any] | None:
     """The daemon that lives and has the store's lock, if we may know."""
     with contextlib.suppress(PermissionError):

@@ -294,13 +294,15 @@ class _Question:
 class PipeEmbedder:
     """An Embedder whose model is in the supervisor. Threads may share it.
 
-    A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe.
+    A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe; until
+    the service has answered for the first time, for `first_s`: it may be loading the model.
     What comes after a caller has given up is dropped. Once the supervisor is gone every call fails at once.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float) -> None:
+    def __init__(self, connection: Connection, timeout_s: float, first_s: float = 0.0) -> None:
         self._connection = connection
         self._timeout = timeout_s
+        self._first = max(timeout_s, first_s)
         self._changed = threading.Condition()
         self._questions: deque[_Question] = deque()
         self._thread: threading.Thread | None = None
@@ -308,13 +310,14 @@ class PipeEmbedder:
         self._gone = ""
 
     def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._first
         if not texts:
             model, dimension = self.info()
             return Batch(model, np.zeros((0, dimension), np.float32))
         batches = [self._embed(chunk, urgent, deadline) for chunk in _chunks(texts)]
         if len({batch.model for batch in batches}) > 1:
             raise EmbeddingUnavailable("the model changed meanwhile")
+        self._first = self._timeout
         return Batch(batches[0].model, np.concatenate([batch.vectors for batch in batches]))
 
     def info(self) -> tuple[str, int]:

@@ -14,13 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from avmfs.errors import AvmError, StoreFailed
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
-from avmfs_daemon.embedding import PipeEmbedder
+from avmfs_daemon.embedding import LOADED_WITHIN_S, PipeEmbedder
+
+if TYPE_CHECKING:
+    from avmfs.embed.protocol import Embedder
+    from avmfs.memory import Memory
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +117,7 @@ def run_keeper(spec: ChildSpec) -> None:
     delivered."""
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
+    from avmfs.agents.backups import Schedule
     from avmfs.store.store import open_attached
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
@@ -126,6 +131,10 @@ def run_keeper(spec: ChildSpec) -> None:
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
 
+        backups = Schedule(
+            spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
+        )
+
         def open_among(nodes: list[int]) -> list[int] | None:
             try:
                 found: list[int] | None = runtime.ask("open", {"nodes": nodes})
@@ -138,7 +147,7 @@ def run_keeper(spec: ChildSpec) -> None:
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step,),
+            also=(digests.step, backups.step),
             limits=spec.settings.limits,
             chainer=chainer,
             open_among=open_among,
@@ -167,6 +176,56 @@ def run_keeper(spec: ChildSpec) -> None:
         digests.close()
 
 
+def open_memory(
+    spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
+) -> Memory:
+    """The memory of the spec's agent, with the store and the engine below it."""
+    from avmfs.access import Principal
+    from avmfs.agents import anchors
+    from avmfs.agents.questions import QuestionLog
+    from avmfs.agents.refusals import Refusals
+    from avmfs.localtime import LocalZone
+    from avmfs.memory import Memory
+    from avmfs.providers.live import SOCKET, LiveTree, RemoteAsker
+    from avmfs.search.engine import Engine
+    from avmfs.services import Services
+    from avmfs.store.store import open_attached
+    from avmfs.text.tokens import TokenCounter
+
+    store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
+    settings = spec.settings
+    engine = Engine(
+        store.search_index,
+        embedder,
+        TokenCounter(settings.search.encoding),
+        weights=settings.search.weights,
+        cache_size=0,
+    )
+    around = Services(
+        store,
+        engine,
+        settings.search,
+        settings.limits,
+        time.time_ns,
+        LocalZone(),
+        host,
+        webhooks=settings.webhooks,
+        anchors=settings.audit.anchors or anchors.beside(spec.database),
+        refusals=Refusals(store),
+        questions=QuestionLog(spec.database, settings.search),
+        live=LiveTree(
+            store,
+            settings.providers,
+            RemoteAsker(spec.runtime_dir / SOCKET, settings.providers),
+            time.time_ns,
+            lasting=True,
+        )
+        if settings.providers
+        else None,
+    )
+    return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
+
+
 def run_door(spec: ChildSpec) -> None:
     """The socket for commands, MCP servers and Python."""
     from collections import deque
@@ -174,12 +233,11 @@ def run_door(spec: ChildSpec) -> None:
     from avmfs.access import Principal
     from avmfs.memory import Memory
     from avmfs.rpc.server import serve_door
-    from avmfs_daemon.compose import open_memory
 
     have_descriptors()
     with living(spec) as runtime:
         assert spec.embedding is not None and spec.listener is not None
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         around = open_memory(spec, embedder, runtime.ask).around  # one store and one engine for all clients
         stop = threading.Event()
         runtime.on_stop = lambda message: stop.set()
@@ -191,7 +249,8 @@ def run_door(spec: ChildSpec) -> None:
             memory.recalled = recalled.setdefault(who, memory.recalled)
             return memory
 
-        serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop)
+        idle = None if spec.idle_s is None else (spec.idle_s, lambda: runtime.tell({"idle": True}))
+        serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop, idle)
 
 
 def run_mount(spec: ChildSpec) -> None:
@@ -202,7 +261,6 @@ def run_mount(spec: ChildSpec) -> None:
     guards it, says when to unmount.
     """
     from avmfs.fuse.serve import group_of, serve, tree_of
-    from avmfs_daemon.compose import open_memory
     from avmfs_daemon.fdstore_client import FdStoreEntry, identity
 
     have_descriptors()
@@ -246,7 +304,7 @@ def run_mount(spec: ChildSpec) -> None:
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         serve(

@@ -1,4 +1,4 @@
-"""Housekeeping beside the writer: indexing, vectors, expiry, orphans.
+"""Housekeeping beside the writer: indexing, vectors, expiry, orphans, mail that was read.
 
 Runs in one supervised child. Reads the store, submits commands, asks for vectors; holds no state that a restart
 would lose. Woken after commits, and every few seconds in case a notice was missed.
@@ -20,7 +20,6 @@ from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
 from avmfs.store.protocol.store import Store
-from avmfs_daemon import postroom
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +31,30 @@ LOOK_S: Final = 10.0  # between two looks at files without a name: one that was 
 ORPHAN_S: Final = 120.0  # where it is not known what is open: a mount says every half minute what it still has
 ASKED: Final = 5_000  # files at a look,
 REAPED: Final = 256  # and so many are freed at once: others wait for it
+MAIL_S: Final = 300.0
+MAIL_AT_ONCE: Final = 1000  # in one transaction, for which others wait
+MAIL_ROUNDS: Final = 100
+DAY_NS: Final = 24 * 3600 * 1_000_000_000
+PAST_S: Final = 600.0  # between two looks at what the past need not keep
 CLIENTS_S: Final = 24 * 3600.0
-CLIENT_SILENCE_NS: Final = 7 * 24 * 3600 * 1_000_000_000
+CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
 BUSY_PER_S: Final = 50.0  # so many changes a second come from somebody who writes as fast as it goes;
 PACE_S: Final = 0.5  # measured over at least this long
 HOLD_S: Final = 1.0  # meanwhile vectors are made this often,
 TRICKLE: Final = 8  # and only so many: a twentieth of a core
+
+
+def trim_mail(store: Store, limits: Limits, now: int) -> int:
+    """Remove messages that were read and are too old or too many; ``now`` is ns since the epoch. Return how many
+    deliveries. Unread mail is never trimmed: how much of it there can be is limited where it is sent."""
+    before, total = now - limits.read_days * DAY_NS, 0
+    for _ in range(MAIL_ROUNDS):
+        done = store.submit(OPERATOR, "trim_mail", before=before, keep=limits.read_messages, limit=MAIL_AT_ONCE)
+        total += done["count"]
+        if done["count"] < MAIL_AT_ONCE:
+            break
+    return total
 
 
 class InformedEmbedder(Embedder, Protocol):
@@ -83,7 +99,8 @@ class Housekeeper:
         self._closed: dict[int, float] = {}  # node: since when it is known that it is open nowhere
         self._limits = limits or Limits()
         self._chores_at = self._orphans_at = self._clients_at = clock()
-        self._mail_at = clock() + postroom.EVERY_S
+        self._mail_at = clock() + MAIL_S
+        self._past_at = clock() + PAST_S
         self._chainer = chainer
         self._said = ""
         self._unsummed = True  # may there be contents without a checksum?
@@ -122,6 +139,8 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
+            before = self._wall_clock() - self._limits.trash_days * DAY_NS
+            self._store.submit(OPERATOR, "trim_trash", before=before, most=self._limits.trash_bytes)
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:
@@ -130,8 +149,11 @@ class Housekeeper:
             self._orphans_at = self._clock() + LOOK_S  # should it fail
             self.reap_orphans()
         if self._clock() >= self._mail_at:
-            self._mail_at = self._clock() + postroom.EVERY_S
-            postroom.trim(self._store, self._limits, self._wall_clock())
+            self._mail_at = self._clock() + MAIL_S
+            trim_mail(self._store, self._limits, self._wall_clock())
+        if self._clock() >= self._past_at:
+            again = self._store.submit(OPERATOR, "trim_past")["more"]
+            self._past_at = self._clock() + (PACE_S if again else PAST_S)
         if self._clock() >= self._clients_at:
             self._clients_at = self._clock() + CLIENTS_S
             self._store.submit(OPERATOR, "forget_clients", before=self._wall_clock() - CLIENT_SILENCE_NS)

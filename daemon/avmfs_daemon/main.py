@@ -33,17 +33,24 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--daemon", "detached", is_flag=True, help="Return once the mounts are up; log to a file.")
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0.5),
+    metavar="SECONDS",
+    help="Mount nothing, end after so long without a request, and give way to a start without --idle: what a command "
+    "starts where no daemon runs.",
+)
 @click.option("--accept-loss", is_flag=True, help="First `avm repair --accept-loss`: go on without what is lost.")
-def start(detached: bool, accept_loss: bool) -> None:
+def start(detached: bool, idle: float | None, accept_loss: bool) -> None:
     """Mount everything and keep it running, in the foreground."""
     paths, environ = paths_and_environ()
     if accept_loss:
         mend(paths, environ)
     if detached:
-        start_detached(paths, environ)
+        start_detached(paths, environ, idle)
     else:
         os.umask(0o077)
-        leave(serve(paths, environ, started=lambda problems: None, failed=complain))
+        leave(serve(paths, environ, started=lambda problems: None, failed=complain, idle_s=idle))
 
 
 @cli.command()
@@ -83,9 +90,12 @@ def stop(as_stop_post: bool) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(as_json: bool) -> None:
-    """Show the daemon, its mounts, the embedding model and the store."""
+    """Show the daemon, its mounts, the embedding model and the store; exit 1 where one of them has failed."""
     answer = _ask("status")
     click.echo(json.dumps(answer, indent=2, sort_keys=True) if as_json else status_text(answer))
+    failed = answer["problem"] or answer["embedding"]["state"] == "failed"
+    if failed or any(mount["state"] == "failed" for mount in answer["mounts"]):
+        sys.exit(1)
 
 
 @cli.command()

@@ -24,7 +24,8 @@ for _module in (
     "avmfs.store.writer.loop",
     "avmfs_daemon.fdstore_client",
     "avmfs_daemon.entrypoints",
-    "avmfs_daemon.compose",
+    "avmfs.agents.questions",
+    "avmfs.agents.refusals",
     "avmfs_daemon.main",  # multiprocessing imports the parent's main module in every child
     "avmfs.rpc.server",
     "avmfs.fuse.linux",

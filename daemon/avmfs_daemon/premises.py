@@ -22,7 +22,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from avmfs_config import Paths, Settings
 
@@ -51,13 +51,20 @@ class Premises:
     is there."""
 
     def __init__(
-        self, paths: Paths, settings: Settings, stack: contextlib.ExitStack, is_clean: Callable[[], bool]
+        self,
+        paths: Paths,
+        settings: Settings,
+        stack: contextlib.ExitStack,
+        is_clean: Callable[[], bool],
+        automatic: bool = False,
     ) -> None:
         """`is_clean`: whether everything that was committed is on the disk, as far as the writer knew at its end."""
         self._directory, self._database = paths.runtime_dir, paths.database
         self._settings = settings
         runtime.make_directory(self._directory, traversable=runtime.serves_others(settings))
-        about = {"pid": os.getpid(), "socket": os.fspath(self._directory / runtime.DOOR)}
+        about: dict[str, Any] = {"pid": os.getpid(), "socket": os.fspath(self._directory / runtime.DOOR)}
+        if automatic:  # it gives way to one that somebody starts
+            about["automatic"] = True
         self._own_lock = stack.enter_context(runtime.hold(self._directory / "daemon", 0.5, about))
         self._store_lock = stack.enter_context(runtime.hold(self._database, STORE_LOCK_S, about, is_clean))
         self._listeners: dict[str, socket.socket] = {}

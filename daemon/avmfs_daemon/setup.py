@@ -110,6 +110,10 @@ def _change(change: Any, what: str, no_reload: bool) -> None:
         return
     except control.ControlError as e:
         raise Failure(f"the file is changed, but the daemon did not take it up: {e}") from None
+    if done["automatic"]:
+        click.echo(
+            "it is mounted by: avm-daemon start --daemon (what runs was started by a command, and mounts nothing)"
+        )
     for problem in done["problems"]:
         complain(problem)
     if done["problems"]:

@@ -30,20 +30,25 @@ def serve(
     started: Callable[[list[str]], None],
     failed: Callable[[str], None],
     entries: Entries | None = None,
+    idle_s: float | None = None,
 ) -> int:
-    """Run the supervisor in this process; the exit code. `failed` is told why it could not start."""
+    """Run the supervisor in this process; the exit code. `failed` is told why it could not start. One that a command
+    started is ended first, unless this one is of that kind (`idle_s`)."""
     import logging
 
     from avmfs.errors import AvmError
     from avmfs.logs import log_to_stderr
+    from avmfs_daemon import control
     from avmfs_daemon.entrypoints import Entries
     from avmfs_daemon.runtime import RuntimeProblem
     from avmfs_daemon.supervisor import Supervisor
 
     log_to_stderr("%(asctime)s supervisor: %(levelname)s %(message)s", logging.INFO)
     try:
-        Supervisor(paths, environ, entries or Entries(), started).run()
-    except (ConfigError, RuntimeProblem, AvmError) as e:
+        if idle_s is None:
+            control.dismiss_automatic(paths)
+        Supervisor(paths, environ, entries or Entries(), started, idle_s).run()
+    except (ConfigError, RuntimeProblem, AvmError, control.ControlError) as e:
         failed(str(e))
         return 1
     return 0
@@ -73,12 +78,12 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
+def start_detached(paths: Paths, environ: Mapping[str, str], idle_s: float | None = None) -> None:
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.close(reading)
         try:
-            _detach_and_serve(paths, environ, writing)
+            _detach_and_serve(paths, environ, writing, idle_s)
         except BaseException as e:  # the launching command prints what is written here
             os.write(writing, json.dumps({"error": str(e) or type(e).__name__}).encode())
         finally:
@@ -94,9 +99,11 @@ def start_detached(paths: Paths, environ: Mapping[str, str]) -> None:
     for problem in outcome["problems"]:
         complain(problem)
     click.echo(f"avm-daemon is running (pid {outcome['pid']})")
+    if outcome["problems"]:
+        sys.exit(1)
 
 
-def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) -> NoReturn:
+def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int, idle_s: float | None) -> NoReturn:
     from daemon.daemon import DaemonContext  # python-daemon's, not the folder that this package is in
 
     os.umask(0o077)  # the directories above the log are made here, before DaemonContext sets it
@@ -120,5 +127,6 @@ def _detach_and_serve(paths: Paths, environ: Mapping[str, str], writing: int) ->
                 environ,
                 started=lambda problems: tell({"pid": os.getpid(), "problems": problems}),
                 failed=lambda reason: tell({"error": reason}),
+                idle_s=idle_s,
             )
         )

@@ -17,6 +17,8 @@ def status_text(answer: dict[str, Any]) -> str:
     embedding, store = answer["embedding"], answer["store"]
     because = f" ({answer['isolation_reason']})" if answer.get("isolation_reason") else ""
     lines = [f"avm-daemon {answer['version']}, pid {answer['pid']}, isolation {answer['isolation']}{because}", ""]
+    if answer.get("automatic"):
+        lines[1:1] = ["started by a command: it mounts nothing, and ends when nobody asks for long"]
     rows = [("AGENT", "STATE", "PID", "RESTARTS", "SINCE", "UNREAD", "MOUNTPOINT")]
     rows += [
         (
@@ -42,6 +44,7 @@ def status_text(answer: dict[str, Any]) -> str:
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
     lines += _gossip(answer.get("gossip", {"state": "off"})) + _outbox(answer.get("outbox", {}))
+    lines += _backup(answer.get("backup", {}))
     if "error" in store:
         lines.append(f"           {store['error']}")
     else:
@@ -72,6 +75,15 @@ def _outbox(said: dict[str, Any]) -> list[str]:
     if said["dead"]:
         lines.append(f"           {said['dead']} dead letters: avm subscriptions --dead (of hooks: --operator)")
     return lines
+
+
+def _backup(said: dict[str, Any]) -> list[str]:
+    """How old the last good backup is; nothing where there is none and none is wanted."""
+    if not said:
+        return []
+    good = "none yet" if said["at"] is None else f"{_ago(said['at'])} old, up to change {said['seq']}"
+    lines = [f"backup     {good}, in {said['folder']}"]
+    return lines + ([f"           the last one failed: {said['error']}"] if said["error"] else [])
 
 
 def _ago(since: float) -> str:

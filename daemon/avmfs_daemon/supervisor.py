@@ -26,12 +26,12 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
-from avmfs.agents import anchors
+from avmfs.agents import anchors, backups
 from avmfs.errors import AvmError
-from avmfs.store.identity import ANYBODY, proof
+from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.store import open_attached
-from avmfs_daemon import control, forkserver, postroom, runtime
+from avmfs_daemon import control, forkserver, runtime
 from avmfs_daemon.child import ABOUT, STOP_S, Child, ChildProcess
 from avmfs_daemon.child_spec import ChildSpec, Descriptor, rules_message
 from avmfs_daemon.children import Children
@@ -54,11 +54,17 @@ class Supervisor:
     """`run` serves until SIGTERM, SIGINT or a stop request. Raises RuntimeProblem, ConfigError or AvmError when it
     cannot start.
 
-    `started` is called with what went wrong once every mount is ready or has failed; children run `entries`.
+    `started` is called with what went wrong once every mount is ready or has failed; children run `entries`. With
+    `idle_s` nothing is mounted, and it ends after so many seconds without a request.
     """
 
     def __init__(
-        self, paths: Paths, environ: Mapping[str, str], entries: Entries, started: Callable[[list[str]], None]
+        self,
+        paths: Paths,
+        environ: Mapping[str, str],
+        entries: Entries,
+        started: Callable[[list[str]], None],
+        idle_s: float | None = None,
     ) -> None:
         self._paths = paths
         self._environ = environ
@@ -71,10 +77,18 @@ class Supervisor:
         self._reload_replies: list[Callable[[dict[str, Any]], None]] = []
         self._rules_pending = False
         self._key = secrets.token_bytes(32)
-        self._mounts = load_mounts(paths.mounts_file, environ)
-        self._settings = isolation.entitled(load_settings(paths.config_file, environ), self._mounts)
+        self._idle_s = idle_s
+        self._mounts, self._settings = self._configuration()
         self._figures: dict[str, Any] = {"writer": {}}  # what it, the index and the keeper last said of their work
         self._to_come = list(self._mounts)  # while starting: mounts that have no child yet
+
+    def _configuration(self) -> tuple[tuple[Mount, ...], Settings]:
+        """What is to be mounted, and the settings. Raises ConfigError."""
+        paths = self._paths
+        needed = self._idle_s is None or paths.mounts_file.exists()
+        mounts = load_mounts(paths.mounts_file, self._environ) if needed else ()
+        settings = isolation.entitled(load_settings(paths.config_file, self._environ), mounts)
+        return mounts if self._idle_s is None else (), settings
 
     def run(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -93,7 +107,13 @@ class Supervisor:
     def _take_hold(self, stack: contextlib.ExitStack) -> None:
         """Everything that must be ours alone, in the order in which a second daemon has to notice."""
         directory, path = self._paths.runtime_dir, self._paths.database
-        self._premises = Premises(self._paths, self._settings, stack, lambda: "clean" in self._figures["writer"])
+        self._premises = Premises(
+            self._paths,
+            self._settings,
+            stack,
+            lambda: "clean" in self._figures["writer"],
+            automatic=self._idle_s is not None,
+        )
         database.prepare(path, anchors.newest(self._settings.audit.anchors or anchors.beside(path)))
         self._takeover = Takeover(directory, self._mounts, path, self._environ)
         stack.callback(self._takeover.end)
@@ -227,6 +247,7 @@ class Supervisor:
             fd_entry=child.fd_entry,
             restore_mode=child.mountpoint.restore_mode if child.mountpoint else None,
             listener=self._premises.listener_of(child.kind),
+            idle_s=self._idle_s if child.kind == "door" else None,
         )
         if child.kind == "writer":
             return replace(
@@ -245,9 +266,14 @@ class Supervisor:
             self._rules_pending = False
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             self._figures[str(message.get("of", child.kind))] = message["figures"]
+        elif "idle" in message and child.kind == "door" and self._idle_s is not None:
+            log.info("no request for %g s: ending", self._idle_s)
+            self._stopping = True
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
-            if message.get("do") == "status":
+            if message.get("do") in ("status", "warmup"):
+                if message["do"] == "warmup" and self._service.status()["state"] == "failed":
+                    self._load_model()
                 answer = {"value": self.status()}
             elif message.get("do") == "open" and child.kind == "keeper":
                 answer = {"value": self._takeover.open_among(self._children.all, message["arguments"]["nodes"])}
@@ -322,7 +348,8 @@ class Supervisor:
         store: dict[str, Any] = {"path": os.fspath(self._paths.database), **self._figures["writer"]}
         unread: dict[str, int] = {}
         try:
-            unread = postroom.unread(self._premises.store)
+            with self._premises.store.reading(OPERATOR) as reader:
+                unread = reader.mail.unread_of_all()
             store["waiting_lexical"], store["waiting_semantic"] = self._premises.store.queue_lengths()
         except AvmError as e:
             store["error"] = str(e)
@@ -343,7 +370,9 @@ class Supervisor:
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
             "outbox": self._figures.get("outbox", {}),
+            "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
+            "automatic": self._idle_s is not None,
             "problem": self._premises.problem,
         } | isolation.status(self._mounts, self._settings, os.geteuid())
 
@@ -361,8 +390,7 @@ class Supervisor:
         answer: dict[str, Any]
         self._notifier.reloading()
         try:
-            mounts = load_mounts(self._paths.mounts_file, self._environ)
-            settings = isolation.entitled(load_settings(self._paths.config_file, self._environ), mounts)
+            mounts, settings = self._configuration()
         except ConfigError as problem:
             log.error("the configuration stays as it was: %s", problem)
             answer = {"error": str(problem)}
@@ -376,7 +404,7 @@ class Supervisor:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
         self._change_rules(before)
-        if settings.embedding != before.embedding:
+        if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
         running = [child for child in self._children.all if child.mount is not None]
         wanted = {_place(mount): mount for mount in mounts}
@@ -407,7 +435,7 @@ class Supervisor:
         self._turn_until(lambda: self._children.settled() and not self._children.retiring(), RELOAD_S)
         counts["restarted"] = sum(child.mount is not None for child in restarted)
         log.info("reloaded; mounts: %s", ", ".join(f"{count} {what}" for what, count in counts.items()))
-        return {**counts, "problems": self._problems()}
+        return {**counts, "problems": self._problems(), "automatic": self._idle_s is not None}
 
     def _change_rules(self, before: Settings) -> None:
         """Scopes are folded anew before any mount acts on the rest of the new settings."""

@@ -38,7 +38,6 @@ PLACES: Final = (
 
 NAMED = "`from avm import …`"
 NOBODY = "`AVM()`, `avm read …`, without an agent"
-ARCHIVE = "`avm mv /memory/2024/ /archive/2024/`"
 PROVIDERS = "`providers:`, `/live/…`, handlers"
 INDEX = "`avm index scan`, `status` and `sigs` of a project"
 WEBHOOK = "`-w http://localhost:3000/hook`"
@@ -182,9 +181,7 @@ COMMANDS: Final = (
     ),
     Snippet(
         "avm mv /memory/2024/ /archive/2024/                   # directory-style move",
-        "/archive/2024/",
-        ARCHIVE,
-        "avm mv /memory/2024/ /memory/archive/2024/",
+        "/memory/2024 -> /archive/2024",
     ),
     Snippet('avm semantic "Iran conflict news"           # semantic similarity', r"\] /memory/geo\.md"),
     Snippet('avm semantic "BTC market" --limit 5         # limit results', r"\] /memory/"),

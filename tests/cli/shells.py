@@ -122,6 +122,7 @@ def environment(root: Path) -> dict[str, str]:
         "AVM_CONFIG_DIR": str(root / "config"),
         "AVM_DATA_DIR": str(root / "data"),
         "AVM_RUNTIME_DIR": str(root / "run"),
+        "AVM_AUTOSTART": "0",  # what has no daemon is meant to have none; test_autostart has its own
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "LC_ALL": "C.UTF-8",

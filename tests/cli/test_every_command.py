@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -47,7 +50,24 @@ class Bad:
     data: bytes | None = None
 
 
-ALONE = ("init", "config", "completion", "playground", "bench", "mount", "doctor", "repair", "help")
+ALONE = (
+    "init",
+    "config",
+    "completion",
+    "playground",
+    "bench",
+    "mount",
+    "model",
+    "setup",
+    "hook",
+    "doctor",
+    "repair",
+    "help",
+    "backup",
+)
+SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
+atexit.register(shutil.rmtree, SAMPLES)
+(SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
 A, B = "/shared/e/a.md", "/shared/e/b.md"
 ROWS: dict[str, list[Good | Bad]] = {
     "init": [
@@ -81,6 +101,19 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("rm -rn /shared/e", "a.md", "paths removed"),
         Bad("rm /shared/e", 1, "rm -r"),
         Bad("rm /shared/none", 1, "No such"),
+    ],
+    "trash": [
+        Good("trash", "", "files"),
+        Good("trash ls --limit 5", "", "files"),
+        Good("trash empty -y /shared/none", "0 removed", "removed"),
+        Bad("trash restore", 2, "PATH"),
+        Bad("trash restore /shared/never-there", 1, "trash"),
+        Bad("trash ls --to /shared/x", 2, "--to"),
+    ],
+    "archive": [
+        Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
+        Bad("archive /shared/none", 1, "No such"),
+        Bad("archive --back /shared/e/a.md", 1, "trash"),
     ],
     "search": [
         Good("search alpha", "a.md", "degraded hits text"),
@@ -249,7 +282,66 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("audit verify", 1, "operator"),
         Bad("audit --since soon", 2, "since"),
     ],
+    "model": [
+        Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
+        Bad("model import /none", 2, "/none"),
+        Bad("model nonsense", 2, "nonsense"),
+    ],
+    "setup": [
+        Good("setup status", "claude", "client file there what"),
+        Good("setup claude --print", "avm-mcp"),
+        Bad("setup nonsense", 2, "claude-desktop"),
+    ],
+    "hook": [Good("hook prompt", "", data=b"{}"), Bad("hook nonsense", 2, "session-start")],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "snapshot": [
+        Good("snapshot make one", "one", "at name"),
+        Good("snapshot ls", "one", "snapshots"),
+        Good("snapshot diff one --path /shared/e", "", "changes more"),
+        Bad("snapshot make 'a b'", 2, "name"),
+        Bad("snapshot diff none", 1, "no snapshot"),
+        Bad("snapshot rm none", 1, "no snapshot"),
+    ],
+    "blame": [
+        Good(f"blame {A}", "alice", "lines path"),
+        Bad("blame /shared/e", 1, "directory"),
+        Bad("blame /shared/e/none", 1, "No such"),
+    ],
+    "backup": [
+        Good(f"backup {SAMPLES}/kept", "bytes", "at bytes name new_bytes seq"),
+        Good(f"backup list {SAMPLES}/kept", ".backup", "at bytes name new_bytes seq"),
+        Good(f"backup check {SAMPLES}/kept", ".backup"),
+        Bad(f"backup sort {SAMPLES}/kept", 2, "make|list|check|restore"),
+        Bad(f"backup {SAMPLES}/kept --keep 0", 2, "--keep"),
+        Bad("backup /dev/null/x", 1, "/dev/null"),
+        Bad("backup restore /none --to /none/new", 1, "no backup"),
+    ],
+    "restore": [
+        Bad(f"restore --from {SAMPLES}/kept --to {SAMPLES}/x --at then", 2, "ISO 8601"),
+        Bad("restore --from /none", 1, "no backup"),
+        Good("restore /shared/e/a.md --version 1 --dry-run", "", "more restored"),
+        Good("restore /shared/e --at -0.001s -n", "", "more restored"),
+        Bad("restore /shared/e/a.md", 2, "--version"),
+        Bad("restore /shared/e/a.md --version 999", 1, "v999"),
+        Bad("restore /shared/e --at 1999-01-01", 1, "kept from"),
+        Bad("restore", 2, "--from"),
+    ],
+    "export": [
+        Good("export jsonl - /shared/e", '"path": "a.md"'),
+        Good(f"export tar {SAMPLES}/out.tar.gz /shared/e", "out.tar.gz", "out path records"),
+        Bad("export nonsense - /shared/e", 2, "expected git, jsonl, markdown, tar"),
+        Bad("export jsonl - /shared/none", 1, "No such"),
+        Bad("export jsonl /no/such/folder/x", 1, "/no/such/folder"),
+    ],
+    "import": [
+        Good(
+            f"import jsonl {SAMPLES}/lines.jsonl --into /shared/e/in -n",
+            "added    lines.jsonl:1 -> /memory/shared/e/in/a.md",
+            "added became linked links_refused read refused same updated",
+        ),
+        Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
+        Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
+    ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [
         Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),
@@ -282,6 +374,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
             ("write", A, "alpha is the first letter\n"),
             ("write", B, "beta comes second\n"),
             ("link", A, B, "follows"),
+            ("write", "/shared/past/old.md", "long ago\n"),
         ):
             shell.run(*arguments)
         yield shell
@@ -290,7 +383,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and in test_references
+    by_others = {"mount", "warmup", "doctor"}  # below, in test_commands and test_references
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

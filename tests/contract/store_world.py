@@ -301,7 +301,9 @@ _LEFT_OVER = {
     "node below nothing":
         "select id from node where parent is not null and parent not in (select id from node where kind = 2)",
     "node that nobody is charged for":
-        "select id from node where owner is null and parent is not null and parent <> 4 and id >= 16",
+        "with recursive trash(id) as (select 5 union all select node.id from node join trash on parent = trash.id)"
+        " select id from node where owner is null and parent is not null and parent <> 4 and id >= 16"
+        " and id not in (select id from trash)",
     "version of no document": "select document from version where document not in (select id from document)",
     "a gap in the versions up to head":
         "select id from document where (select count(*) from version where document = id)"

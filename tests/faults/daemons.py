@@ -59,6 +59,7 @@ class Daemon:
             "AVM_CONFIG_DIR": str(self.config),
             "AVM_DATA_DIR": str(root / "data"),
             "AVM_RUNTIME_DIR": str(self.run),
+            "AVM_AUTOSTART": "0",
             "PYTHONPATH": os.pathsep.join(str(REPOSITORY / part) for part in (".", "daemon", "config")),
         }
         self.agents: list[str] = []

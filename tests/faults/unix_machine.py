@@ -147,6 +147,7 @@ class Machine:
             "AVM_DATA_DIR": str(self.data),
             "HF_HUB_OFFLINE": "1",
             "AVM_RUNTIME_DIR": str(self.run),
+            "AVM_AUTOSTART": "0",
             "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "AVM_FRONT_END": self._front_end,

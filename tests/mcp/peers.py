@@ -84,11 +84,17 @@ class Peer:
 
 @contextmanager
 def stdio(
-    portal: BlockingPortal, environ: dict[str, str], agent: str, *, mode: str = "auto", errors: Path | None = None
+    portal: BlockingPortal,
+    environ: dict[str, str],
+    agent: str,
+    *,
+    mode: str = "auto",
+    errors: Path | None = None,
+    tools: str = "all",
 ) -> Iterator[Peer]:
     """A client of a server process of its own."""
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "avmfs.mcp", "--user", agent], env=environ, cwd="/"
+        command=sys.executable, args=["-m", "avmfs.mcp", "--user", agent, "--tools", tools], env=environ, cwd="/"
     )
     with open(errors or os.devnull, "w") as log, _connected(portal, lambda: stdio_client(server, log), mode) as peer:
         yield peer
@@ -126,7 +132,7 @@ def _connected(portal: BlockingPortal, transport: Callable[[], Any], mode: str) 
 def http_server(environ: dict[str, str], agent: str, *options: str) -> Iterator[str]:
     """The URL of a server on a free port, with TOKEN."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "avmfs.mcp", "--user", agent, "--http", "--port", "0", *options],
+        [sys.executable, "-m", "avmfs.mcp", "--user", agent, "--tools", "all", "--http", "--port", "0", *options],
         env={**environ, "AVM_MCP_TOKEN": TOKEN},
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -156,7 +162,7 @@ class Lines:
 
     def __init__(self, environ: dict[str, str], agent: str = "alice", *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "avmfs.mcp", "--user", agent, *options],
+            [sys.executable, "-m", "avmfs.mcp", "--user", agent, "--tools", "all", *options],
             env=environ,
             cwd="/",
             stdin=subprocess.PIPE,

@@ -38,7 +38,7 @@ KNOWN, STRANGER = 12345, 54321
 # The interpreter may be where only root can read: everything is loaded before the user changes.
 _AS = """
 import os, sys
-import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, avmfs.mcp.stdio, anyio, anyio._backends._asyncio
+import avmfs.mcp.main, avmfs.mcp.server, avmfs.mcp.session, mcp.server.stdio, anyio, anyio._backends._asyncio
 uid = int(sys.argv.pop(1))
 os.setgroups([]); os.setgid(uid); os.setuid(uid)
 avmfs.mcp.main.main()

@@ -9,10 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from anyio.from_thread import BlockingPortal
+from mcp.shared.exceptions import MCPError
 from mount_world import World, until
-from peers import Peer
+from peers import Peer, stdio
 
 from avmfs.mcp import reference, registry
+from avmfs.text.tokens import TokenCounter
 
 pytestmark = pytest.mark.mount
 
@@ -141,11 +144,28 @@ def test_schemas_are_strict_and_every_tool_says_what_it_does(alice: Peer) -> Non
 
 
 def test_the_list_of_tools_costs_a_client_few_tokens(alice: Peer) -> None:
-    from avmfs.text.tokens import TokenCounter
 
     tools = alice.ask("list_tools").tools
     seen = json.dumps([[each.name, each.description, each.input_schema] for each in tools])
     assert TokenCounter("cl100k_base").count(seen) < 4500
+
+
+def test_what_is_offered_without_being_asked_costs_2500_tokens_at_most(world: World, portal: BlockingPortal) -> None:
+    with stdio(portal, world.environ, "alice", tools="core") as peer:
+        listed = peer.ask("list_tools")
+        assert TokenCounter("cl100k_base").count(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 2500
+        assert {each.name for each in listed.tools} == set(registry.CORE)
+        assert isinstance(peer.said("avm_list", path="/shared"), dict), "structured as with all"
+        with pytest.raises(MCPError, match="avm-mcp --tools"):
+            peer.ask("call_tool", "avm_link", {})
+    with stdio(portal, world.environ, "alice", tools="avm_link, avm_tags") as peer:
+        assert [each.name for each in peer.ask("list_tools").tools] == ["avm_link", "avm_tags"]
+        assert "avm_recall" not in str(peer.client.instructions)
+
+
+def test_a_tool_that_does_not_exist_cannot_be_offered() -> None:
+    with pytest.raises(registry.BadArguments, match="avm_lnk"):
+        registry.offered("avm_list,avm_lnk")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -230,6 +230,7 @@ class World:
             "AVM_CONFIG_DIR": str(self.root / "config"),
             "AVM_DATA_DIR": str(self.root / "data"),
             "AVM_RUNTIME_DIR": str(self.root / "run"),
+            "AVM_AUTOSTART": "0",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }

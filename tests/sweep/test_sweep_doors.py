@@ -34,7 +34,19 @@ from avmfs.rpc.local import LocalDoor
 pytestmark = pytest.mark.mount
 
 # Commands that are not about what is remembered: they write files of this machine, mount, make or replace stores.
-ELSEWHERE = {"init", "completion", "bench", "mount", "playground", "warmup", "repair"}
+ELSEWHERE = {
+    "export",
+    "import",
+    "backup",
+    "restore",
+    "init",
+    "completion",
+    "bench",
+    "mount",
+    "playground",
+    "warmup",
+    "repair",
+}
 PROBES = (
     "/:list?q=&limit=1000",
     "/:search?q=market&limit=200",

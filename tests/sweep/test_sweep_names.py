@@ -89,7 +89,7 @@ CONTENT_COMMANDS, CONTENT_TOOLS = (
 )
 CONTENT_VIEWS = {"data", "delta", "diff", "annotated"}
 RAW_VIEWS = {"path"}
-ELSEWHERE = {"completion", "bench", "mount", "playground", "warmup", "init"}
+ELSEWHERE = {"export", "import", "backup", "restore", "completion", "bench", "mount", "playground", "warmup", "init"}
 # Content is not a name: what is stored under it comes back as bytes.
 BODIES = {"content", "text", "body", "data", "file_text", "insert_text", "old_str", "new_str"}
 

@@ -111,3 +111,29 @@ def test_words_that_a_question_quotes_are_not_put_behind_a_newer_note_without_th
     older, newer, *aside = hits(*PORT)
     quoted = [replace(older, parts={**older.parts, "phrase": 0.1}), newer, *aside]
     assert order(quoted, 'port of the "staging database is"') == [0, 1, 2, 3, 4]
+
+
+def test_what_is_said_to_replace_another_comes_first_whatever_texts_and_times_say() -> None:
+    found = hits(("Lunch menu of the canteen.", "2026-03-02"), ("Dishes are listed on the door.", "2026-01-01"))
+    swapped = ordered(found, "lunch menu", (), 1.0, {1: frozenset((0,))})
+    assert [scored.hit.passage for scored in swapped] == [1, 0, 2, 3, 4]
+    assert swapped[0].replaces == ("k0",) and swapped[1].replaced
+    assert [s.hit.passage for s in ordered(found, "former lunch menu", (), 1.0, {1: frozenset((0,))})][:2] == [0, 1]
+
+
+def test_pages_and_what_was_written_in_one_sitting_replace_nothing() -> None:
+    texts = [" ".join(f"word{n}" for n in range(low, low + 40)) for low in (0, 20)]
+    days = ("2026-03-02", "2026-09-01")
+    pages = hits(*((f"Port of the staging database. {text}", at) for text, at in zip(texts, days, strict=True)))
+    assert order(pages, "port of the staging database") == [0, 1, 2, 3, 4]
+    told = day("2026-03-02")
+    texts = ("Port of the staging database is 5433.", "The database of staging listens on 6432.")
+    pair = hits(*((text, "2026-03-02") for text in texts))[:2]
+    for minutes, expected in ((1, [0, 1]), (61, [1, 0])):
+        later = replace(pair[1], hit=replace(pair[1].hit, updated=told + minutes * 60 * 10**9))
+        assert order([pair[0], later], "port of the staging database") == expected
+
+
+def test_the_newer_one_says_what_it_replaces_where_it_stood_first_already() -> None:
+    found = ordered(hits(*PORT[::-1]), "port of the staging database", (), 1.0)
+    assert found[0].replaces == ("k1",) and found[1].replaced

@@ -144,7 +144,7 @@ def test_an_unknown_model_without_downloading_says_what_was_tried(
         weights.resolve("no-such-model", allow_download=False)
     assert caught.value.reason == (
         "no weights for no-such-model (tried: installed package, hub cache; downloading is switched off): "
-        "embedding: {path: FOLDER} names their folder"
+        "avm model pull downloads them, avm model import FOLDER takes them from one"
     )
 
 
@@ -157,6 +157,36 @@ def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path, monkeyp
     with pytest.raises(EmbeddingUnavailable) as caught:
         weights.resolve()
     assert "are not those of all-MiniLM-L6-v2" in caught.value.reason
+
+
+@pytest.mark.model
+def test_a_model_is_imported_from_a_folder_with_an_onnx_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = weights.resolve(allow_download=False).path
+    (usb := tmp_path / "usb").mkdir()
+    (usb / "tokenizer.json").write_bytes((here / "tokenizer.json").read_bytes())
+    (usb / "model.onnx").write_bytes(bert.model(here).SerializeToString())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    placed = weights.place(usb, "some-model")
+    found = weights.resolve("some-model", allow_download=False)
+    assert (found, found.source) == (placed, "hub cache")
+    engine = OnnxEmbedding("some-model", allow_download=False)
+    usual = OnnxEmbedding(allow_download=False).embed_batch(["the heron waits"]).vectors
+    assert np.allclose(engine.embed_batch(["the heron waits"]).vectors, usual, atol=1e-5)
+
+
+def test_what_is_imported_is_a_model_and_the_one_it_claims_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(EmbeddingUnavailable, match="no model in"):
+        weights.place(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"planted")
+    with pytest.raises(EmbeddingUnavailable, match="are not those of all-MiniLM-L6-v2"):
+        weights.place(tmp_path)
+    assert not (tmp_path / "hub").exists()
 
 
 @pytest.mark.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from avmfs.errors import NotFound, from_wire
 from avmfs.logs import log_to_stderr
-from avmfs.text.escapes import escaped, json_safe, unescaped, visible, visible_lines
+from avmfs.text.escapes import escaped, json_safe, visible, visible_lines
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -64,6 +65,24 @@ def test_a_joiner_or_selector_stays_where_it_does_work(word: str) -> None:
 )
 def test_a_joiner_or_selector_that_could_only_hide_is_an_escape(hiding: str) -> None:
     assert escaped(hiding) != hiding and all(unicodedata.category(c) not in HIDDEN for c in escaped(hiding[-2:]))
+
+
+_ESCAPE = re.compile(r"\\(?:([\\nrt])|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+def unescaped(text: str) -> str:
+    """The name that escaped() shows."""
+
+    def meant(found: re.Match[str]) -> str:
+        short, byte, *codes = found.groups()
+        if short is not None:
+            return {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}[short]
+        if byte is not None:
+            code = int(byte, 16)
+            return chr(code if code < 0x80 else 0xDC00 + code)
+        return chr(int(codes[0] or codes[1], 16))
+
+    return _ESCAPE.sub(meant, text)
 
 
 @given(st.text(st.characters(), max_size=40), st.text(st.characters(), max_size=5))

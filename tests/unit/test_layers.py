@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
-    ("avmfs.search", "avmfs.agents", "avmfs.providers"),
+    ("avmfs.search", "avmfs.agents", "avmfs.providers", "avmfs.transfer"),
     ("avmfs.memory", "avmfs.services"),
     ("avmfs.views",),
     ("avmfs.vfs",),
@@ -52,6 +52,8 @@ APART = {
     for pair in (
         ("avmfs.store", "avmfs.embed"),
         ("avmfs.search", "avmfs.agents"),
+        ("avmfs.search", "avmfs.transfer"),
+        ("avmfs.agents", "avmfs.transfer"),
         ("avmfs.fuse", "avmfs.rpc"),
         ("avmfs.cli", "avmfs.mcp"),
     )
@@ -76,6 +78,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "client": "files schema tx protocol commands writer identity",
         "store": "files schema rows protocol tx notify queries index cache client nonce",
         "repair": "files schema rows tx commands queries store",
+        "backup": "files schema repair",
     }.items()
 }
 HEAVY = (
@@ -202,7 +205,7 @@ def only_in(library: str, place: str) -> list[str]:
 
 
 def test_only_the_store_speaks_sql() -> None:
-    assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == []
+    assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == ["avmfs.providers.database"]
 
 
 def test_only_the_front_ends_know_fuse() -> None:

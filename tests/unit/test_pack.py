@@ -409,7 +409,7 @@ SENTENCES = st.lists(
 def test_more_budget_never_gives_less_of_what_comes_first(notes: list[str], data: st.DataObject) -> None:
     items = [scored(number, f"{number}. {text} End of {number}.") for number, text in enumerate(notes)]
     low, high = sorted(data.draw(st.tuples(*[st.integers(SMALL, 900)] * 2)))
-    order = [item.scored.hit for item in by_price(distinct(items, COUNTER))]
+    order = [item.scored.hit for unit in by_price(distinct(items, COUNTER)) for item in unit]
 
     def leading(budget: int) -> int:
         """How many stand in it whole, in the order of packing, before the first that does not."""

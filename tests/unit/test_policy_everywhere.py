@@ -25,7 +25,7 @@ from avmfs.access import Policy, Principal
 from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import AvmError, Denied, NotFound, Stale
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.rpc import methods
 from avmfs.search.index import SearchIndex
 from avmfs.search.indexer import embed_pending
@@ -182,6 +182,12 @@ _READER: dict[str, Ask] = {
     "read": lambda r, it: r.read(it.file, 0, 99),
     "seek": lambda r, it: r.seek(it.file, 0, hole=True),
     "target": lambda r, it: r.target(it.symlink),
+    "moment": lambda r, it: [
+        r.moment(Moment(2**40, 0)).at,
+        outcome(lambda: r.moment("s")),
+        outcome(lambda: r.moment(1)),
+    ],
+    "snapshots": lambda r, it: r.snapshots(),
     "document": lambda r, it: r.document(it.node),
     "by_handle": lambda r, it: r.by_handle(it.handle),
     "versions": lambda r, it: r.versions(it.document),
@@ -192,12 +198,14 @@ _READER: dict[str, Ask] = {
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
     "newest_seq": lambda r, it: r.newest_seq(),
+    "live": lambda r, it: r.live(b"/memory/private/alice/x.md"),
     "changes": lambda r, it: r.changes(ROOT),
     "listing": lambda r, it: r.listing(ROOT, limit=99, offset=0, query="e"),
     "counts": lambda r, it: r.counts(ROOT),
     "tag_counts": lambda r, it: r.tag_counts(ROOT),
     "file_counts": lambda r, it: [r.file_counts(each, 99) for each in (ROOT, MEMORY, PRIVATE)],
     "agents": lambda r, it: r.agents(),
+    "removed": lambda r, it: r.removed(99),
 }
 # The parts of the reader, each with a protocol of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -281,6 +289,25 @@ _INDEX: dict[str, Ask] = {
     "seq": lambda i, it: i.seq(),
     "phrase": lambda i, it: i.phrase([CANARY, "secret"]),
 }
+
+
+def _past(side: Side, it: Any, back: int) -> list[Any]:
+    """All that can be seen of the tree as it was so many changes ago, and what of hers."""
+    store = side.world.store
+    with store.connection() as (db, _):
+        newest = db.execute("select max(seq) from log").get
+    seen: list[Any] = []
+    with store.reading_at(side.who, Moment(max(0, newest - back), side.world.clock())) as reader:
+        waiting = [reader.node(ROOT)]
+        while waiting:
+            below = reader.children(waiting.pop().id)
+            waiting += [node for node in below if node.kind is Kind.DIRECTORY]
+            seen += [reader.path(node.id) for node in below]
+        for ask in ("node", "child", "children", "path", "read", "document", "versions", "tags", "counts", "listing"):
+            seen.append(outcome(lambda name=ask, past=reader: _READER[name](past, it)))  # type: ignore[misc]
+    return [each for each in seen if SPACE.encode() in repr(each).encode()]
+
+
 _STORE: dict[str, Ask] = {
     "cached_node": lambda s, it: s.world.store.cached_node(s.who, it.file),
     "cached_gone": lambda s, it: s.world.store.cached_gone(s.who, it.gone),
@@ -295,7 +322,9 @@ _STORE: dict[str, Ask] = {
         s.world.store.cached_counts(s.who, ROOT),
         outcome(lambda: s.world.store.cached_counts(s.who, it.directory)),
     ],
+    "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
 # an agent: what these do with the answers is said there.
@@ -327,6 +356,9 @@ _NEW = {"mode": 0o644, "name": b"new"}
 _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "add_link": lambda it: {"node": it.file, "target": it.other, "type": ""},
     "append": lambda it: {"node": it.file, "handle": None, "data": b"x"},
+    "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
+    "put_back": lambda it: {"node": it.file},
+    "trim_trash": lambda it: {"before": 2**62, "most": 0},
     "commit": lambda it: {"node": it.file, "handle": None, "edits": [["t", 0]]},
     "create": lambda it: {"parent": it.directory, "exclusive": True, **_NEW},
     "create_key": lambda it: {
@@ -338,6 +370,10 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "actions": ["read"],
         "expires": None,
     },
+    "mirror": lambda it: {"path": [b"live", b"x"], "data": b"x", "source": "s", "until": 0},
+    "mirror_failed": lambda it: {"path": [b"live", b"x"], "source": "s", "until": 0, "error": "e", "gone": True},
+    "mirror_names": lambda it: {"path": [b"live"], "names": [b"x"], "source": "s", "until": 0},
+    "mirror_remove": lambda it: {"path": [b"live"]},
     "drop_vectors": lambda it: {"passages": it.passages},
     "act_as_operator": lambda it: {},
     "extend_chain": lambda it: {"first": 1, "last": 1, "hashes": b"x" * 8, "head": b"x" * 32},
@@ -367,6 +403,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "mark": lambda it: {"node": it.file},
     "merge_meta": lambda it: {"node": it.file, "importance": 1.0, "user": {}},
     "mkdir": lambda it: {"parent": it.directory, **_NEW},
+    "put": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "importance": 1.0},
+    "put_many": lambda it: {"items": [{"path": [b"memory", b"private", b"alice", b"d", b"z.md"], "data": b"x"}]},
     "put_vectors": lambda it: {"model": "m", "vectors": [[each, b"1234"] for each in it.passages]},
     "sum_contents": lambda it: {},
     "reap_all_orphans": lambda it: {},
@@ -376,6 +414,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "remember": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
     "remove_link": lambda it: {"node": it.file, "target": it.other},
     "rename": lambda it: {"parent": it.directory, "name": b"x.md", "new_parent": it.directory, "new_name": b"z"},
+    "remove_snapshot": lambda it: {"name": "s"},
+    "trim_past": lambda it: {},
     "revoke_key": lambda it: {"id": "c" * 8},
     "rmdir": lambda it: {"parent": PRIVATE, "name": b"alice"},
     "set_attributes": lambda it: {"node": it.file, "mode": 0o777},
@@ -385,7 +425,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "settle": lambda it: {},
     "skip_vectors": lambda it: {"documents": [it.document], "model": "m"},
     "symlink": lambda it: {"parent": it.directory, "name": b"s", "target": b"t"},
-    "unlink": lambda it: {"parent": it.directory, "name": b"x.md"},
+    "unlink": lambda it: {"parent": it.directory, "name": b"x.md", "trash": True},
     "write_many": lambda it: {"items": [[[b"memory", b"private", b"alice", b"d", b"x.md"], b"x"]]},
     "write_path": lambda it: {"path": [b"memory", b"private", b"alice", b"d", b"x.md"], "data": b"x"},
 }
@@ -393,10 +433,12 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "drain_lexical": lambda it: {},
     "enroll": lambda it: {},
+    "snapshot": lambda it: {"name": "s"},
     "mark_read": lambda it: {},
     "sync": lambda it: {},
     "hold": lambda it: {"holder": b"h", "nodes": [it.file]},
     "delete_mail": lambda it: {},
+    "empty_trash": lambda it: {"before": 2**62},
     "collect_notices": lambda it: {},
     "forget_notices": lambda it: {"messages": ["x"]},
     "redeliver": lambda it: {},
@@ -415,6 +457,10 @@ _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
 _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
+    "archive": [{"path": _X}],
+    "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
+    "trash": [{}],
+    "empty_trash": [{}, {"under": SPACE}],
     "user": [{"name": "alice"}],
     "list_keys": [{}],
     "check_usage": [{}],
@@ -423,7 +469,17 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "revoke_key": [{"id": "c" * 8}],
     "init_permissions": [{"users": {}}],
     "entries": [{"path": f"{SPACE}/d"}, {"path": "/memory/private"}, {"path": "/"}],
-    "history": [{"path": _X}],
+    "history": [{"path": _X}, {"path": f"/@seq.99{_X}"}],
+    "blame": [{"path": _X}],
+    "compare": [{"older": "seq.1"}, {"older": "-0.1s", "path": SPACE}],
+    "restore": [
+        {"path": _X, "version": 1},
+        {"path": SPACE, "at": "seq.9"},
+        {"path": "/memory", "at": "seq.1", "dry_run": True},
+    ],
+    "snapshot": [{"name": "bobs"}],
+    "snapshots": [{}],
+    "remove_snapshot": [{"name": "none"}],
     "inbox": [{}],
     "urgent": [{}],
     "links": [{"path": _X}, {"path": "/shared/common.md"}],
@@ -473,6 +529,9 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "tree": [{}, {"path": SPACE}],
     "version": [{"path": _X, "number": 1}],
     "questions": [{}, {"forget": True}],
+    "records": [{"data": True, "digest": True}, {"path": SPACE}, {"after": _X}],
+    "put": [{"items": [{"path": _X, "data": b"x"}, {"path": _X, "importance": 1.0}, {"path": f"{SPACE}/d/z.md"}]}],
+    "names_log": [{}, {"path": SPACE}],
     "replay": [{"q": f"the {CANARY} secret", "weights": {}}, {"q": "finch", "under": SPACE, "weights": {"words": 1.0}}],
 }
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from avmfs_daemon.main import cli as daemon
 
-from avmfs.cli.commands import COMMANDS
+from avmfs.cli.commands import COMMANDS, GROUPS
 from avmfs.cli.main import avm
 from avmfs.views import table
 
@@ -47,6 +47,17 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize("line", commands())
 def test_the_commands_of_the_examples_exist_with_their_options(line: str) -> None:
     parse(line)
+
+
+@pytest.mark.parametrize(("name", "line"), [pair for group in GROUPS.values() for pair in group.items()])
+def test_the_example_of_a_command_is_one(name: str, line: str) -> None:
+    with click.Context(avm, info_name="avm") as above:
+        command = avm.get_command(above, name)
+        assert command is not None
+        assert line in command.get_help(click.Context(command, parent=above, info_name=name))
+    said = re.search(rf"\bavm {name}\b[^<|)]*", line)
+    assert said is not None
+    parse(said[0])
 
 
 def test_there_are_examples_and_a_wrong_one_would_be_noticed() -> None:

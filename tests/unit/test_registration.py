@@ -99,7 +99,7 @@ def test_what_is_read_from_the_sources_is_what_importing_registers() -> None:
         registration.import_module(module)
         assert main._IMPORTED[name].name == name
     assert main._IMPORTED.keys() == commands.COMMANDS.keys()
-    assert set(commands._LISTED_FIRST) <= commands.COMMANDS.keys()
+    assert {name for group in commands.GROUPS.values() for name in group} <= commands.COMMANDS.keys()
     for package, decorator, names in (
         ("avmfs.rpc", "method", methods.names()),
         ("avmfs.mcp", "tool", tools()),

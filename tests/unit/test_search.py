@@ -639,7 +639,7 @@ def test_hits_stand_in_the_order_of_the_relevance_shown() -> None:
         "ann: how do I rotate the billing key of the payment service",
         "bob: ok",
         "ann: and when does the billing key expire",
-        "bob: billing",  # high in the ranking, and says next to nothing
+        "bob: rotate billing",  # high in the ranking, and says next to nothing
         "carl: the garden needs water",
         "eva: the disk of the backup is full",
     )

@@ -12,7 +12,7 @@ from views_fixtures import Agent, World, opened
 
 from avmfs.errors import Invalid, NotFound
 from avmfs.search.indexer import embed_pending
-from avmfs.views.tree import MOST
+from avmfs.views.listing import TREE_ENTRIES
 
 SECRET = "/private/secret.md"
 
@@ -178,7 +178,7 @@ def test_the_tree_shows_what_the_asker_sees(world: World) -> None:
 
 def test_a_broad_directory_is_counted(world: World) -> None:
     alice = world.agent("alice")
-    for number in range(MOST + 3):
+    for number in range(TREE_ENTRIES + 3):
         alice.put(f"/shared/broad/{number:03}", "x")
     assert alice.cat("/shared/broad/:tree").splitlines()[-1] == "  (3 more)"
 

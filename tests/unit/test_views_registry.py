@@ -90,6 +90,7 @@ def queries(view: View) -> list[str]:
         "mode": "lexical",
         "cite": "path",
         "scores": "1",
+        "include": "archive",
         "mark": "read",
         "format": "jsonl",
         "wait": "0.01",

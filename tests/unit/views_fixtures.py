@@ -132,7 +132,7 @@ class World:
         return self.agents[name]
 
     def keep_versions(self, count: int) -> None:
-        self.applied.applier.index = IndexRules(versions=count)
+        self.applied.applier.index = IndexRules(versions=count, past_days=30)
 
     def still(self, text: str) -> str:
         """``text`` with the random handles replaced, in order of appearance."""
@@ -149,7 +149,7 @@ class World:
 def opened(tmp_path: Path, policy: Policy | None = None) -> Iterator[World]:
     clock, path = Clock(), tmp_path / "avm.db"
     rules = policy or Policy()
-    applied = AppliedHere(path, rules, IndexRules(ignore=("*.tmp",)), clock)
+    applied = AppliedHere(path, rules, IndexRules(ignore=("*.tmp",), past_days=30), clock)
     store = SqliteStore(path, applied, clock)
     engine = Engine(store.search_index, HashingEmbedding(), TokenCounter())
     try:

@@ -51,7 +51,7 @@ def pack_user(user: dict[str, Any]) -> str:
 def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool) -> dict[str, Any]:
     """Add and remove tags; ``replace`` first removes all."""
     check_tags(max(len(add), len(remove)))
-    found, document = _document(tx, node)
+    found, document = _document(tx, node, "tags")
     before = {tag for (tag,) in tx.db.execute("select tag from tag where document = ?", (document,))}
     if replace:
         tx.db.execute("delete from tag where document = ?", (document,))
@@ -72,8 +72,8 @@ def set_tags(tx: Tx, node: int, add: list[str], remove: list[str], replace: bool
 @command
 def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
     """An edge from one document to another that the asker can see."""
-    found, document = _document(tx, node)
-    other = tx.document_of(tx.seen(target))
+    found, document = _document(tx, node, "links")
+    other = _linked(tx, target)
     if other == document:
         raise Invalid("a file cannot link to itself")
     tx.db.execute(
@@ -88,8 +88,8 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
 
 @command
 def remove_link(tx: Tx, node: int, target: int, type: str | None = None) -> dict[str, Any]:
-    found, document = _document(tx, node)
-    other = tx.document_of(tx.seen(target))
+    found, document = _document(tx, node, "links")
+    other = _linked(tx, target)
     tx.db.execute(
         "delete from link where source = ?1 and target = ?2 and (?3 is null or type = ?3)", (document, other, type)
     )
@@ -109,7 +109,8 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
     if creator != tx.who.name and not tx.who.operator:
         raise Denied(f"only its owner, {creator}, can change who shares it")
     tx.visible.require(found.scope)
-    members = tuple(sorted({*map(tx.agent, agents), creator})) if agents is not None else None
+    owner = () if tx.who.operator and creator == tx.who.name else (creator,)  # an operator sees all of it anyway
+    members = tuple(sorted({*map(tx.agent, agents), *owner})) if agents is not None else None
     tx.db.execute(
         "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
     )
@@ -135,7 +136,7 @@ def set_ttl(tx: Tx, node: int, expires: int | None) -> dict[str, Any]:
 @command
 def merge_meta(tx: Tx, node: int, importance: float | None, user: dict[str, Any]) -> dict[str, Any]:
     """Merge user keys (a value of None removes its key) and set the importance when given."""
-    found, document = _document(tx, node)
+    found, document = _document(tx, node, "meta")
     pack_user(user)  # before it is merged with as much again
     kept = json.loads(tx.db.execute("select user from document where id = ?", (document,)).get or "{}")
     packed = pack_user({key: value for key, value in {**kept, **user}.items() if value is not None})
@@ -189,9 +190,20 @@ def mark(
     return {"version": number, "seq": at}
 
 
-def _document(tx: Tx, node: int) -> tuple[Node, int]:
+def _document(tx: Tx, node: int, what: str | None = None) -> tuple[Node, int]:
+    """``what`` is about to be said of it otherwise."""
     found = tx.writable(node)
-    return found, tx.document_of(found)
+    document = tx.document_of(found)
+    if tx.states is not None and what is not None:
+        tx.states.says(document, what)
+    return found, document
+
+
+def _linked(tx: Tx, target: int) -> int:
+    other = tx.document_of(tx.seen(target))
+    if tx.states is not None:
+        tx.states.says(other, "links")
+    return other
 
 
 def _changed(tx: Tx, op: str, node: Node) -> None:

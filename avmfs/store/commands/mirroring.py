@@ -112,7 +112,7 @@ def follow_patterns(tx: Tx, patterns: list[str]) -> None:
     tx.mirrors = True
     tops: list[Any] = tx.db.execute("select id, name from node where parent = ?", (ROOT,)).fetchall()
     waiting: list[tuple[int, tuple[bytes, ...]]] = [
-        (top, (bytes(name),)) for top, name in tops if bytes(name) not in (paths.MEMORY, paths.INDEX)
+        (top, (bytes(name),)) for top, name in tops if paths.is_live((bytes(name),)) and bytes(name) != paths.INDEX
     ]
     while waiting:
         number, parts = waiting.pop()
@@ -169,7 +169,7 @@ def _clear(tx: Tx, directory: Node, node: Node) -> None:
         below: list[Any] = tx.db.execute("select id from node where parent = ?", (node.id,)).fetchall()
         for (child,) in below:
             _clear(tx, node, tx.node(child))
-        namespace.rmdir(tx, directory.id, node.name)
+        namespace.remove_directory(tx, directory, node)
     else:
         namespace.remove(tx, directory, node)
     tx.db.execute("delete from live where path = ? and fetched is not null", (where,))

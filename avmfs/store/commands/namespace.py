@@ -60,31 +60,26 @@ def symlink(
 
 
 @command(frees_space=True, native=True)
-def unlink(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
-    """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open."""
-    directory, node = entry(tx, parent, name)
-    if node.kind is Kind.DIRECTORY:
-        raise IsDirectory(path=paths.text(name))
-    remove(tx, directory, node)
-    return {"node": node.id}
-
-
-@command(frees_space=True, native=True)
 def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
     """Remove an empty directory; a child that the asker cannot see counts."""
     directory, node = entry(tx, parent, name)
     if node.kind is not Kind.DIRECTORY:
         raise NotDirectory(path=paths.text(name))
     refuse_fixed(tx, node)
+    remove_directory(tx, directory, node)
+    return {"node": node.id}
+
+
+def remove_directory(tx: Tx, directory: Node, node: Node) -> None:
+    """Take an empty directory out of the one that it is in. Raises NotEmpty."""
     clear_expired(tx, node.id)
     if tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get:
-        raise NotEmpty(path=paths.text(name))
+        raise NotEmpty(path=paths.text(node.name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
     tx.known.forget_empty(node.id)
     tx.db.execute("delete from mark where subject = ?", (node.id,))
     tx.touch(directory.id)
-    return {"node": node.id}
 
 
 @command(durable=False, native=True)
@@ -181,6 +176,8 @@ def make(
 def remove(tx: Tx, directory: Node, node: Node) -> None:
     """Take a file or symlink out of its directory; its document ends with it."""
     tx.log("remove", node, _path(tx, node))
+    if tx.states is not None:
+        tx.states.see(node.id)
     if node.document is not None:
         versions.drop_document(tx, node.document)
     orphan(tx, node)

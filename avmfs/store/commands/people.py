@@ -177,7 +177,10 @@ def _make_areas(tx: Tx, tops: set[tuple[bytes, ...]], wanted: set[int]) -> set[i
 def _fold(system: Tx, tops: set[tuple[bytes, ...]]) -> None:
     """The scopes of these places, of all below them and of the directories on the way."""
     above: set[tuple[bytes, ...]] = set()
-    for top in sorted(tops):
+    mirrors = {
+        (place, *top[1:]) for top in tops for place in (paths.TRASH, paths.ARCHIVE) if top[:1] == (paths.MEMORY,)
+    }
+    for top in sorted(tops | mirrors):
         node: Node | None = system.node(ROOT)
         for depth, name in enumerate(top):
             assert node is not None

@@ -62,7 +62,7 @@ def rename(tx: Tx, parent: int, name: bytes, new_parent: int, new_name: bytes, f
         if replaced is not None and replaced.id != source.id:
             source = _continue(tx, source, replaced, paths.join((*tx.parts(there.id), new_name)))
             versions.set_apart(tx, replaced, tx.document_of(source))
-    _move(tx, source, here, there, new_name, replaced)
+    move(tx, source, here, there, new_name, replaced)
     return {"node": source.id, "replaced": target.id if target is not None else None}
 
 
@@ -128,12 +128,23 @@ def _continue(tx: Tx, source: Node, target: Node, path: bytes) -> Node:
     return source
 
 
-def _move(tx: Tx, source: Node, here: Node, there: Node, new_name: bytes, replaced: Node | None) -> None:
+def move(
+    tx: Tx,
+    source: Node,
+    here: Node,
+    there: Node,
+    new_name: bytes,
+    replaced: Node | None = None,
+    *,
+    removed: bool = False,
+) -> None:
+    """Give a node another name, which is free, where the asker may write. ``replaced``: the node whose document it has
+    taken over. ``removed``: into the trash, where nobody may put anything."""
     before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
     said, left = _said_and_left(tx, source)
-    scope = tx.place(parts, _shared_at(said, parts))
+    scope = (tx.scope_at if removed else tx.place)(parts, _shared_at(said, parts))
     tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()
@@ -205,9 +216,11 @@ def _rename_words(tx: Tx, node: Node, name: bytes) -> None:
 
 
 def _charge_whom_it_enters(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, ...]) -> None:
-    """What comes into a private space, with all below it, is charged to its agent; what leaves one stays so."""
-    agent = paths.agent_space(parts)
-    if agent is not None and agent != paths.agent_space(before):
+    """What comes into a private space, with all below it, is charged to its agent; what leaves one stays so. What comes
+    out of the trash is charged to who takes it out."""
+    freed = paths.aside(before) == "trash" != paths.aside(parts)
+    agent = tx.owner_at(parts) if freed else paths.agent_space(parts)
+    if agent is not None and (freed or agent != paths.agent_space(before)):
         tx.db.execute(
             "with recursive below(id) as (select ?1 union all select node.id from node join below on parent = below.id)"
             " update node set owner = ?2 where id in (select id from below) and owner is not ?2",

@@ -6,7 +6,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store.commands import command, mirroring, namespace, renaming
+from avmfs.store.commands import command, mirroring, namespace, past, renaming
 from avmfs.store.rows import api_keys, checksums, content, hash_chain
 from avmfs.store.rows.stored_policy import publish
 from avmfs.store.schema import tables
@@ -20,6 +20,8 @@ FIXED = (
     (tables.MEMORY, tables.ROOT, paths.MEMORY, (paths.MEMORY,)),
     (tables.SHARED, tables.MEMORY, paths.SHARED, (paths.MEMORY, paths.SHARED)),
     (tables.PRIVATE, tables.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
+    (tables.TRASH, tables.ROOT, paths.TRASH, (paths.TRASH,)),
+    (tables.ARCHIVE, tables.ROOT, paths.ARCHIVE, (paths.ARCHIVE,)),
 )
 
 
@@ -34,6 +36,7 @@ def settle(tx: Tx) -> dict[str, Any]:
             (node, parent, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts)),
         )
     publish(tx.db, tx.policy)
+    past.begin(tx)
     quota.recount(tx)
     digest = tx.db.execute("select value from setting where key = 'policy'").get
     if digest == tx.policy.digest:

@@ -6,6 +6,7 @@ amending a version, dropping it. Called by the other commands inside their trans
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -73,6 +74,11 @@ def extents(tx: Tx, node: int) -> bool:
 
 def whole(tx: Tx, node: Node) -> bytes:
     return content.read(tx.db, node.id, node.size, extents(tx, node.id), 0, node.size)
+
+
+def digest(tx: Tx, node: Node) -> bytes:
+    """The SHA-256 of a file's bytes."""
+    return hashlib.sha256(whole(tx, node)).digest()
 
 
 def new_document(tx: Tx, node: int, read: int | None = None) -> int:
@@ -148,6 +154,8 @@ def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle:
     tx.do(_NEWER_DUE if tx.known.queue(document) else _NEWER, (number, document, tx.who.name))
     over = number - tx.index.versions_kept(size)
     if over > 0:
+        if tx.states is not None:
+            tx.states.keep_for_snapshots(document, over)
         _drop_versions(tx, document, over)
 
 
@@ -195,11 +203,14 @@ def settle(tx: Tx, document: int, number: int, older: bytes, newer: bytes | None
     _set(tx, document, number, encoding, body)
 
 
-def amendable(tx: Tx, document: int, last: Newest, handle: int | None) -> bool:
-    """Return whether the newest version is still open to this handle. Not once another agent has marked it as read."""
+def amendable(tx: Tx, document: int, last: Newest, handle: int | None, node: Node, *, appends: bool) -> bool:
+    """Return whether the newest version is still open to this handle. Not once another agent has marked it as read, nor
+    where the past needs the bytes as they are."""
     if handle is None or last.handle != handle or not last.open or tx.now - last.at > AMEND_WITHIN_NS:
         return False
     if last.read == last.number and last.creator != tx.who.name:
+        return False
+    if tx.states is not None and not tx.states.may_amend(node.id, last.number, tx.now, appends=appends):
         return False
     return not tx.db.execute(
         "select 1 from mark where subject = ? and version = ? and agent <> ?", (document, last.number, tx.who.name)
@@ -240,10 +251,16 @@ def continue_document(tx: Tx, target: Node, source: Node) -> tuple[Node, Newest]
         else:
             settle(tx, kept, last.number, last.inline, to_write(tx, source.id)[1].inline)
     if tx.db.execute(_JOINS, (gone,)).get:
+        if tx.states is not None:
+            tx.states.says(kept, "tags", "links")
+            tx.states.says(gone, "tags", "links")
         tx.db.execute(_TAGS_JOIN, (kept, gone, TAGS_MAX))
         tx.db.execute(_LINKS_JOIN, (kept, gone, LINKS_MAX))
         tx.db.execute("update or ignore link set target = ? where target = ? and source <> ?", (kept, gone, kept))
-    drop_document(tx, gone, logged=False)
+    if tx.states is not None:
+        tx.states.see(target.id)
+        tx.states.see(source.id)
+    drop_document(tx, gone, logged=False, becomes=(kept, last.number + 1))
     tx.do("update document set node = ? where id = ?", (source.id, kept))
     tx.do("update node set document = ?, expires = ? where id = ?", (kept, target.expires, source.id))
     return source._replace(document=kept, expires=target.expires), last
@@ -319,13 +336,15 @@ def is_backup(name: bytes, other: bytes) -> bool:
     )
 
 
-def drop_document(tx: Tx, document: int, *, logged: bool = True) -> None:
+def drop_document(tx: Tx, document: int, *, logged: bool = True, becomes: tuple[int, int] | None = None) -> None:
     """Remove a document with its versions and everything said about it. Its index rows are more pages than all else
     together: they go with the next step of making words (``drain_lexical``), and nobody finds them meanwhile, since the
-    document is gone. ``logged``: a row of the log says so to those who keep columns in memory."""
+    document is gone. ``logged``: a row of the log says so to those who keep columns in memory. ``becomes``: which
+    version of another document its bytes will be."""
     row: Any = tx.db.execute(_SAID, (document, int(Encoding.MAP))).fetchone()
     maps, indexed, veiled, *said = row
-    if maps:
+    kept = tx.states is not None and tx.states.retire(document, tx.index.past_bytes, becomes)
+    if maps and not kept:
         _release_maps(tx, document, head(tx, document))
     if indexed:
         tx.do("insert into ended(document) values(?)", (document,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from avmfs import paths
@@ -59,14 +58,14 @@ def write_path(
         raise IsDirectory(path="/")
     directory = tx.node(ROOT)
     for name in path[:-1]:
-        directory = _descend(tx, directory, name, make_parents)
+        directory = descend(tx, directory, name, make_parents)
     where = paths.text(paths.join(tuple(path)))
     found = namespace.occupant(tx, directory, path[-1])
     if found is not None and (mode == "create" or found.scope not in tx.visible):
         raise Exists(path=where)
     if found is not None and found.kind is not Kind.FILE:
         raise IsDirectory(path=where) if found.kind is Kind.DIRECTORY else Invalid("a symlink", where)
-    if instead_of is not None and (found is None or _digest(tx, found) != instead_of):
+    if instead_of is not None and (found is None or versions.digest(tx, found) != instead_of):
         raise Stale("it has changed since it was read", where)
     new = found is None
     _mode_allows(tx, directory if found is None else found, where)
@@ -140,12 +139,14 @@ def write(
         tx.events.append(("write", node.id, None, b""))  # no log has it: it is no part of the tree
         return {"size": after.size, "version": None, "seq": None}
     amend, before = False, None  # the bytes of the version that is to be stated against the new ones
-    if versions.amendable(tx, document, last, handle):
+    if versions.amendable(tx, document, last, handle, node, appends=content.only_appends(node.size, edits)):
         amend, before = versions.amend_for(tx, document, last, inline, edits)
     if not amend and versions.keep_for(tx, node, document, last, edits):
         before = inline
     after = _lay(tx, node, last, edits)
     _stamp(tx, node, after, mtime)
+    if tx.states is not None and amend:
+        tx.states.goes_on(node.id, tx.now)
     if before is not None:
         versions.settle(tx, document, last.number - 1 if amend else last.number, before, after.inline)
     number = last.number if amend else last.number + 1
@@ -161,10 +162,6 @@ def write(
     if last.creator != tx.who.name:
         renaming.advance_own_mark(tx, document, last.number, number, seq)
     return {"size": after.size, "version": number, "seq": seq}
-
-
-def _digest(tx: Tx, node: Node) -> bytes:
-    return hashlib.sha256(versions.whole(tx, node)).digest()
 
 
 def _mode_allows(tx: Tx, node: Node, where: str) -> None:
@@ -200,7 +197,8 @@ def _edit(item: list[Any]) -> Edit:
     raise Invalid("an edit is ['w', offset, bytes] or ['t', size]")
 
 
-def _descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
+def descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
+    """The directory of that name in another one, which is made where there is none and ``make_parents``."""
     found = namespace.occupant(tx, directory, name)
     if found is None:
         if not make_parents:
@@ -220,7 +218,7 @@ def _write_new(tx: Tx, path: list[bytes], data: bytes) -> dict[str, Any]:
         raise IsDirectory(path="/")
     directory = tx.node(ROOT)
     for name in path[:-1]:
-        directory = _descend(tx, directory, name, True)
+        directory = descend(tx, directory, name, True)
     number = 1
     while tx.child(directory.id, _numbered(path[-1], number)) is not None:
         number *= 2

@@ -47,6 +47,7 @@ class IndexClient:
         also: Ids,
         within: Ids | None,
         toward: Toward | None = None,
+        archive: bool = False,
     ) -> Nearest:
         deadline = time.monotonic() + self._patience
         question = {
@@ -59,6 +60,7 @@ class IndexClient:
             "within": None if within is None else within.astype("<i8").tobytes(),
             "toward": b"" if toward is None else toward.passages.astype("<i8").tobytes(),
             "pull": 0.0 if toward is None else toward.pull,
+            "archive": archive,
         }
         while True:
             fresh = not self._idle

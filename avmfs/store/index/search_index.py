@@ -36,26 +36,30 @@ Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader
 class SqliteSearchIndex:
     """See avmfs.search.index.SearchIndex. Each call is its own short read transaction."""
 
-    def __init__(self, opener: Opener, who: Principal, scanner: Scanner, catalogue: PassageColumns) -> None:
+    def __init__(
+        self, opener: Opener, who: Principal, scanner: Scanner, catalogue: PassageColumns, archive: bool = False
+    ) -> None:
         self._open = opener
+        self._archive = archive
         self._who = who
         self._scanner = scanner
         self._catalogue = catalogue
 
     def table(self) -> Columns:
         with self._open() as (db, reader):
-            return self._catalogue.visible(db, reader.visible.json, reader.visible.ids, reader.now)
+            ids, scopes = reader.visible.searched(self._archive)
+            return self._catalogue.visible(db, scopes, ids, reader.now)
 
     def postings(self, terms: Sequence[str]) -> list[Postings]:
         with self._open() as (db, reader):
-            scopes = _scopes(db, reader)
+            scopes = self._scopes(db, reader)
             known = self._catalogue.postings
             return [known.of(db, [f"{scope}x{form}" for form in forms.of(term) for scope in scopes]) for term in terms]
 
     def phrase(self, terms: Sequence[str]) -> NDArray[np.int64]:
         with self._open() as (db, reader):
             found: list[int] = []
-            for scope in _scopes(db, reader):
+            for scope in self._scopes(db, reader):
                 phrase = '"' + " ".join(f"{scope}x{term}" for term in terms) + '"'
                 found += [row[0] for row in db.execute("select rowid from terms where terms match ?", (phrase,))]
             return np.array(sorted(found), np.int64)
@@ -69,7 +73,7 @@ class SqliteSearchIndex:
         within: NDArray[np.int64] | None,
         toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward)
+        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward, self._archive)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
@@ -101,7 +105,7 @@ class SqliteSearchIndex:
     def topics(self, under: tuple[bytes, ...]) -> tuple[list[tuple[str, str, int]], int]:
         with self._open() as (db, reader):
             top = _descend(reader, under)
-            bound = (top, reader.visible.json, reader.now)
+            bound = (top, reader.within(ROOT if top is None else top), reader.now)
             found: list[Any] = db.execute(
                 _FILES
                 + "select key, min(name), count(*) from files cross join topic on topic.document = files.document"
@@ -119,24 +123,23 @@ class SqliteSearchIndex:
                 _FILES + "select passage.id from files cross join topic on topic.document = files.document and key = ?4"
                 " join passage on passage.document = files.document and part = 0 join node on node.id = files.id"
                 " order by node.mtime desc, passage.id limit ?5",
-                (_descend(reader, under), reader.visible.json, reader.now, key, limit),
+                (top := _descend(reader, under), reader.within(ROOT if top is None else top), reader.now, key, limit),
             )
             passages = [row[0] for row in rows]
         return self.hits(passages, ())
+
+    def _scopes(self, db: apsw.Connection, reader: SqliteReader) -> list[int]:
+        """Those with words in them that are looked through."""
+        rows = db.execute(
+            "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
+            (reader.visible.searched(self._archive)[1],),
+        )
+        return [row[0] for row in rows]
 
     def seq(self) -> int:
         with self._open() as (_, reader):
             newest = reader.changes(ROOT, limit=1)  # the store's own newest would tell how busy others are
             return newest[0].seq if newest else 0
-
-
-def _scopes(db: apsw.Connection, reader: SqliteReader) -> list[int]:
-    """Those with words in them that the asker may see."""
-    rows = db.execute(
-        "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
-        (reader.visible.json,),
-    )
-    return [row[0] for row in rows]
 
 
 def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:

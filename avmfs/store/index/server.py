@@ -7,8 +7,8 @@ another agent's rows. Nothing waits for this process but searches, and those hav
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
 "agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "toward" (int64), "pull",
-"within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all
-little-endian. One question at a time on a connection.
+"archive", "within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason,
+None]}; all little-endian. One question at a time on a connection.
 
 Threads: one accepts, one per connection asks and answers, one loads and follows the store. Scans take turns; a
 question whose time is over before its turn is refused, and so is one more than WAITING.
@@ -31,7 +31,7 @@ from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
-from avmfs.store.index.vectors import Nearest, Toward
+from avmfs.store.index.vectors import NONE_YET, Nearest, Toward
 from avmfs.store.rows.api_keys import principal
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ POLL_S: Final = 5.0  # new vectors are taken in so often at least, and before ev
 TABLE_S: Final = 0.5  # for a question to wait until its model's table is there
 SCAN_S: Final = 0.2  # that it keeps for the scan
 LOADING: Final = "the vector index is loading"
-NONE_YET: Final = "nothing has been embedded with {} yet"
 
 
 class BadQuestion(ValueError):
@@ -248,7 +247,7 @@ class IndexServer:
                 followed.catch_up(db)
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
-                visible = scopes.visible(db, who).ids
+                visible, _ = scopes.visible(db, who).searched(question["archive"])
             return followed.nearest(visible, vector, question["k"], also, within, toward)
         except Behind:
             self._followed = None
@@ -292,6 +291,7 @@ def _checked(question: Any) -> dict[str, Any]:
         "within_s": float | int,
         "toward": bytes,
         "pull": float,
+        "archive": bool,
     }
     for name, kind in kinds.items():
         value = question.get(name)

@@ -29,6 +29,8 @@ RERANK: Final = 1_000
 DIGITS: Final = 6
 """Cosines are rounded to so many: another BLAS may add up in another order."""
 
+NONE_YET: Final = "nothing has been embedded with {} yet"
+
 _BLOCK: Final = 4096  # rows in one array: a partition grows without copying what it has
 _FIRST: Final = 64
 _PAD: Final = 64

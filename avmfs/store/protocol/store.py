@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal
 from avmfs.handover import HandoverState
-from avmfs.node import Change, Document, Entry, Link, Live, Mark, Node, Version
+from avmfs.node import Change, Document, Entry, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.audit import AuditReader
 from avmfs.store.protocol.discovery import DiscoveryReader
 from avmfs.store.protocol.mail import MailReader
@@ -70,6 +70,15 @@ class Reader(Protocol):
     def pending(self) -> PendingReader: ...
     @property
     def audit(self) -> AuditReader: ...
+    def moment(self, when: Moment | int | str) -> Moment:
+        """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
+        kept any more, or not yet there."""
+        ...
+
+    def snapshots(self) -> list[Snapshot]:
+        """The asker's own and the operators', the newest first."""
+        ...
+
     def node(self, node: int) -> Node: ...
     def child(self, parent: int, name: bytes) -> Node | None: ...
     def children(self, parent: int) -> list[Node]:
@@ -134,7 +143,23 @@ class Reader(Protocol):
         """Directories in ``under`` and how many files the asker sees below each, those with the most first."""
         ...
 
+    def removed(self, limit: int) -> list[Removed]:
+        """Files in the trash, the newest removal first."""
+        ...
+
     def agents(self) -> list[str]: ...
+
+
+class Past(Reader, Protocol):
+    """Questions on the tree as it was."""
+
+    def path_unchanged(self, node: int) -> bytes | None:
+        """The path that a file had then, if its bytes are those of today."""
+        ...
+
+    def changed_since(self, most: int) -> int:
+        """Files of then, at most so many, whose bytes are otherwise now, or gone."""
+        ...
 
 
 class Attendant(Protocol):
@@ -154,6 +179,11 @@ class Store(Protocol):
     """One store, from one process."""
 
     def reading(self, who: Principal) -> AbstractContextManager[Reader]: ...
+    def reading_at(self, who: Principal, then: Moment) -> AbstractContextManager[Past]:
+        """The tree as it was: names, bytes, modes, times, what was said of documents; of it what the asker could see
+        then and may see now."""
+        ...
+
     def cached_state(self) -> int:
         """The same number for as long as nothing has been committed, by any process, that concerns what the other
         peeks tell: what is derived from their answers is valid while this is what it was before they were asked for."""
@@ -200,7 +230,7 @@ class Store(Protocol):
         """What fences an answer (see fence.py): six digits, the same for the same arguments."""
         ...
 
-    def search_index(self, who: Principal) -> Any:
+    def search_index(self, who: Principal, archive: bool = False) -> Any:
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
 

@@ -13,19 +13,19 @@ from typing import Any
 import apsw
 
 from avmfs import calls, paths
-from avmfs.access import Principal
+from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Entry, Kind, Link, Live, Mark, Node, Version
+from avmfs.node import Change, Document, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
+from avmfs.store.queries import moments
 from avmfs.store.queries.audit import SqliteAuditReader
 from avmfs.store.queries.discovery import SqliteDiscovery
 from avmfs.store.queries.mail import SqliteMail
 from avmfs.store.queries.outbox import SqliteOutbox
 from avmfs.store.queries.pending import SqlitePending
 from avmfs.store.queries.people import PeopleReader
-from avmfs.store.rows import api_keys, checksums, content, log_ops, preview, version_visibility
-from avmfs.store.rows.deltas import Encoding
+from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
@@ -79,6 +79,12 @@ class SqliteReader:
     @property
     def pending(self) -> SqlitePending:
         return SqlitePending(self._db, self.who, self.visible, self.now)
+
+    def moment(self, when: Moment | int | str) -> Moment:
+        return moments.moment(self._db, self.who, self.now, when)
+
+    def snapshots(self) -> list[Snapshot]:
+        return moments.snapshots(self._db, self.who)
 
     @property
     def audit(self) -> SqliteAuditReader:
@@ -179,41 +185,13 @@ class SqliteReader:
         return [Version(*row) for row in rows]
 
     def version_bytes(self, document: int, number: int) -> bytes:
-        """Walks from the asked version towards the newest until a body stands alone, then back."""
         self.who.require("read")
         self._require_document(document)
-        chain: list[tuple[int, bytes | None, int]] = []
-        data: bytes | None = None
         oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
         there = self._db.execute("select 1 from version where document = ? and number = ?", (document, number)).get
-        if not there or number < oldest:
-            raise Invalid(self._not_kept(document, number, oldest))
-        rows = self._db.execute(
-            "select encoding, body, size, version.crc, node from version join document on id = document"
-            " where document = ? and number >= ? order by number",
-            (document, number),
-        )
-        node = 0
-        for encoding, body, size, crc, node in rows:
-            if body is not None:
-                checksums.checked(self._db, node, body, crc)
-            if encoding == Encoding.HEAD:
-                data = self._head_bytes(document)
-            elif encoding == Encoding.MAP:
-                data = content.read_map(self._db, node, body, size)
-            elif encoding == Encoding.ZLIB:
-                data = checksums.decoded(self._db, node, encoding, body, size, b"")
-            else:
-                # The beginning of a beginning is one: a log file's thousand versions are a single step.
-                if not (encoding == Encoding.PREFIX and chain and chain[-1][0] == Encoding.PREFIX):
-                    chain.append((encoding, body, size))
-                continue
-            break
+        data = kept_versions.read(self._db, document, number) if there and number >= oldest else None
         if data is None:
-            raise checksums.damaged(self._db, node, "a version that others are stated against is not there")
-        for encoding, body, size in reversed(chain):
-            calls.go_on()
-            data = checksums.decoded(self._db, node, encoding, body, size, data)
+            raise Invalid(self._not_kept(document, number, oldest))
         return data
 
     def _not_kept(self, document: int, number: int, seen: int) -> str:
@@ -275,6 +253,8 @@ class SqliteReader:
         return waits is not None
 
     def live(self, path: bytes) -> Live | None:
+        if not self.who.operator and self.people.access(self.who.name, paths.split(path)) < Access.READ:
+            return None
         row: Any = self._db.execute("select source, fetched, until, error from live where path = ?", (path,)).fetchone()
         return None if row is None else Live(*row)
 
@@ -305,6 +285,7 @@ class SqliteReader:
             limit=limit,
             prefix=prefix + b"/",
             length=len(prefix) + 1,
+            scopes=self.within(under),
         )
         return [Change(*row) for row in rows]
 
@@ -321,7 +302,9 @@ class SqliteReader:
             + (" and node.document in (select document from tag where tag = :tag)" if tag is not None else "")
             + (f" and node.kind = {int(Kind.FILE)}" if whole else "")
         )
-        bound = {"under": under, **({"tag": tag} if tag is not None else {})}
+        bound: dict[str, Any] = {"under": under, **({"tag": tag} if tag is not None else {})}
+        if whole:
+            bound["scopes"] = self.within(under)
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
@@ -350,15 +333,24 @@ class SqliteReader:
 
     def counts(self, under: int) -> Counts:
         self.node(under)
-        return counting.counts(self._db, under, self.visible.json, self.now)
+        return counting.counts(self._db, under, self.within(under), self.now)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         self.node(under)
-        return counting.tag_counts(self._db, under, self.visible.json, self.now)
+        return counting.tag_counts(self._db, under, self.within(under), self.now)
 
     def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
         self.node(under)
-        return counting.file_counts(self._db, under, self.visible.json, self.now, limit)
+        return counting.file_counts(self._db, under, self.within(under), self.now, limit)
+
+    def removed(self, limit: int) -> list[Removed]:
+        rows = self._all(
+            f"select {NODE_JOINED}, removed.at, agent, path from removed join node on node.id = removed.node"
+            f" where parent is not null and {_SEEN} order by removed.at desc, node.id limit :limit",
+            scopes=self.visible.trash_json,
+            limit=limit,
+        )
+        return [Removed(node_of(row[:-3]), *row[-3:]) for row in rows]
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]
@@ -400,12 +392,10 @@ class SqliteReader:
             known = self._places[each] = (*known, name)
         return known
 
-    def _head_bytes(self, document: int) -> bytes:
-        row: Any = self._db.execute(
-            "select node.id, size, extents from document join node on node.id = document.node where document.id = ?",
-            (document,),
-        ).fetchone()
-        return content.read(self._db, row[0], row[1], bool(row[2]), 0, row[1])
+    def within(self, under: int) -> str:
+        """As JSON, the scopes of what is looked through below a directory: of the whole tree neither the trash nor the
+        archive."""
+        return self.visible.searched()[1] if under == ROOT else self.visible.json
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()

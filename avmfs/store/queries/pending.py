@@ -35,7 +35,7 @@ class SqlitePending:
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
         self._db = db
-        self._bound = {"agent": who.name, "scopes": visible.json, "now": now}
+        self._bound = {"agent": who.name, "scopes": visible.searched()[1], "now": now}
 
     def files(self, limit: int) -> list[Behind]:
         rows = self._db.execute(_BEHIND, {**self._bound, "limit": limit})

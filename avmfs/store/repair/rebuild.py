@@ -349,7 +349,8 @@ def _versions(db: apsw.Connection, lost: Losses) -> None:
 def _blocks(db: apsw.Connection) -> None:
     """How many owners each block has, from those who own it; one without any goes."""
     owned = Counter(block for (block,) in db.execute("select block from extent"))
-    for (packed,) in db.execute("select body from version where encoding = 4"):
+    maps = "select body from version where encoding = 4 union all select body from past_version where encoding = 4"
+    for (packed,) in db.execute(maps):
         owned.update(block for _, block in content.unpack_map(packed))
     db.execute("delete from shared")
     for block, count in owned.items():

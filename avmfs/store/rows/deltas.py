@@ -27,8 +27,10 @@ class Encoding(IntEnum):
     DELTA = 2
     PREFIX = 3
     MAP = 4
+    SAME = 5  # in `past_version` alone: which version of another document it is
 
 
+SAME = struct.Struct(">QQ")
 PREFIX: tuple[Encoding, bytes | None] = (Encoding.PREFIX, None)
 
 
@@ -70,7 +72,7 @@ def decode(encoding: int, body: bytes | None, size: int, newer: bytes) -> bytes:
 
 def self_contained(encoding: int) -> bool:
     """Return whether this body needs no newer version to be read."""
-    return encoding in (Encoding.ZLIB, Encoding.MAP)
+    return encoding in (Encoding.ZLIB, Encoding.MAP, Encoding.SAME)
 
 
 def _common(a: bytes, b: bytes) -> int:

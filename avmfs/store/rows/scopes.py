@@ -17,7 +17,8 @@ _PRINCIPALS = 4096  # remembered ones
 
 
 class Visible:
-    """The scopes that one principal may see, out of those interned so far.
+    """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
+    those that are neither of the trash nor of the archive: ``searched``.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
@@ -29,7 +30,12 @@ class Visible:
         self._access = {number: scope.access(who) for number, scope in scopes.items()}
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
         self._live = frozenset(number for number in self.ids if scopes[number].live)
-        self.json = "[" + ",".join(map(str, sorted(self.ids))) + "]"
+        self.json = _json(self.ids)
+        aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
+        trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
+        self.trash_json = _json(trash)
+        self._searched = {False: self.ids.difference(aside), True: self.ids - trash}
+        self._searched_json = {archive: _json(ids) for archive, ids in self._searched.items()}
 
     def __contains__(self, scope: int) -> bool:
         return scope in self.ids
@@ -41,12 +47,20 @@ class Visible:
         """Return whether it is a class of what comes from outside the store."""
         return scope in self._live
 
+    def searched(self, archive: bool = False) -> tuple[frozenset[int], str]:
+        """What a search looks through, as numbers and as JSON; the archive too where it is asked for."""
+        return self._searched[archive], self._searched_json[archive]
+
     def require(self, scope: int, path: str | None = None) -> None:
         """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""
         if scope not in self.ids:
             raise NotFound(path=path)
         if not self.writable(scope):
             raise Denied("read-only for you", path)
+
+
+def _json(ids: frozenset[int]) -> str:
+    return "[" + ",".join(map(str, sorted(ids))) + "]"
 
 
 class Scopes:

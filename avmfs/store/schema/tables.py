@@ -19,6 +19,8 @@ ROOT: Final = 1  # node ids below 16 are fixed: directories that every tree has
 MEMORY: Final = 2
 SHARED: Final = 3
 PRIVATE: Final = 4
+TRASH: Final = 5
+ARCHIVE: Final = 6
 NOBODYS: Final = 0  # a scope that is never interned: log rows in it are for the audit alone
 
 INLINE_LIMIT: Final = 64 * 1024  # a body up to this size is one row of `body`
@@ -47,6 +49,7 @@ create table agent(name text primary key, enrolled int not null) without rowid;
 -- owner: whom the node's quota is charged to: the agent in whose private space it stands, elsewhere the one that made
 -- it. null: nobody (what every tree has, and an unlinked file until somebody writes to it again).
 -- body: the row of `body` with the bytes of a small file, or the target of a symlink; null: empty, or in extents.
+-- since: the change with which the state that it is in began, while the past is kept (see `past`).
 create table node(
   id integer primary key,
   parent int,
@@ -61,7 +64,8 @@ create table node(
   expires int,
   extents int not null default 0,
   owner text,
-  body int
+  body int,
+  since int not null default 0
 );
 create index expiring on node(expires) where expires is not null;
 create index orphan on node(id) where parent is null;
@@ -138,6 +142,11 @@ create table version(
 -- scope may read them. A row per change of scope, none while there is no version but the newest.
 create table veil(document int, before int, scope int, primary key(document, before, scope)) without rowid;
 
+-- Files in the trash: when and by whom they were removed, from which path, and who is charged once they are back. A row
+-- of a file that has left the trash otherwise means nothing, and goes in time.
+create table removed(node integer primary key, at int not null, agent text not null, path blob not null, owner text);
+create index removed_at on removed(at);
+
 create table tag(document int, tag text, primary key(document, tag)) without rowid;
 create index tagged on tag(tag);
 create table link(source int, target int, type text, agent text not null, at int not null,
@@ -150,6 +159,35 @@ create table mark(agent text, subject int, version int not null, seq int not nul
                   primary key(subject, agent)) without rowid;
 -- What an agent has marked, wherever it is.
 create index marked on mark(agent);
+
+
+-- THE PAST (tx/states.py writes it, queries/past.py reads it)
+
+-- What nodes of the tree were: a state each that is over, from the change `since` until before the change `until`, in
+-- the order in which they ended. The state that a node is in now is in `node`. version: the newest of its document
+-- then, whose bytes it had, or the first `size` of them; 0: none. target: of a symlink.
+create table past(
+  id integer primary key, until int not null, since int not null, node int not null,
+  parent int not null, name blob not null, kind int not null, mode int not null, uid int, gid int,
+  size int not null, mtime int not null, scope int not null, document int, version int not null default 0,
+  expires int, target blob
+);
+create index past_name on past(parent, name, until);
+create index past_node on past(node, until);
+-- Versions that no document has any more: it has ended, or they were too many and a snapshot has them. The newest
+-- until before the change `until`. A body is as in `version`, and stated against the next number here.
+create table past_version(
+  id integer primary key, document int not null, number int not null, since int not null, until int not null,
+  at int not null, author text not null, route text not null, size int not null,
+  encoding int not null, body blob, crc int
+);
+create unique index past_version_number on past_version(document, number);
+-- What was said of a document until before the change `until`, as JSON. what: 'tags', 'links' (both ways), 'meta'; or
+-- 'document', all of the row of one that has ended, and the scope that it was in.
+create table past_said(document int, what text, until int, value text not null, primary key(document, what, until))
+  without rowid;
+-- Instants that are kept whatever else is forgotten, by the name that an agent gave them.
+create table snapshot(agent text, name text, seq int not null, at int not null, primary key(agent, name)) without rowid;
 
 
 -- LOG AND AUDIT (docs/AUDIT.md is the guide)
@@ -392,12 +430,45 @@ alter table version add column crc int;
 insert into setting(key, value) values('unsummed', 'body');
 """
 
-# 11 -> 12: live content.
+# 11 -> 12: the past is kept. What was before is not known: `settle` says from when on it is.
+_PAST: Final = """
+alter table node add column since int not null default 0;
+create table past(
+  id integer primary key, until int not null, since int not null, node int not null,
+  parent int not null, name blob not null, kind int not null, mode int not null, uid int, gid int,
+  size int not null, mtime int not null, scope int not null, document int, version int not null default 0,
+  expires int, target blob
+);
+create index past_name on past(parent, name, until);
+create index past_node on past(node, until);
+create table past_version(
+  id integer primary key, document int not null, number int not null, since int not null, until int not null,
+  at int not null, author text not null, route text not null, size int not null,
+  encoding int not null, body blob, crc int
+);
+create unique index past_version_number on past_version(document, number);
+create table past_said(document int, what text, until int, value text not null, primary key(document, what, until))
+  without rowid;
+create table snapshot(agent text, name text, seq int not null, at int not null, primary key(agent, name)) without rowid;
+"""
+
+# 12 -> 13: a trash. Its directory and the archive's are made as the first thing of each start.
+_TRASH: Final = """
+create table removed(node integer primary key, at int not null, agent text not null, path blob not null, owner text);
+create index removed_at on removed(at);
+"""
+
+# 13 -> 14: live content.
 _LIVE: Final = """
 create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
                   searched int not null) without rowid;
 """
 
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _LIVE)  # the first one takes OLDEST to the next version
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _CHECKSUMS,
+    _PAST,
+    _TRASH,
+    _LIVE,
+)  # the first one takes OLDEST to the next version
 VERSION: Final = OLDEST + len(MIGRATIONS)

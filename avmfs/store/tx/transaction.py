@@ -26,6 +26,7 @@ from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.memo import WriterMemo
+from avmfs.store.tx.states import States
 
 _FEW_VERSIONS = 16
 
@@ -39,12 +40,15 @@ def new_id() -> int:
 class IndexRules:
     """What is not indexed: names by glob (a pattern with ``/`` is matched at every level), and large files. And how
     much history is kept of a document: at most ``versions``, of a large file as many as would fill ``history_bytes``
-    if each were whole, but always a few."""
+    if each were whole, but always a few. For ``past_days`` the whole tree is kept as it was (0: not at all), of what is
+    gone at most ``past_bytes``."""
 
     ignore: tuple[str, ...] = ()
     max_bytes: int = 4 * 1024 * 1024
     versions: int = 1000
     history_bytes: int = 256 * 1024 * 1024
+    past_days: int = 0
+    past_bytes: int = 1 << 30
 
     def versions_kept(self, size: int) -> int:
         """Of a document of ``size`` bytes."""
@@ -80,9 +84,11 @@ class Tx:
     who: Principal
     now: int
     orphans: bool = True  # keep the bytes of an unlinked file for mounts that have it open
+    spacious: bool = True  # the disk has room for more than what frees some
     index: IndexRules = IndexRules()
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
     mirrors: bool = False  # it puts into the tree what comes from outside the store
+    states: States | None = None  # what nodes were before this request, while the past is kept
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log
@@ -192,8 +198,10 @@ class Tx:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
         if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
-        if len(parts) == 3 and parts[:2] == (paths.MEMORY, paths.PRIVATE):
+        if len(parts) == 3 and paths.origin(parts)[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
+        if paths.aside(parts) == "trash":
+            raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
         scope = self.scope_at(parts, shared)
         if not self.visible.writable(scope):
             raise Denied("not writable for you", paths.text(paths.join(parts)))

@@ -23,6 +23,7 @@ from avmfs.store.schema import database
 from avmfs.store.tx import audit_rows
 from avmfs.store.tx.memo import WriterMemo
 from avmfs.store.tx.quota import Charges
+from avmfs.store.tx.states import States
 from avmfs.store.tx.transaction import IndexRules, Tx
 
 
@@ -45,6 +46,8 @@ class Applier:
         self.policy = policy  # as configured, joined by the agents that the store itself knows of
         self._configured = policy
         self._charges = Charges(self.db)
+        self._states = States(self.db)
+        self.short: Callable[[], bool] = lambda: False  # is there no room for what could be done without?
         self.index = index
         self._orphans = orphans
         self._clock = clock
@@ -89,6 +92,7 @@ class Applier:
         interned, self._known.moved = self._known.scopes.interned, False
         changes = self.db.total_changes()
         self._charges.begin()
+        self._states.begin()
         if not first:
             self.db.execute("savepoint request")
         tx = self._tx(who)
@@ -98,6 +102,8 @@ class Applier:
                 if self.admit is not None:
                     self.admit(command, arguments)
                 reply = commands.run(tx, command, arguments)
+                if tx.states is not None:
+                    tx.states.settle(self.do, tx.rows[-1][0] if tx.rows else None)
                 self._charges.settle(tx)
                 audit_rows.told(tx, command, self.db.total_changes() != changes)
                 if record is not None:
@@ -134,9 +140,22 @@ class Applier:
         return self._known.waiting
 
     def _tx(self, who: Principal) -> Tx:
-        return Tx(
-            self.db, self.do, self.policy, self._known, who, self._clock(), self._orphans, self.index, self._configured
+        tx = Tx(
+            self.db,
+            self.do,
+            self.policy,
+            self._known,
+            who,
+            self._clock(),
+            self._orphans,
+            not self.short(),
+            self.index,
+            self._configured,
         )
+        if self.index.past_days:
+            tx.states = self._states
+            self._states.short = self.short
+        return tx
 
     def _renew(self) -> None:
         """Others may have written, or what was learnt was rolled back."""
@@ -147,6 +166,7 @@ class Applier:
     def _adopt(self, policy: Policy) -> None:
         self.policy = policy
         self._charges.keep(policy.quotas)
+        self._states.keep(bool(self.index.past_days))
 
     def _count_refusal(self, who: Principal, command: str, arguments: dict[str, Any], error: AvmError) -> None:
         with self._translated:
@@ -188,6 +208,7 @@ class Applier:
     def _forget(self) -> None:
         self._known.forget()
         self._charges.forget()
+        self._states.forget()
         self._stale = True
 
     def set_rules(self, policy: Policy, index: IndexRules) -> None:

@@ -1,0 +1,157 @@
+"""Backing a store up and restoring it: an image is verified before it counts, and comes back as a store that opens.
+
+Owns the order: an image of one moment, what can be looked at in it, its pages in the folder of backups, and the note
+beside the database that tells of the last good one. Called by `avm backup`, `avm restore` and the keeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from avmfs_config import BackupSettings, Settings
+
+from avmfs.agents import anchors, auditing
+from avmfs.errors import Exists, StoreFailed
+from avmfs.store.backup import archive, image
+from avmfs.store.backup.archive import Backup
+from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files.io import sync_directory
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.identity import OPERATOR
+from avmfs.store.repair import examine
+
+NOTE: Final = ".backup"
+_LOOK_S: Final = 30.0  # between two looks at whether one is due
+_AGAIN_S: Final = 600.0  # after one that failed
+
+
+def note(database: Path) -> Path:
+    """Where the last good backup of a store is told, beside it."""
+    return database.with_name(database.name + NOTE)
+
+
+def last(database: Path) -> dict[str, Any] | None:
+    """{"folder", "at" (ns), "seq", "pages", "new"} of the last good backup; None where none is known."""
+    try:
+        said = json.loads(note(database).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def backup(database: Path, settings: Settings, folder: Path, keep: int) -> Backup:
+    """One more backup in the folder, of which the newest ``keep`` stay. Raises StoreFailed for a store that is damaged:
+    the backups that there are stay as they are. Raises Busy, NotFound, OSError."""
+    kept = settings.audit.anchors or anchors.beside(database)
+    with archive.held(folder):
+        known = anchors.read(kept)
+        at, whole = time.time_ns(), folder / "image"
+        try:
+            image.take(database, whole)
+            seq = _verified(whole, known)
+            lines = [anchors.line(each) for each in known if each.seq <= seq]
+            made = archive.add(folder, whole, seq, at, {"anchors": lines, "database": os.fspath(database)})
+        finally:
+            whole.unlink(missing_ok=True)
+        archive.prune(folder, keep)
+    said = {"folder": os.fspath(folder), "at": made.at, "seq": seq, "pages": made.pages, "new": made.new}
+    beside = note(database).with_name(note(database).name + ".new")
+    beside.touch(mode=0o600)
+    beside.write_text(json.dumps(said, sort_keys=True))
+    beside.replace(note(database))
+    return made
+
+
+def _verified(whole: Path, known: list[Any]) -> int:
+    """The seq of the newest change of an image. Raises StoreFailed for one that is not whole."""
+    with contextlib.closing(examine.FrozenStore(whole, True)) as store:
+        damage = [each.says for each in examine.rows(store)]
+        found = auditing.verify(store, OPERATOR, known)
+        if found.verdict.bad is not None:
+            damage.append(f"audit: row {found.verdict.bad} {found.verdict.reason}")
+        if damage:
+            raise StoreFailed(f"the store is damaged, and was not backed up: {'; '.join(damage)} (avm doctor)")
+        return examine.newest(store)
+
+
+def restore(folder: Path, to: Path, at: int | None = None, kept: Path | None = None) -> Backup:
+    """Make the database ``to``, and its anchors, of the newest backup, or of the newest that was made no later than
+    ``at`` (ns). Raises Exists where there is a store, or what is left of one; NotFound, Busy, StoreFailed."""
+    chosen = archive.newest(folder, at)
+    kept = kept or anchors.beside(to)
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = StoreLock(to)
+    held = lock.acquire(1.0)
+    try:
+        for each in (to, wal_frames.beside(to), sync_note.beside(to), loss_check.repaired(to), kept):
+            if each.exists():
+                raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
+        archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"))
+        lines = "".join(chosen.about["anchors"])
+        if lines:
+            descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "w") as out:
+                out.write(lines)
+                out.flush()
+                os.fsync(descriptor)
+        to.with_name(to.name + ".restored").replace(to)
+        sync_directory(to.parent)
+    finally:
+        lock.release(held, clean=True)
+    return chosen
+
+
+class Schedule:
+    """Backups as the configuration wants them, in a thread of their own. ``step`` may be called at any time; ``report``
+    hears of what went wrong last, "" for nothing."""
+
+    def __init__(
+        self, database: Path, settings: Settings, report: Callable[[str], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database, self._settings, self._report, self._clock = database, settings, report, clock
+        self._wanted: BackupSettings = settings.backup
+        self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> None:
+        if self._wanted.folder is None or self._clock() < self._look_at or (self._thread and self._thread.is_alive()):
+            return
+        self._look_at = self._clock() + _LOOK_S
+        said = last(self._database)
+        fresh = said is not None and said["folder"] == os.fspath(self._wanted.folder)
+        if fresh and said is not None and 0 <= self._clock() - said["at"] / 1e9 < self._wanted.every_s:
+            return
+        self._thread = threading.Thread(target=self._run, name="backup", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        assert self._wanted.folder is not None
+        try:
+            backup(self._database, self._settings, self._wanted.folder, self._wanted.keep)
+            self._report("")
+        except OSError as e:  # AvmError among them
+            self._look_at = self._clock() + _AGAIN_S
+            self._report(str(e))
+
+
+def status(database: Path, wanted: BackupSettings, figures: dict[str, Any]) -> dict[str, Any]:
+    """What the daemon tells of backups: {"folder", "at" (s since the epoch), "age_s", "seq", "error"} of the last good
+    one; empty where there is none and none is wanted."""
+    said = last(database)
+    if said is None and wanted.folder is None:
+        return {}
+    at = None if said is None else said["at"] / 1e9
+    return {
+        "folder": str(wanted.folder) if said is None else said["folder"],
+        "at": at,
+        "age_s": None if at is None else round(time.time() - at, 1),
+        "seq": None if said is None else said["seq"],
+        "error": figures.get("error", ""),
+    }

@@ -1,0 +1,60 @@
+"""Instants of the past as people name them: ``yesterday``, ``-2h``, ``2026-03-01T12:00``, ``seq.7``, ``snap.NAME``.
+
+Owns what such names mean, and which instant one stands for while somebody is in it. Called by ``Memory.moment``. Which
+of them the store still has is its own question.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, tzinfo
+
+from avmfs.agents import mail
+from avmfs.errors import Invalid, NotFound
+from avmfs.node import Moment
+from avmfs.store.protocol.store import Reader
+
+RESTS_NS, KEPT = 60 * 10**9, 64
+_DAY_NS = 86_400 * 10**9
+
+
+def parse(text: str, now: int, zone: tzinfo) -> Moment | int | str:
+    """What ``Reader.moment`` takes. A time is local unless it has an offset, to the microsecond. Raises NotFound."""
+    kind, _, rest = text.partition(".")
+    if kind == "seq" and rest.isdecimal():
+        return Moment(int(rest), 0)
+    if kind == "snap":
+        return rest
+    if text == "yesterday":
+        return now - _DAY_NS
+    try:
+        if text.startswith("-"):
+            return now - mail.parse_duration(text[1:])
+        at = datetime.fromisoformat(text)
+        at = at.replace(tzinfo=zone) if at.tzinfo is None else at
+        return int(at.timestamp()) * 10**9 + at.microsecond * 1000
+    except (Invalid, ValueError, OverflowError):
+        raise NotFound(
+            f"@{text[:80]}: expected @yesterday, @-2h, a time such as @2026-03-07T10:30, @seq.N or @snap.NAME"
+        ) from None
+
+
+class Moments:
+    """The instants that one agent has named of late. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._known: dict[str, tuple[Moment, int]] = {}
+
+    def named(self, reader: Reader, text: str, now: int, zone: tzinfo) -> Moment:
+        """While somebody is in it, ``-2h`` and the like stay where they are. Raises NotFound."""
+        with self._mutex:
+            known = self._known.pop(text, None)
+        fresh = known is not None and now - known[1] < RESTS_NS
+        then = known[0] if known is not None and fresh else reader.moment(parse(text, now, zone))
+        if not text.startswith("snap."):
+            with self._mutex:
+                self._known[text] = then, now
+                while len(self._known) > KEPT:
+                    self._known.pop(next(iter(self._known)))
+        return then

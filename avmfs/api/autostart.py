@@ -1,0 +1,124 @@
+"""Starting a daemon where none runs: its door, its writer and its model, and no mount.
+
+Owns when that is done, that it is done once however many ask, and that one that cannot be started is not tried by every
+command. Called by ``connect`` when a store has no daemon. The daemon is started as a program, since it stands right of
+this layer; it ends by itself after IDLE_S without a request, and gives way to one that somebody starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from avmfs_config import ConfigError, Paths, find_paths, load_settings
+
+from avmfs.errors import Busy
+from avmfs.store.files.store_lock import StoreLock
+
+IDLE_S: Final = 1800.0  # without a request from anybody
+START_S: Final = 30.0  # for a daemon to serve, and for one that another process starts
+AGAIN_S: Final = 60.0  # after it could not be started
+_OFF: Final = frozenset({"0", "false", "no", "off"})
+
+
+def wanted(where: Paths, environ: Mapping[str, str]) -> bool:
+    """Whether a daemon is to be started for this store: it is the environment's own and this user's, and neither
+    ``AVM_AUTOSTART=0`` nor ``autostart: false`` says no. Raises ConfigError."""
+    if any(each.get("AVM_AUTOSTART", "").lower() in _OFF for each in (environ, os.environ)):
+        return False
+    if where != find_paths(environ):  # one that is named is somebody's for a moment
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        if where.database.stat().st_uid != os.geteuid():
+            return False
+    return load_settings(where.config_file, environ).autostart
+
+
+def start(where: Paths, environ: Mapping[str, str]) -> str | None:
+    """Have a daemon serve the store when this returns: "", or one line that says why there is none; None where the
+    daemon of another store has the runtime directory. Whoever comes while another process starts one waits for that."""
+    try:
+        with _alone(where.database.with_name("autostart.lock")) as noted:
+            if StoreLock(where.database).holder() is not None:
+                return ""
+            if where.runtime_dir.is_dir() and StoreLock(where.runtime_dir / "daemon").holder() is not None:
+                return None
+            noted.seek(0)
+            last = json.loads(noted.read() or "{}")
+            if time.time() - last.get("at", 0) < AGAIN_S:
+                return str(last["reason"])
+            reason = _run(where, environ)
+            noted.seek(0)
+            noted.truncate()
+            if reason:
+                json.dump({"at": time.time(), "reason": reason}, noted)
+            return reason
+    except Busy as e:
+        return e.reason
+    except (OSError, ValueError) as e:
+        return str(e)
+
+
+def _run(where: Paths, environ: Mapping[str, str]) -> str:
+    names = {"CONFIG_DIR": "config_dir", "DATA_DIR": "data_dir", "RUNTIME_DIR": "runtime_dir"}
+    names |= {"MOUNTS": "mounts_file", "CONFIG": "config_file", "DB": "database"}
+    inherited = {**os.environ, **environ, **{f"AVM_{key}": str(getattr(where, each)) for key, each in names.items()}}
+    for own in ("AVM_AGENT", "AVM_API_KEY"):  # of whoever asks first, not of the daemon
+        inherited.pop(own, None)
+    # -P: nothing is imported from the working directory, whose files may be anybody's.
+    command = [sys.executable, "-P", "-m", "avmfs_daemon", "start", "--daemon", "--idle", f"{IDLE_S:g}"]
+    try:
+        done = subprocess.run(
+            command,
+            env=inherited,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it does not serve after {START_S:g} s"
+    if StoreLock(where.database).holder() is not None:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1].removeprefix("avm-daemon: ") if lines else f"it ended with {done.returncode}"
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[IO[str]]:
+    """The file, while no other process has it. Raises Busy, OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    deadline = time.monotonic() + START_S
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Busy("another process is starting it", os.fspath(path)) from None
+                time.sleep(0.02)
+        yield file
+
+
+def sought(where: Paths, environ: Mapping[str, str]) -> str | None:
+    """``start`` where it is wanted; None where it is not. Configuration that cannot be read is told of by whoever reads
+    it next."""
+    try:
+        return start(where, environ) if wanted(where, environ) else None
+    except ConfigError:
+        return None
+
+
+if __name__ == "__main__":  # for a hook, which has no time
+    sought(find_paths(os.environ), os.environ)

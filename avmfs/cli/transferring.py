@@ -1,0 +1,94 @@
+"""avm export, import: the ways out and in."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from avmfs.cli.main import REFUSED, subcommand
+from avmfs.cli.session import door, show, working
+from avmfs.errors import NotFound
+from avmfs.text.escapes import escaped
+from avmfs.transfer import exporting, formats
+from avmfs.transfer.importing import Import, Report
+
+_SHOWN = 1000  # lines of a list
+_TELL_EVERY = 1000
+
+
+@subcommand("export", "Take memory out: tar, jsonl, markdown, git.")
+@click.argument("format")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("path", default="/memory")
+@click.pass_context
+def export_(ctx: click.Context, format: str, out: Path, path: str) -> None:
+    """Write all that you see below PATH to OUT: as tar (.tar.gz), jsonl, markdown (a new folder) or git.
+
+    OUT may be - for stdout. avm export git - | git -C REPO fast-import makes a history with the agents as authors.
+    """
+    chosen = formats.found(format, formats.writers())
+    with door(ctx) as memory:
+        source: Any = exporting.records(memory, path)
+        if not exporting.root_of(memory, path):
+            raise NotFound(path=path)
+        with working("exporting"):
+            count = chosen.call(out, exporting.history(memory, path) if chosen.history else source)
+        if out != Path("-"):
+            show(ctx, {"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
+
+
+@subcommand("import", "Bring memory in, of this program and of others.")
+@click.argument("format")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--into", metavar="PATH", help="Where to. [default: /memory for exports, else /private/imported/FORMAT]")
+@click.option("--dry-run", "-n", is_flag=True, help="Say what would become what, and bring in nothing.")
+@click.option("--replace", is_flag=True, help="A new version of what is there with other contents.")
+@click.pass_context
+def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry_run: bool, replace: bool) -> None:
+    """Bring SOURCE in; a second run adds nothing, and one that was cut off goes on.
+
+    FORMAT is tar, jsonl or markdown (what export writes), or one of another program: avm help transfer has them.
+    Dates and authors are kept; what cannot be taken is listed, and the exit code is then 1.
+    """
+    chosen = formats.found(format, formats.readers())
+    if not source.exists():
+        raise NotFound(path=str(source))
+    where = into or ("/memory" if chosen.native else f"/private/imported/{format}")
+    with door(ctx) as memory:
+        where = str(memory.call("locate", path=where)["path"])
+        run = Import(memory, where, dry=dry_run, replacing=replace, progress=_progress)
+        with working("importing"):
+            report = run.run(chosen.call(source))  # type: ignore[arg-type]
+        show(ctx, _told(report), _text(report, dry_run), prose=False)
+    if report.refused or report.links_refused:
+        ctx.exit(REFUSED)
+
+
+def _progress(read: int) -> None:
+    if read % _TELL_EVERY == 0:
+        print(f"{read} read", file=sys.stderr, flush=True)
+
+
+def _told(report: Report) -> dict[str, Any]:
+    return asdict(report)
+
+
+def _text(report: Report, dry: bool) -> str:
+    lines = [f"{done:<8} {escaped(was)} -> {escaped(to)}\n" for was, to, done in report.became[:_SHOWN]] if dry else []
+    if dry and len(report.became) > _SHOWN:
+        lines.append(f"and {len(report.became) - _SHOWN} more (--json has all)\n")
+    for refusal in (*report.refused, *report.links_refused)[:_SHOWN]:
+        lines.append(f"refused  {escaped(refusal.where)}: {escaped(refusal.reason)}\n")
+    if (more := len(report.refused) + len(report.links_refused) - _SHOWN) > 0:
+        lines.append(f"and {more} more refusals (--json has all)\n")
+    links = f", {report.linked} links" + (f" ({len(report.links_refused)} refused)" if report.links_refused else "")
+    would = "would be " if dry else ""
+    lines.append(
+        f"{report.read} read: {report.added} {would}added, {report.updated} {would}updated, {report.same} there"
+        f" already, {len(report.refused)} refused{links}\n"
+    )
+    return "".join(lines)

@@ -1,0 +1,78 @@
+"""Methods of the door about the trash and the archive. Called through the registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.agents import mail
+from avmfs.errors import Invalid, NotFound
+from avmfs.memory import Memory
+from avmfs.rpc.methods import method
+
+LISTED = 1000
+LOOKED_AT = 100_000  # removals among which one of that name is looked for
+AT_ONCE = 256  # removed in one transaction, for which others wait
+_DAY_NS = 24 * 3600 * 10**9
+
+
+@method
+def trash(memory: Memory, limit: int = 100) -> dict[str, Any]:
+    """{"files": [{"path", "was", "at", "agent", "size"}]}: what is in the trash, the newest removal first."""
+    if not 1 <= limit <= LISTED:
+        raise Invalid(f"limit {limit}: expected 1 to {LISTED}")
+    with memory.reading() as reader:
+        files = [
+            {
+                "path": paths.text(reader.path(each.node.id)),
+                "was": paths.text(each.path),
+                "at": mail.iso(each.at),
+                "agent": each.agent,
+                "size": each.node.size,
+            }
+            for each in reader.removed(limit)
+        ]
+    return {"files": files}
+
+
+@method
+def archive(memory: Memory, path: str) -> dict[str, Any]:
+    """{"path"}: where it is now."""
+    memory.enroll()
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path, follow=False)
+        if node.parent is None:
+            raise Invalid("the root cannot be archived", path)
+        parent, name = node.parent, node.name
+    return {"path": paths.text(memory.submit("archive", parent=parent, name=name)["path"])}
+
+
+@method
+def put_back(memory: Memory, path: str, to: str | None = None) -> dict[str, Any]:
+    """``path``: in the trash or the archive, or what a removed file was called (the newest of that name). {"path"}:
+    where it is now."""
+    memory.enroll()
+    where = memory.real_parts(paths.raw(path))
+    with memory.reading() as reader:
+        if paths.aside(where):
+            number = memory.resolve(reader, path, follow=False).id
+        else:
+            here = paths.join(where)
+            found = next((each for each in reader.removed(LOOKED_AT) if each.path == here), None)
+            if found is None:
+                raise NotFound("nothing of that name is in the trash", path)
+            number = found.node.id
+    target = {} if to is None else {"to": list(memory.real_parts(paths.raw(to)))}
+    return {"path": paths.text(memory.submit("put_back", node=number, **target)["path"])}
+
+
+@method
+def empty_trash(memory: Memory, older_than_days: float = 0.0, under: str | None = None) -> dict[str, Any]:
+    """{"removed"}: how many files are gone for good, of those that this agent may remove."""
+    memory.enroll()
+    below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
+    before, total, more = memory.now() - int(older_than_days * _DAY_NS), 0, True
+    while more:
+        done = memory.submit("empty_trash", before=before, limit=AT_ONCE, **below)
+        total, more = total + done["removed"], done["more"]
+    return {"removed": total}

@@ -1,0 +1,208 @@
+"""Methods of the door about the past: snapshots, what differs between two instants, restoring, who wrote which line.
+
+Paths below ``/@TIME`` are the registry's (``methods``); here are the acts that need two instants, or change something
+of today by what was. Called through the registry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import calls, paths
+from avmfs.agents import mail
+from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.rpc.methods import method
+from avmfs.store.protocol.store import Reader
+from avmfs.views.history import attributed
+
+PLANNED = 1000  # paths that one answer names
+
+
+@method
+def snapshot(memory: Memory, name: str) -> dict[str, Any]:
+    """Give the tree as it is a name that keeps it. {"name", "at"}."""
+    made = memory.submit("snapshot", name=name)
+    return {"name": made["name"], "at": mail.iso(made["at"])}
+
+
+@method
+def snapshots(memory: Memory) -> dict[str, Any]:
+    """{"snapshots": [{"name", "agent", "at"}]}: the agent's own and the operators' (agent ""), the newest first."""
+    with memory.reading() as reader:
+        found = [{"name": each.name, "agent": each.agent, "at": mail.iso(each.at)} for each in reader.snapshots()]
+    return {"snapshots": found}
+
+
+@method
+def remove_snapshot(memory: Memory, name: str) -> dict[str, Any]:
+    memory.submit("remove_snapshot", name=name)
+    return {}
+
+
+@method
+def compare(
+    memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: int = PLANNED
+) -> dict[str, Any]:
+    """What differs below a directory between two instants, each as after the ``@`` of a path; ``newer`` None: now.
+    {"changes": [{"path", "status": "added", "removed" or "modified"}], "more"}."""
+    if not 1 <= limit <= 10_000:
+        raise Invalid(f"limit {limit}: expected 1 to 10000")
+    before = memory.at(memory.moment(older))
+    after = memory if newer is None else memory.at(memory.moment(newer))
+    found: list[dict[str, Any]] = []
+    where = memory.real_parts(paths.raw(path))
+    with before.reading() as then, after.reading() as now:
+        waiting = [(where, _at(then, where), _at(now, where))]
+        if waiting[0][1:] == (None, None):
+            raise NotFound(path=path)
+        while waiting and len(found) <= limit:
+            calls.go_on()
+            place, old, new = waiting.pop()
+            if status := _status(then, now, old, new):
+                found.append({"path": paths.text(paths.join(place)), "status": status})
+            inside = _children(then, old), _children(now, new)
+            names = sorted(inside[0].keys() | inside[1].keys(), reverse=True)
+            waiting += [((*place, name), inside[0].get(name), inside[1].get(name)) for name in names]
+    return {"changes": found[:limit], "more": len(found) > limit}
+
+
+@method
+def restore(
+    memory: Memory, path: str, at: str | None = None, version: int | None = None, dry_run: bool = False
+) -> dict[str, Any]:
+    """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
+    of a path), as a change of now. What came since stays. {"restored": [{"path", "action": "make", "write" or
+    "mode"}], "more"}: of the first 1000; ``dry_run``: what would be done. Raises Exists where something else stands in
+    the way, before anything is done."""
+    if (at is None) == (version is None):
+        raise Invalid("restore takes a time or a version")
+    if version is not None:
+        return _restored_version(memory, path, version, dry_run)
+    past = memory.at(memory.moment(str(at)))
+    where = memory.real_parts(paths.raw(path))
+    plan: list[tuple[str, tuple[bytes, ...], Node]] = []
+    with past.reading() as then, memory.reading() as now:
+        top = _at(then, where)
+        if top is None or not where:
+            raise NotFound("there was nothing of that name", path)
+        waiting = [(where, top, _at(now, where))]
+        while waiting:
+            calls.go_on()
+            place, old, new = waiting.pop()
+            if new is not None and new.kind is not old.kind:
+                raise Exists("something else has that name now", paths.text(paths.join(place)))
+            if new is None:
+                plan.append(("make", place, old))
+            elif old.kind is Kind.FILE and not _same_bytes(then, now, old, new):
+                plan.append(("write", place, old))
+            elif old.kind is not Kind.SYMLINK and old.mode != new.mode:
+                plan.append(("mode", place, old))
+            inside = _children(now, new)
+            waiting += [
+                ((*place, name), below, inside.get(name))
+                for name, below in sorted(_children(then, old).items(), reverse=True)
+            ]
+    if not dry_run:
+        memory.enroll()
+        for action, place, old in plan:
+            _do(memory, past, action, place, old)
+        for _, place, old in reversed(plan):  # now that all is in them, directories may refuse to take more
+            if old.kind is Kind.DIRECTORY:
+                _set_mode(memory, place, old.mode)
+    told = [{"path": paths.text(paths.join(place)), "action": action} for action, place, _ in plan[:PLANNED]]
+    return {"restored": told, "more": len(plan) > PLANNED}
+
+
+@method
+def blame(memory: Memory, path: str) -> dict[str, Any]:
+    """Of each line of a text, with which version it came: {"path", "lines": [{"version", "author", "at", "text"}]}.
+    What is older than the oldest version that is kept counts as of that one."""
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        if node.kind is not Kind.FILE:
+            raise IsDirectory(path=path)
+        where = paths.text(reader.path(node.id))
+        lines = attributed(reader, reader.document(node))
+    told = [
+        {"version": by.number, "author": by.author, "at": mail.iso(by.at), "text": line.rstrip("\n")}
+        for by, line in lines
+    ]
+    return {"path": where, "lines": told}
+
+
+def _at(reader: Reader, where: tuple[bytes, ...]) -> Node | None:
+    node: Node | None = reader.node(1)
+    for name in where:
+        node = reader.child(node.id, name) if node is not None and node.kind is Kind.DIRECTORY else None
+    return node
+
+
+def _children(reader: Reader, node: Node | None) -> dict[bytes, Node]:
+    if node is None or node.kind is not Kind.DIRECTORY:
+        return {}
+    return {child.name: child for child in reader.children(node.id)}
+
+
+def _status(then: Reader, now: Reader, old: Node | None, new: Node | None) -> str | None:
+    if old is None or new is None:
+        return "added" if old is None else "removed"
+    if old.kind is not new.kind or (old.kind is not Kind.SYMLINK and old.mode != new.mode):
+        return "modified"
+    same = old.kind is Kind.DIRECTORY or _same_bytes(then, now, old, new)
+    return None if same else "modified"
+
+
+def _same_bytes(then: Reader, now: Reader, old: Node, new: Node) -> bool:
+    if old.kind is Kind.SYMLINK:
+        return then.target(old.id) == now.target(new.id)
+    if old.size != new.size:
+        return False
+    same = old.document is not None and old.document == new.document
+    if same and then.document(old).head == now.document(new).head:
+        return True
+    return then.read(old.id, 0, old.size) == now.read(new.id, 0, new.size)
+
+
+def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old: Node) -> None:
+    with past.reading() as then:
+        data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
+        target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
+    if old.kind is Kind.DIRECTORY:
+        if action == "make":
+            memory.make_directories(place)
+        return
+    if old.kind is Kind.SYMLINK:
+        memory.make_directories(place[:-1])
+        with memory.reading() as now:
+            above = _at(now, place[:-1])
+        assert above is not None
+        memory.submit("symlink", parent=above.id, name=place[-1], target=target)
+    elif action != "mode":
+        mode = "create" if action == "make" else "replace"
+        memory.submit("write_path", path=list(place), data=data, mode=mode)
+    if old.kind is Kind.FILE:
+        _set_mode(memory, place, old.mode)
+
+
+def _set_mode(memory: Memory, place: tuple[bytes, ...], mode: int) -> None:
+    with memory.reading() as now:
+        made = _at(now, place)
+    if made is not None and made.mode != mode:
+        memory.submit("set_attributes", node=made.id, mode=mode)
+
+
+def _restored_version(memory: Memory, path: str, version: int, dry_run: bool) -> dict[str, Any]:
+    with memory.reading() as reader:
+        node = memory.resolve(reader, path)
+        document = reader.document(node)
+        try:
+            data = reader.version_bytes(document.id, version)
+        except Invalid as e:
+            raise NotFound(e.reason, path) from None
+        where, same = paths.split(reader.path(node.id)), data == reader.read(node.id, 0, node.size)
+    if not dry_run and not same:
+        memory.submit("write_path", path=list(where), data=data, mode="replace")
+    told = [] if same else [{"path": paths.text(paths.join(where)), "action": "write"}]
+    return {"restored": told, "more": False}

@@ -1,0 +1,182 @@
+"""Methods of the door for whoever takes memory out or brings it in: all that is known of each node, page by page, many
+nodes at once, and the log as the history of names. Called through the registry."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from avmfs import calls, paths
+from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.memory import Memory, check_tag
+from avmfs.node import Kind, Node
+from avmfs.rpc.documents import LARGEST
+from avmfs.rpc.methods import method
+from avmfs.store.protocol.store import Reader
+
+PAGE = 1000  # nodes of one answer
+PUT = 500  # of one transaction: others wait meanwhile
+INLINE, ANSWER = 256 * 1024, 4 * 1024 * 1024  # bytes of a file, and of all of an answer, that come with it
+PIECE = 1024 * 1024
+
+
+@method
+def records(
+    memory: Memory,
+    path: str = "/memory",
+    after: str | None = None,
+    limit: int = PAGE,
+    data: bool = False,
+    digest: bool = False,
+) -> dict[str, Any]:
+    """All below a directory, or a file alone, in the order of their names, a directory before what is in it. {"root",
+    "kind", "records", "next"}: give ``next`` back as ``after`` until it is None. A record is {"path", "kind", "size",
+    "mode", "mtime"}, of a symlink "target", of a file "document", "seq", "author", "created", "tags", "links" [[path,
+    type]], "importance", "expires", "shared", "user" and what is asked for: "data" of one that is not too large for an
+    answer, "digest" (SHA-256). Times in ns. Each page is a moment of its own."""
+    if not 1 <= limit <= PAGE:
+        raise Invalid(f"limit {limit}: expected 1 to {PAGE}")
+    with memory.reading() as reader:
+        top = memory.resolve(reader, path)
+        root = paths.split(reader.path(top.id))
+    passed = () if after is None else paths.split(paths.raw(after))[len(root) :]
+    walk = _below(memory, top, root, passed) if top.kind is Kind.DIRECTORY else iter([(root, top)])
+    found: list[dict[str, Any]] = []
+    room, last = ANSWER, None
+    for where, node in walk:
+        calls.go_on()
+        try:
+            with memory.reading() as reader:
+                each = _record(reader, where, reader.node(node.id))
+                if data and node.kind is Kind.FILE and node.size <= min(INLINE, room):
+                    each["data"] = reader.read(node.id, 0, each["size"])
+                    room -= len(each["data"])
+            if digest and node.kind is Kind.FILE:
+                each["digest"] = _digest(memory, node.id)
+        except (NotFound, Stale):
+            continue  # it has gone since
+        found.append(each)
+        if len(found) == limit or room <= 0:
+            last = each["path"]
+            break
+    kind = top.kind.name.lower()
+    return {"root": paths.text(paths.join(root)), "kind": kind, "records": found, "next": last}
+
+
+@method
+def put(memory: Memory, items: list[Any]) -> list[Any]:
+    """Bring files, directories and symlinks in: each with what the store's command ``put`` takes, ``path`` as text. For
+    each None, or why not: [errno, reason]. All in one transaction, or, where one is refused, each in its own."""
+    if len(items) > PUT:
+        raise Invalid(f"{len(items)} items: at most {PUT} at a time")
+    made: list[dict[str, Any]] = []
+    answers: list[list[Any] | None] = [None] * len(items)
+    numbers: list[int] = []
+    if not memory.who.operator:  # who restores a store needs no space of its own in it
+        memory.enroll()
+    for number, item in enumerate(items):
+        try:
+            if not isinstance(item, dict) or not isinstance(item.get("path"), str):
+                raise Invalid(f"item {number}: expected a mapping with a path")
+            tags = item.get("tags") or []
+            if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+                raise Invalid(f"item {number}: tags: expected a list of text")
+            where = memory.real_parts(paths.raw(item["path"]))
+            made.append({**item, "path": list(where), "tags": sorted(map(check_tag, tags))})
+            numbers.append(number)
+        except AvmError as e:
+            answers[number] = [e.code, e.reason]
+    try:
+        memory.submit("put_many", items=made)
+    except AvmError:
+        for number, each in zip(numbers, made, strict=True):
+            try:
+                memory.submit("put", **each)
+            except AvmError as e:
+                answers[number] = [e.code, e.reason]
+    return answers
+
+
+@method
+def names_log(memory: Memory, path: str = "/memory", after: int = 0, limit: int = PAGE) -> dict[str, Any]:
+    """Rows of the log about what is below a directory, oldest first: {"rows": [[seq, at, op, agent, document, version,
+    path, was]], "next"}: give that back as ``after`` until it is None."""
+    if not 1 <= limit <= PAGE:
+        raise Invalid(f"limit {limit}: expected 1 to {PAGE}")
+    if not 0 <= after <= LARGEST:
+        raise Invalid(f"after {after}: expected the next of an answer before")
+    with memory.reading() as reader:
+        rows = reader.changes(memory.resolve(reader, path).id, after_seq=after, limit=limit, newest_first=False)
+    told = [
+        [
+            row.seq,
+            row.at,
+            row.op,
+            row.agent,
+            row.document,
+            row.version,
+            paths.text(row.path),
+            paths.text(row.other or b""),
+        ]
+        for row in rows
+    ]
+    return {"rows": told, "next": rows[-1].seq if len(rows) == limit else None}
+
+
+def _below(
+    memory: Memory, directory: Node, where: tuple[bytes, ...], passed: tuple[bytes, ...]
+) -> Iterator[tuple[tuple[bytes, ...], Node]]:
+    """``passed`` are the names from here to the last that has been told."""
+    name = passed[0] if passed else b""
+    inside = memory.store.cached_child(memory.who, directory.id, name) if passed else None
+    if inside is not None and inside.kind is Kind.DIRECTORY:
+        yield from _below(memory, inside, (*where, name), passed[1:])
+    more = True
+    while more:
+        try:
+            found, more = memory.store.cached_children(memory.who, directory.id, name, PAGE)
+        except (NotFound, Stale):
+            return
+        for child in found:
+            name = child.name
+            yield (*where, name), child
+            if child.kind is Kind.DIRECTORY:
+                yield from _below(memory, child, (*where, name), ())
+
+
+def _record(reader: Reader, where: tuple[bytes, ...], node: Node) -> dict[str, Any]:
+    path, kind = paths.text(paths.join(where)), node.kind.name.lower()
+    plain = {"path": path, "kind": kind, "size": node.size, "mode": node.mode, "mtime": node.mtime}
+    if node.kind is Kind.SYMLINK:
+        return {**plain, "target": paths.text(reader.target(node.id))}
+    if node.kind is not Kind.FILE:
+        return plain
+    document = reader.document(node)
+    newest = reader.versions(document.id)[:1]
+    return {
+        **plain,
+        "document": document.id,
+        "seq": newest[0].seq if newest else 0,
+        "author": document.creator,
+        "created": document.created,
+        "tags": reader.tags(document.id),
+        "links": [[paths.text(each.path), each.type] for each in reader.links(document.id) if each.outgoing],
+        "importance": document.importance,
+        "expires": node.expires,
+        "shared": None if document.shared is None else list(document.shared),
+        "user": document.user,
+    }
+
+
+def _digest(memory: Memory, node: int) -> bytes:
+    """Read in pieces, each a moment of its own, as a mount reads."""
+    made, offset = hashlib.sha256(), 0
+    while True:
+        calls.go_on()
+        with memory.reading() as reader:
+            piece = reader.read(node, offset, PIECE)
+        made.update(piece)
+        offset += len(piece)
+        if len(piece) < PIECE:
+            return made.digest()

@@ -1,0 +1,1 @@
+"""Backups: images of a store, and the folder that keeps them page by page, each page once."""

@@ -1,0 +1,240 @@
+"""Removing files and putting them out of the way: /trash, /archive, and the way back.
+
+Owns the table removed and the mirrors of /memory below the two directories. What stands there keeps its document and
+is under the rights of where it came from (``access.Policy.scope``); no search or list of the rest has it. Called by the
+doors and by mounts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from avmfs import paths
+from avmfs.errors import Exists, Invalid, IsDirectory, NotFound, Stale
+from avmfs.node import Kind, Node
+from avmfs.store.commands import command, namespace, renaming, versions
+from avmfs.store.rows import system_dirs
+from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
+from avmfs.store.tx.transaction import Tx, new_id
+
+YOUNG_NS: Final = 60 * 10**9  # what was made since is no note that anybody could miss
+NAMED_MAX: Final = 200  # bytes of a name that gets a number
+_TOPS: Final = {paths.TRASH: TRASH, paths.ARCHIVE: ARCHIVE}
+_TOOLS: Final = (b".git", b".hg", b".svn")  # a tool makes and removes what is below a directory that has one of these
+_SUFFIX: Final = re.compile(rb"(?s)\A(.+)(\.[^.]{1,15})\Z")
+
+
+@command(frees_space=True, native=True)
+def unlink(tx: Tx, parent: int, name: bytes, trash: bool = False, instead_of: bytes | None = None) -> dict[str, Any]:
+    """Remove a file or symlink. Its document ends; its bytes stay while a mount has it open. With ``trash`` a note
+    goes there instead (``_worth_keeping``). ``instead_of``: the SHA-256 of what is to be removed; Stale where it has
+    other bytes by now. {"node", "kept"}."""
+    directory, node = namespace.entry(tx, parent, name)
+    if node.kind is Kind.DIRECTORY:
+        raise IsDirectory(path=paths.text(name))
+    if instead_of is not None and versions.digest(tx, node) != instead_of:
+        raise Stale("it has changed since it was read", paths.text(name))
+    if trash and _worth_keeping(tx, node, parts := tx.parts_of(node)):
+        _discard(tx, directory, node, parts)
+        return {"node": node.id, "kept": True}
+    namespace.remove(tx, directory, node)
+    return {"node": node.id, "kept": False}
+
+
+def _worth_keeping(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> bool:
+    """Return whether a file that is removed goes to the trash: a text that is searched, older than a minute, that no
+    version control manages; and there is room on the disk."""
+    if not tx.spacious or node.kind is not Kind.FILE or node.document is None or paths.aside(parts) == "trash":
+        return False
+    if node.size > tx.index.max_bytes or tx.index.ignores(parts):
+        return False
+    found: Any = tx.db.execute(
+        "select created, head, exists(select 1 from unindexed where document = ?1) from document where id = ?1",
+        (node.document,),
+    ).fetchone()
+    created, head, unindexed = found
+    if not head or unindexed or tx.now - created < YOUNG_NS:
+        return False
+    marks, above = ",".join("?" * len(_TOOLS)), node.parent
+    while above is not None and above != ROOT:
+        if tx.db.execute(f"select 1 from node where parent = ? and name in ({marks})", (above, *_TOOLS)).get:
+            return False
+        above = tx.db.execute("select parent from node where id = ?", (above,)).get
+    return True
+
+
+def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> None:
+    """Move a file from its directory into the trash, where nobody is charged for it."""
+    there = _mirror(tx, TRASH, (paths.TRASH,), parts[1:-1])
+    owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
+    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), removed=True)
+    tx.do("update node set owner = null where id = ?", (node.id,))
+    tx.do(
+        "insert or replace into removed(node, at, agent, path, owner) values(?, ?, ?, ?, ?)",
+        (node.id, tx.now, tx.who.name, paths.join(parts), owner),
+    )
+
+
+@command
+def archive(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
+    """Move a file, or a directory with all below it, to the same place below /archive. {"path"}: where it is now."""
+    directory, node = namespace.entry(tx, parent, name)
+    namespace.refuse_fixed(tx, node)
+    parts = tx.parts_of(node)
+    if paths.aside(parts):
+        raise Invalid(f"it is in the {paths.aside(parts)} already", paths.text(paths.join(parts)))
+    there = _mirror(tx, ARCHIVE, (paths.ARCHIVE,), parts[1:-1])
+    return {"path": _transfer(tx, node, directory, there, name)}
+
+
+@command
+def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]:
+    """Move what is in the trash or the archive back to where it was, or to the path ``to``, under a free name where
+    that is taken. Missing directories are made. {"path"}: where it is now."""
+    found = tx.writable(node)
+    parts = tx.parts_of(found)
+    if not paths.aside(parts) or found.id in _TOPS.values():
+        raise Invalid("neither in the trash nor in the archive", paths.text(paths.join(parts)))
+    system_dirs.refuse_fixed(found, lambda: paths.join(parts))
+    row: Any = tx.db.execute("select path, owner from removed where node = ?", (found.id,)).fetchone()
+    was = paths.origin(parts) if row is None else paths.split(bytes(row[0]))
+    target = tuple(to) if to is not None else was
+    if len(target) < 2:
+        raise Invalid("expected a path below /memory", paths.text(paths.join(target)))
+    assert found.parent is not None
+    here, there = tx.node(found.parent), _made(tx, target[:-1])
+    path = _transfer(tx, found, here, there, target[-1])
+    if row is not None:
+        tx.do("delete from removed where node = ?", (found.id,))
+        owner = paths.agent_space(target) or row[1] or tx.who.name
+        tx.do("update node set owner = ? where id = ?", (owner, found.id))
+    _prune(tx, here)
+    return {"path": path}
+
+
+@command(frees_space=True)
+def empty_trash(tx: Tx, before: int, limit: int = 256, under: list[bytes] | None = None) -> dict[str, Any]:
+    """Remove files for good that have been in the trash since before ``before`` (ns), those that the asker may remove,
+    ``limit`` at most; ``under``: those that were below this path. {"removed", "more"}."""
+    rows: list[Any] = tx.db.execute(
+        "select node.id, removed.path from removed join node on node.id = removed.node"
+        " where removed.at < ? and node.parent is not null order by removed.at, node.id",
+        (before,),
+    ).fetchall()
+    removed = 0
+    for number, path in rows:
+        found = tx.node(number)
+        if not tx.visible.writable(found.scope) or found.parent is None:
+            continue
+        if under is not None and paths.split(bytes(path))[: len(under)] != tuple(under):
+            continue
+        if removed == limit:
+            return {"removed": removed, "more": True}
+        directory = tx.node(found.parent)
+        namespace.remove(tx, directory, found)
+        tx.do("delete from removed where node = ?", (number,))
+        _prune(tx, directory)
+        removed += 1
+    return {"removed": removed, "more": False}
+
+
+@command(durable=False, frees_space=True)
+def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, Any]:
+    """Remove what is too long in the trash, since before ``before`` (ns), or is too much: of each agent's removals the
+    oldest that are more than ``most`` bytes together. {"removed"}."""
+    tx.require_operator()
+    tx.do("delete from removed where node not in (select id from node where scope in (select id from scope"
+          " where spec like '%;~trash%'))")  # fmt: skip
+    rows: list[Any] = tx.db.execute(
+        "select node, parent from (select removed.node, parent, removed.at, sum(size) over"
+        " (partition by agent order by removed.at desc, removed.node) as kept"
+        " from removed join node on node.id = removed.node where parent is not null)"
+        " where at < ? or kept > ? order by at limit ?",
+        (before, most, limit),
+    ).fetchall()
+    for number, parent in rows:
+        directory = tx.node(parent)
+        namespace.remove(tx, directory, tx.node(number))
+        tx.do("delete from removed where node = ?", (number,))
+        _prune(tx, directory)
+    return {"removed": len(rows)}
+
+
+def _transfer(tx: Tx, node: Node, here: Node, there: Node, name: bytes) -> bytes:
+    """Move a node to another directory; into a directory of that name, what is in it. Returns where it is now."""
+    taken = namespace.occupant(tx, there, name)
+    if taken is None or taken.kind is not Kind.DIRECTORY or node.kind is not Kind.DIRECTORY:
+        name = _free(tx, there.id, name)
+        renaming.move(tx, node, here, there, name)
+        return paths.join((*tx.parts(there.id), name))
+    rows: list[Any] = tx.db.execute("select id, name from node where parent = ? order by name", (node.id,)).fetchall()
+    for number, below in rows:
+        child = tx.node(number)
+        tx.visible.require(child.scope)
+        _transfer(tx, child, tx.node(node.id), tx.node(taken.id), bytes(below))
+    namespace.remove_directory(tx, here, tx.node(node.id))
+    return paths.join(tx.parts(taken.id))
+
+
+def _mirror(tx: Tx, node: int, parts: tuple[bytes, ...], names: Sequence[bytes]) -> Node:
+    """The directory below ``node``, which is at ``parts``, that these names lead to, made where it is missing,
+    whoever may write above it."""
+    for name in names:
+        owner = None if parts[0] == paths.TRASH else tx.owner_at((*parts, name))
+        if (found := tx.child(node, name)) is None or found.kind is not Kind.DIRECTORY:
+            name = name if found is None else _free(tx, node, name)
+            parts = (*parts, name)
+            paths.check_path(parts)
+            made = new_id()
+            tx.do(
+                "insert into node(id, parent, name, kind, mode, mtime, ctime, scope, owner)"
+                " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (made, node, name, int(Kind.DIRECTORY), 0o755, tx.now, tx.now, tx.scope_at(parts), owner),
+            )
+            found = tx.node(made)
+            tx.log("mkdir", found, paths.join(parts))
+            tx.touch(node)
+        else:
+            parts = (*parts, name)
+        node = found.id
+    return tx.node(node)
+
+
+def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:
+    """The directory at ``parts``, made as the asker where it is missing."""
+    found = tx.node(ROOT)
+    for name in parts:
+        below = namespace.occupant(tx, found, name)
+        if below is None:
+            below = namespace.make(tx, tx.directory(found.id), name, Kind.DIRECTORY, 0o755)
+        elif below.scope not in tx.visible:
+            raise NotFound(path=paths.text(paths.join(parts)))
+        elif below.kind is not Kind.DIRECTORY:
+            raise Exists("a file is there, where a directory is needed", paths.text(paths.join(tx.parts_of(below))))
+        found = below
+    return tx.directory(found.id)
+
+
+def _prune(tx: Tx, directory: Node) -> None:
+    """Remove a mirrored directory that has become empty, and those above it."""
+    while directory.id not in _TOPS.values() and directory.parent is not None:
+        if not paths.aside(tx.parts(directory.id)):
+            return
+        if tx.db.execute("select 1 from node where parent = ? limit 1", (directory.id,)).get:
+            return
+        above = tx.node(directory.parent)
+        namespace.remove_directory(tx, above, directory)
+        directory = above
+
+
+def _free(tx: Tx, parent: int, name: bytes) -> bytes:
+    """``name``, or ``stem (2).suffix`` and so on where it is taken."""
+    found = _SUFFIX.match(name)
+    stem, suffix = (found[1], found[2]) if found is not None else (name, b"")
+    number, free = 1, name
+    while tx.child(parent, free) is not None:
+        number += 1
+        free = b"%b (%d)%b" % (stem[: NAMED_MAX - len(suffix)], number, suffix)
+    return free

@@ -1,0 +1,63 @@
+"""Which instants of the past can be asked for: times, changes, snapshots.
+
+Called by the reader. ``queries.past`` reads the tree as it was then.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import apsw
+
+from avmfs.access import Principal
+from avmfs.errors import NotFound
+from avmfs.node import Moment, Snapshot
+
+
+def moment(db: apsw.Connection, who: Principal, now: int, when: Moment | int | str) -> Moment:
+    """What can be asked for: a time in ns, the name of a snapshot, or ``Moment(seq, 0)`` for after a change. Raises
+    NotFound for what is not kept, and for what is yet to come; a ``seq`` that is yet to come is now, or it would tell
+    how much others do."""
+    newest = db.execute("select max(seq) from log").get or 0
+    if isinstance(when, str):
+        found: Any = db.execute(
+            "select seq, at from snapshot where name = ? and agent in ('', ?) order by agent desc limit 1",
+            (when, who.name),
+        ).fetchone()
+        if found is None:
+            raise NotFound(f"there is no snapshot {when!r}")
+        return Moment(*found)
+    if isinstance(when, Moment):
+        seq = min(when.seq, newest)
+        at = now if seq == newest else db.execute("select at from log where seq = ?", (seq,)).get or 0
+    else:
+        if when > now:
+            raise NotFound("that is yet to come")
+        seq, at = _newest_until(db, when, newest), when
+    begins = db.execute("select value from setting where key = 'past_from'").get
+    if begins is None:
+        raise NotFound("no past is kept: limits.past_days is 0")
+    first, since = map(int, str(begins).split())
+    if seq < max(first, 1):
+        raise NotFound(f"the past is kept from {datetime.fromtimestamp(since / 1e9, UTC):%Y-%m-%dT%H:%M:%SZ} on")
+    return Moment(seq, at)
+
+
+def _newest_until(db: apsw.Connection, at: int, newest: int) -> int:
+    """The last change that was committed by then: the log is in the order of commits."""
+    low, high = 0, newest
+    while low < high:
+        middle = (low + high + 1) // 2
+        row: Any = db.execute("select seq, at from log where seq >= ? order by seq limit 1", (middle,)).fetchone()
+        if row is None or row[1] > at:
+            high = middle - 1
+        else:
+            low = row[0]
+    return low
+
+
+def snapshots(db: apsw.Connection, who: Principal) -> list[Snapshot]:
+    """The asker's own and the operators', the newest first."""
+    rows = db.execute("select name, agent, at from snapshot where agent in ('', ?) order by at desc, name", (who.name,))
+    return [Snapshot(*row) for row in rows]

@@ -1,0 +1,409 @@
+"""The tree as it was, for one asker: a Reader like that of today, after a change of the log.
+
+Owns the reading of ``past`` and its companions (``tx.states`` writes them). A name is one look at the index of the
+names of now and one at that of the past, however large the tree is. Who asks sees what it may see *now* of what it
+could have seen *then*: the place by the rules of today, the node by where it is or was last, and the class that it was
+in. Called by ``Store.reading_at``.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any, Final
+
+import apsw
+
+from avmfs import calls, paths
+from avmfs.access import Access, Area, Policy, Principal
+from avmfs.errors import Invalid, NotFound, ReadOnly
+from avmfs.node import Document, Entry, Kind, Link, Mark, Moment, Node, Version
+from avmfs.store.protocol.store import Counts
+from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.rows import content, kept_versions, preview, version_visibility
+from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.rows.scopes import Visible
+from avmfs.store.rows.stored_policy import policy_in_force
+from avmfs.store.schema.tables import ROOT
+
+_NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
+_THEN: Final = (
+    "select node, parent, name, kind, mode, uid, gid, size, null, mtime, mtime, scope, document, expires, version,"
+    " since from past"
+)
+_TOP_TAGS: Final = 1000
+
+
+class PastReader(SqliteReader):
+    """See the module. What has no past (mail, marks, what waits for the index) is as of now, or nothing."""
+
+    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int, then: Moment) -> None:
+        super().__init__(db, who, visible, now)
+        self.then = then
+        self._states: dict[int, tuple[Node, int] | None] = {}  # as asked for already, with the version
+
+    # Nodes -----------------------------------------------------------------------------------------------------
+
+    def node(self, node: int) -> Node:
+        found = self._state(node)
+        if found is None:
+            raise NotFound()
+        return found[0]
+
+    def open_node(self, node: int) -> Node:
+        return self.node(node)
+
+    def child(self, parent: int, name: bytes) -> Node | None:
+        now: Any = self._db.execute(
+            f"{_NOW} where parent = ? and name = ? and since <= ?", (parent, name, self.then.seq)
+        ).fetchone()
+        was: Any = None
+        if now is None:
+            was = self._db.execute(
+                f"{_THEN} where parent = ? and name = ? and until > ? order by until limit 1",
+                (parent, name, self.then.seq),
+            ).fetchone()
+        return self._taken(now, was)
+
+    def children(self, parent: int) -> list[Node]:
+        self.node(parent)
+        now = self._db.execute(f"{_NOW} where parent = ? and since <= ?", (parent, self.then.seq)).fetchall()
+        was = self._db.execute(
+            f"{_THEN} where parent = ? and until > ? and since <= ?", (parent, self.then.seq, self.then.seq)
+        ).fetchall()
+        found = [self._taken(row, None) for row in now] + [self._taken(None, row) for row in was]
+        return sorted((node for node in found if node is not None), key=lambda node: node.name)
+
+    def subdirectories(self, parent: int) -> int:
+        return sum(node.kind is Kind.DIRECTORY for node in self.children(parent))
+
+    def path(self, node: int) -> bytes:
+        return paths.join(self._parts(node))
+
+    def target(self, node: int) -> bytes:
+        self.node(node)
+        row: Any = self._db.execute(
+            "select target from past where node = ?1 and until > ?2 and target is not null limit 1",
+            (node, self.then.seq),
+        ).fetchone()
+        if row is None:
+            row = self._db.execute(
+                "select data from node join body on body.id = node.body where node.id = ?", (node,)
+            ).fetchone()
+        return bytes(row[0]) if row is not None else b""
+
+    def by_handle(self, handle: str) -> Node | None:
+        """Handles are of today."""
+        return None
+
+    def read(self, node: int, offset: int, length: int) -> bytes:
+        """Raises NotFound where the bytes are no longer kept, whatever is known of the file."""
+        self.who.require("read")
+        found = self._state(node)
+        if found is None:
+            raise NotFound()
+        state, version = found
+        if not state.size:
+            return b""
+        current: Any = self._db.execute(
+            "select size, extents from node where id = ? and since <= ?", (node, self.then.seq)
+        ).fetchone()
+        if current is not None:
+            return content.read(self._db, node, current[0], bool(current[1]), offset, length)
+        data = None if state.document is None else kept_versions.read(self._db, state.document, version)
+        if data is None:
+            raise NotFound("its bytes of then are no longer kept", paths.text(self.path(node)))
+        return data[: state.size][offset : offset + length]
+
+    def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        size = self.node(node).size
+        return None if offset >= size else size if hole else offset
+
+    def _state(self, node: int) -> tuple[Node, int] | None:
+        if node not in self._states:
+            now: Any = self._db.execute(f"{_NOW} where node.id = ? and since <= ?", (node, self.then.seq)).fetchone()
+            was: Any = None
+            if now is None or (now[1] is None and node != ROOT):
+                was = self._db.execute(
+                    f"{_THEN} where node = ? and until > ? order by until limit 1", (node, self.then.seq)
+                ).fetchone()
+            if self._taken(None if was is not None else now, was) is None:
+                self._states[node] = None
+        return self._states[node]
+
+    def _taken(self, now: Any, was: Any) -> Node | None:
+        """A row of today, or of the past, as far as the asker may see it."""
+        if now is not None:
+            row, shows = now, now[11] in self.visible and (now[1] is not None or now[0] == ROOT)
+        elif was is not None and was[15] <= self.then.seq:
+            row, shows = was, self._showed(was)
+        else:
+            return None
+        if not shows or (row[13] is not None and row[13] <= self.then.at):
+            return None
+        node = node_of(row[:14])
+        self._states[node.id] = (node, row[14])
+        return node
+
+    def _showed(self, was: Any) -> bool:
+        """Rights are those of now, and no veil is lifted: a node has to be visible by the class that it was in, by the
+        rules of today for the place where it was, and where it is now, or was last."""
+        if was[11] not in self.visible:
+            return False
+        if self.who.operator:
+            return True
+        last = self._db.execute("select scope from node where id = ? and parent is not null", (was[0],)).get
+        if last is not None and last not in self.visible:
+            return False
+        if was[12] is not None and (of := self._last_scope(was[12])) is not None and of not in self.visible:
+            return False
+        if was[1] is None:
+            return True
+        try:
+            place = (*self._parts(was[1]), bytes(was[2]))
+        except NotFound:
+            return False
+        return self._policy.scope(place, None, self._areas).access(self.who) >= Access.READ
+
+    def _last_scope(self, document: int) -> int | None:
+        live = self._db.execute(
+            "select scope from document join node on node.id = document.node where document.id = ?", (document,)
+        ).get
+        if live is None and (ended := self._ended(document)) is not None:
+            live = ended[6]
+        return None if live is None else int(live)
+
+    @cached_property
+    def _policy(self) -> Policy:
+        return policy_in_force(self._db)
+
+    @cached_property
+    def _areas(self) -> list[Area]:
+        if self.who.key is None:
+            return []
+        rows = self._db.execute("select id, path from area")
+        return [(number, tuple(bytes(path).split(b"/")[1:])) for number, path in rows]
+
+    def _parts(self, node: int) -> tuple[bytes, ...]:
+        found = self.node(node)
+        return () if node == ROOT else (*self._place(found.parent), found.name)
+
+    def _place(self, directory: int | None) -> tuple[bytes, ...]:
+        way: list[Node] = []
+        while (known := self._places.get(directory)) is None:
+            if directory is None:
+                raise NotFound()
+            way.append(self.node(directory))
+            directory = way[-1].parent
+        for each in reversed(way):
+            known = self._places[each.id] = (*known, each.name)
+        return known
+
+    # Documents -------------------------------------------------------------------------------------------------
+
+    def _ended(self, document: int) -> list[Any] | None:
+        value = self._db.execute(
+            "select value from past_said where document = ? and what = 'document' order by until limit 1", (document,)
+        ).get
+        return None if value is None else json.loads(value)
+
+    def _told(self, document: int, what: str) -> Any:
+        """What was said of it then, where it has changed since; None: as it is now."""
+        value = self._db.execute(
+            "select value from past_said where document = ? and what = ? and until > ? order by until limit 1",
+            (document, what, self.then.seq),
+        ).get
+        return None if value is None else json.loads(value)
+
+    def _require_document(self, document: int | None) -> None:
+        """Raises NotFound for one of which no node that was asked for is visible."""
+        if not any(held is not None and held[0].document == document for held in self._states.values()):
+            raise NotFound()
+
+    def document(self, node: Node) -> Document:
+        state = self._state(node.id)
+        if state is None or state[0].document is None:
+            raise NotFound()
+        number, head = state[0].document, state[1]
+        row: Any = self._db.execute(
+            "select handle, creator, created, importance, user, shared, node from document where id = ?", (number,)
+        ).fetchone()
+        if row is None and (row := self._ended(number)) is None:
+            raise NotFound()
+        handle, creator, created, importance, user, shared, _ = row
+        if (meta := self._told(number, "meta")) is not None:
+            importance, user = meta
+        newest = next((each for each in self.versions(number) if each.number == head), None)
+        return Document(
+            number,
+            node.id,
+            handle,
+            creator,
+            created,
+            importance,
+            tuple(shared.split(",")) if shared else None,
+            head,
+            creator if newest is None else newest.author,
+            created if newest is None else newest.at,
+            json.loads(user or "{}"),
+            "" if newest is None else newest.route,
+        )
+
+    def versions(self, document: int) -> list[Version]:
+        self._require_document(document)
+        heads = [held[1] for held in self._states.values() if held is not None and held[0].document == document]
+        oldest = version_visibility.oldest_seen(self._db, document, self.visible.json)
+        rows = self._db.execute(
+            "select document, number, at, author, size, seq, route from version where document = ?1"
+            " and number between ?2 and ?3 union all select document, number, at, author, size, since, route"
+            " from past_version where document = ?1 and number between ?2 and ?3 order by 2 desc",
+            (document, oldest, max(heads)),
+        )
+        return [Version(*row) for row in rows]
+
+    def version_bytes(self, document: int, number: int) -> bytes:
+        self.who.require("read")
+        if all(each.number != number for each in self.versions(document)):
+            raise Invalid(f"v{number} is not kept, or came later")
+        data = kept_versions.read(self._db, document, number)
+        assert data is not None
+        return data
+
+    def tags(self, document: int) -> list[str]:
+        self._require_document(document)
+        told = self._told(document, "tags")
+        if told is not None:
+            return sorted(told)
+        return [row[0] for row in self._db.execute("select tag from tag where document = ? order by tag", (document,))]
+
+    def links(self, document: int) -> list[Link]:
+        self._require_document(document)
+        told = self._told(document, "links")
+        if told is None:
+            told = self._db.execute(
+                "select source, target, type from link where source = ?1 or target = ?1", (document,)
+            ).fetchall()
+        found = []
+        for source, target, kind in told:
+            other = self._node_with(target if source == document else source)
+            if other is not None:
+                found.append(Link(source == document, self.path(other), kind))
+        return sorted(found, key=lambda link: (not link.outgoing, link.path, link.type))
+
+    def _node_with(self, document: int) -> int | None:
+        """The node that carried a document then, if the asker may see it: the one of now, or of its end."""
+        now = self._db.execute("select node from document where id = ?", (document,)).get
+        rows: list[Any] = [(now,)] if now is not None else []
+        rows += self._db.execute(
+            "select node from past where document = ? and since <= ? and until > ?",
+            (document, self.then.seq, self.then.seq),
+        ).fetchall()
+        for (node,) in rows:
+            held = self._state(node)
+            if held is not None and held[0].document == document:
+                return int(node)
+        return None
+
+    def mark(self, subject: int) -> Mark | None:
+        return None
+
+    def unindexed(self, document: int) -> str | None:
+        return None
+
+    def awaits_vectors(self, document: int) -> bool:
+        return False
+
+    # Together --------------------------------------------------------------------------------------------------
+
+    def listing(
+        self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
+    ) -> tuple[list[tuple[Entry, str]], int]:
+        if query is None and tag is None:
+            found = self.children(under)
+        else:
+            found = [node for node in self._below(under) if node.kind is Kind.FILE]
+        if tag is not None:
+            found = [node for node in found if node.document is not None and tag in self.tags(node.document)]
+        if query:
+            self._require_contents()
+            found = [node for node in found if preview.mentions(query, node.name, self._beginning(node))]
+        found.sort(key=lambda node: (node.name, node.id))
+        told = self.who.may("read") or self.who.may("search")
+        return [
+            (
+                Entry(node, self.path(node.id), self._handle(node)),
+                preview.first_line(self._beginning(node)) if told and node.kind is Kind.FILE else "",
+            )
+            for node in found[offset : offset + limit]
+        ], len(found)
+
+    def _beginning(self, node: Node) -> bytes:
+        try:
+            return self.read(node.id, 0, preview.READ)
+        except NotFound:
+            return b""
+
+    def _handle(self, node: Node) -> str | None:
+        return None if node.document is None else self.document(node).handle
+
+    def _below(self, under: int) -> list[Node]:
+        """All that could be seen below a directory."""
+        found: list[Node] = []
+        waiting = [under]
+        while waiting:
+            calls.go_on()
+            below = self.children(waiting.pop())
+            found += below
+            waiting += [node.id for node in below if node.kind is Kind.DIRECTORY]
+        return found
+
+    def counts(self, under: int) -> Counts:
+        found = self._below(under)
+        files = [node for node in found if node.kind is Kind.FILE]
+        versions = sum((self._state(node.id) or (node, 0))[1] for node in files)
+        links = sum(1 for node in files if node.document for link in self.links(node.document) if link.outgoing)
+        return Counts(
+            len(files),
+            sum(node.kind is Kind.DIRECTORY for node in found),
+            sum(node.kind is Kind.SYMLINK for node in found),
+            sum(node.size for node in files),
+            versions,
+            tuple(self._tagged(files)),
+            links,
+            0,
+            0,
+        )
+
+    def tag_counts(self, under: int) -> list[tuple[str, int]]:
+        return self._tagged(self._below(under))
+
+    def _tagged(self, nodes: list[Node]) -> list[tuple[str, int]]:
+        number: dict[str, int] = {}
+        for node in nodes:
+            for tag in self.tags(node.document) if node.document is not None else ():
+                number[tag] = number.get(tag, 0) + 1
+        return sorted(number.items(), key=lambda each: (-each[1], each[0]))[:_TOP_TAGS]
+
+    def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
+        raise ReadOnly("directories are not counted in the past")
+
+    def path_unchanged(self, node: int) -> bytes | None:
+        held = self._state(node)
+        if held is None or held[0].document is None:
+            return None
+        head = self._db.execute("select head from document where id = ? and node = ?", (held[0].document, node)).get
+        return self.path(node) if head == held[1] else None
+
+    def changed_since(self, most: int) -> int:
+        rows = self._db.execute(
+            f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc",
+            (self.then.seq,),
+        )
+        found = 0
+        for row in rows:
+            calls.go_on()
+            if self._taken(None, row) is not None and self.path_unchanged(row[0]) is None:
+                found += 1
+                if found >= most:
+                    break
+        return found

@@ -1,0 +1,226 @@
+"""What the tree was: the state that a node leaves becomes a row of ``past``, whatever command changed it.
+
+Owns the writing of ``past``, ``past_version`` and ``past_said``. Triggers of the one writing connection tell of every
+node that changes, and as what it was at the beginning of the request; at its end each is written down once, in the same
+transaction, under the request's change. What is written within a second is one state, as it is one version. Called by
+the applier, and by the commands for what no trigger can know: which bytes go on where. Same thread as the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import apsw
+
+from avmfs.store.rows import checksums, content, deltas, kept_versions
+from avmfs.store.rows.deltas import SAME, Encoding
+
+TOGETHER_NS: Final = 1_000_000_000
+_COLUMNS: Final = "since, parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
+_OLD: Final = (
+    ", ".join(f"{{0}}{column}" for column in _COLUMNS.split(", "))
+    + ", coalesce((select head from document where id = {0}document), 0)"
+    + ", iif({0}kind = 3, (select data from body where id = {0}body), null)"
+)
+_WATCHED: Final = "parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
+_TRIGGERS: Final = {
+    "state_ends": f"after update of {_WATCHED} on main.node when old.parent is not null"
+    f" begin select avm_was(old.id, {_OLD.format('old.')})",
+    "state_goes": f"after delete on main.node when old.parent is not null"
+    f" begin select avm_was(old.id, {_OLD.format('old.')})",
+    "state_comes": "after insert on main.node begin select avm_came(new.id)",
+}
+_SEE: Final = f"select {_OLD.format('')} from node where id = ? and parent is not null"
+_PAST: Final = (
+    f"insert into past(until, node, {_COLUMNS}, version, target)"
+    f" values({', '.join('?' * (4 + len(_COLUMNS.split(', '))))})"
+)
+_BEGAN: Final = "select since, (select at from log where seq = since) from node where id = ?"
+_SAID: Final = {
+    "tags": "select json_group_array(tag order by tag) from tag where document = ?1",
+    "links": "select json_group_array(json_array(source, target, type)) from link where source = ?1 or target = ?1",
+    "meta": "select json_array(importance, user) from document where id = ?1",
+    "document": "select json_array(handle, creator, created, importance, user, shared, node.scope) from document"
+    " join node on node.id = node where document.id = ?1",
+}
+
+
+class States:
+    """See the module. ``keep`` before the first request; ``begin`` and ``settle`` with each."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._kept: bool | None = False
+        self._was: dict[int, list[Any]] = {}
+        self._came: set[int] = set()
+        self._on: set[int] = set()
+        self._ended: list[tuple[int, int]] = []
+        self._said: dict[tuple[int, str], str] = {}
+        self.short: Callable[[], bool] = lambda: False
+        db.create_scalar_function("avm_was", self._left, 15)
+        db.create_scalar_function("avm_came", self._comes, 1)
+
+    def _left(self, *told: Any) -> None:
+        if told[0] not in self._was:
+            self._was[told[0]] = list(told[1:])
+
+    def _comes(self, *told: Any) -> None:
+        self._came.add(told[0])
+
+    def keep(self, wanted: bool) -> None:
+        """Hear of changes from now on, or no longer."""
+        if wanted != self._kept:
+            for name, does in _TRIGGERS.items():
+                if wanted:
+                    self._db.execute(f"create temp trigger if not exists {name} {does}; end")
+                else:
+                    self._db.execute(f"drop trigger if exists temp.{name}")
+        self._kept = wanted
+
+    def forget(self) -> None:
+        """The transaction was rolled back, and the triggers with it if they were made in it."""
+        self._kept = None
+
+    def begin(self) -> None:
+        """A request begins; what one before it did was rolled back if it is still here."""
+        self._was.clear()
+        self._came.clear()
+        self._on.clear()
+        self._ended.clear()
+        self._said.clear()
+
+    def settle(self, do: Callable[..., object], seq: int | None) -> None:
+        """Write down what ended with this request, whose last change is ``seq`` (None: it noted none)."""
+        if not (self._was or self._came or self._said):
+            return
+        if seq is None:
+            seq = self._newest()
+        for node, was in self._was.items():
+            if node in self._came or node in self._on:
+                continue
+            if was[0] < seq:
+                do(_PAST, (seq, node, *was))
+            do("update node set since = ? where id = ?", (seq, node))
+        for node in self._came:
+            do("update node set since = ? where id = ?", (seq, node))
+        for ended in self._ended:
+            do("update past_version set until = ? where document = ? and number = ?", (seq, *ended))
+        for (document, what), value in self._said.items():
+            do("insert or replace into past_said values(?, ?, ?, ?)", (document, what, seq, value))
+
+    def _newest(self) -> int:
+        return int(self._db.execute("select max(seq) from log").get or 0)
+
+    # Of nodes ------------------------------------------------------------------------------------------------
+
+    def see(self, node: int) -> None:
+        """It is about to lose what a trigger would look for."""
+        row: Any = self._db.execute(_SEE, (node,)).fetchone()
+        if row is not None:
+            self._left(node, *row)
+
+    def goes_on(self, node: int, now: int) -> None:
+        """What has been written is of the state that began a moment ago, and not another one."""
+        if node not in self._came and self._recent(*self._began(node), now):
+            self._on.add(node)
+
+    def may_amend(self, node: int, version: int, now: int, *, appends: bool) -> bool:
+        """Return whether the newest version may have other bytes, as far as the past needs those that it has. What only
+        appends leaves them be."""
+        since, at = self._began(node)
+        if appends:
+            return not self._snapped(since)
+        former = self._db.execute(
+            "select 1 from past where node = ? and version = ? and size > 0 limit 1", (node, version)
+        )
+        return self._recent(since, at, now) and not former.get
+
+    def _began(self, node: int) -> tuple[int, int | None]:
+        row: Any = self._db.execute(_BEGAN, (node,)).fetchone()
+        return row[0], row[1]
+
+    def _recent(self, since: int, at: int | None, now: int) -> bool:
+        return at is not None and now - at <= TOGETHER_NS and not self._snapped(since)
+
+    def _snapped(self, since: int) -> bool:
+        return bool(self._db.execute("select 1 from snapshot where seq >= ? limit 1", (since,)).get)
+
+    # Of documents --------------------------------------------------------------------------------------------
+
+    def says(self, document: int, *about: str) -> None:
+        """What is said of it is about to be otherwise."""
+        for what in about:
+            if (document, what) not in self._said:
+                value = self._db.execute(_SAID[what], (document,)).get
+                if value is not None:
+                    self._said[document, what] = value
+
+    def retire(self, document: int, most: int, becomes: tuple[int, int] | None) -> bool:
+        """A document is about to end: its versions are the past's. False where they are not to be kept: there is no
+        room, or the file alone has more than ``most`` bytes. ``becomes``: another document and its version that will
+        have these bytes."""
+        row: Any = self._db.execute(
+            "select head, node.id, node.size, extents, encoding from document join node on node.id = node"
+            " left join version on version.document = document.id and number = head where document.id = ?",
+            (document,),
+        ).fetchone()
+        if row is None or row[2] > most or self.short():
+            return False
+        head, node, size, extents, encoding = row
+        self.says(document, "document", "tags", "links")
+        if not head:
+            return True
+        linked: list[Any] = self._db.execute(
+            "select target from link where source = ?1 union select source from link where target = ?1", (document,)
+        ).fetchall()
+        for (other,) in linked:
+            self.says(other, "links")
+        self._ended.append((document, head))
+        self._db.execute(
+            "insert or replace into past_version(document, number, since, until, at, author, route, size, encoding,"
+            " body, crc) select document, number, seq, coalesce(lead(seq) over (order by number), seq), at, author,"
+            " route, size, encoding, body, crc from version where document = ? order by number",
+            (document,),
+        )
+        if encoding == Encoding.HEAD:
+            if becomes is not None and head == 1 and not self._snapped(self._began(node)[0]):
+                kept: tuple[Encoding, bytes | None] = Encoding.SAME, SAME.pack(*becomes)
+            elif extents:
+                kept = Encoding.MAP, content.take_map(self._db, node)
+            else:
+                kept = deltas.keyframe(content.read(self._db, node, size, False, 0, size))
+            self._restate(document, head, *kept)
+        return True
+
+    def keep_for_snapshots(self, document: int, up_to: int) -> None:
+        """Versions up to this number are about to be forgotten: those of a snapshot are the past's."""
+        if not self._db.execute("select 1 from snapshot limit 1").get:
+            return
+        rows: list[Any] = self._db.execute(
+            "select number from (select number, seq as began, lead(seq) over (order by number) as later from version"
+            " where document = ?1 and number <= ?2 + 1) where number <= ?2"
+            " and exists (select 1 from snapshot where seq >= began and seq < later)",
+            (document, up_to),
+        ).fetchall()
+        for (number,) in rows:
+            data = kept_versions.read(self._db, document, number)
+            assert data is not None
+            self._db.execute(
+                "insert or ignore into past_version(document, number, since, until, at, author, route, size, encoding)"
+                " select document, number, seq, (select seq from version where document = ?1 and number = ?2 + 1), at,"
+                " author, route, size, 1 from version where document = ?1 and number = ?2",
+                (document, number),
+            )
+            self._restate(document, number, *deltas.keyframe(data))
+
+    def _restate(self, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
+        restate(self._db, document, number, encoding, body)
+
+
+def restate(db: apsw.Connection, document: int, number: int, encoding: Encoding, body: bytes | None) -> None:
+    """Give a version of the past a body that stands alone."""
+    db.execute(
+        "update past_version set encoding = ?, body = ?, crc = ? where document = ? and number = ?",
+        (int(encoding), body, None if body is None else checksums.crc(body), document, number),
+    )

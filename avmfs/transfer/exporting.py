@@ -1,0 +1,174 @@
+"""Out of a store: records of all below a path, as a door tells them."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from avmfs.errors import NotFound
+from avmfs.transfer.record import IMPORTED, Door, Record, known
+
+_FILE, _EXECUTABLE, _LINK = 0o100644, 0o100755, 0o120000
+
+
+@dataclass(slots=True)
+class Step:
+    """What one agent did at a time (ns): ``written`` are (path, mode as git has it, bytes), ``renamed`` (old, new)."""
+
+    at: int
+    agent: str
+    says: str
+    gone: list[str] = field(default_factory=list)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    written: list[tuple[str, int, bytes]] = field(default_factory=list)
+
+
+def root_of(door: Door, path: str) -> str:
+    """Where a path leads. Raises NotFound."""
+    return str(door.call("records", path=path, limit=1)["root"])
+
+
+def told(door: Door, path: str, **wanted: bool) -> Iterator[dict[str, Any]]:
+    """What the door says of each node below a path. Raises NotFound."""
+    after = None
+    while True:
+        page = door.call("records", path=path, after=after, **wanted)
+        yield from page["records"]
+        if (after := page["next"]) is None:
+            return
+
+
+def records(door: Door, path: str) -> Iterator[Record]:
+    """With their bytes. What goes while it is exported is left out."""
+    root = root_of(door, path)
+    for each in told(door, path, data=True):
+        if each["kind"] == "file" and "data" not in each:
+            try:
+                each["data"] = contents(door, each["path"])
+            except NotFound:
+                continue
+        yield record(each, root)
+
+
+def record(each: dict[str, Any], root: str) -> Record:
+    path = relative(each["path"], root)
+    if each["kind"] != "file":
+        return Record(path, target=each.get("target"), mode=each["mode"] if each["kind"] == "directory" else None)
+    return known(
+        Record(
+            path,
+            data=each.get("data", b""),
+            mode=each["mode"],
+            author=each["author"],
+            created=each["created"],
+            updated=each["mtime"],
+            tags=tuple(each["tags"]),
+            links=tuple((relative(target, root), type) for target, type in each["links"]),
+            importance=each["importance"],
+            expires=each["expires"],
+            shared=None if each["shared"] is None else tuple(each["shared"]),
+            meta=each["user"],
+        )
+    )
+
+
+def relative(path: str, root: str) -> str:
+    """``path`` below ``root``, or as it is where it lies elsewhere. Of a file that is itself the root, its name."""
+    if path == root:
+        return posixpath.basename(path)
+    return path.removeprefix(root.rstrip("/") + "/")
+
+
+def contents(door: Door, path: str) -> bytes:
+    pieces: list[bytes] = []
+    offset, more = 0, True
+    while more:
+        piece = door.call("read", path=path, offset=offset, banner=False)
+        pieces.append(piece["data"])
+        offset, more = offset + len(piece["data"]), piece["more"]
+    return b"".join(pieces)
+
+
+def history(door: Door, path: str) -> Iterator[Step]:
+    """How what is there now came to be, oldest first: each version that is kept, at the path that it had, by its
+    author, and the renames between. What was removed has left no bytes. The last step makes the tree as it is, where
+    versions are not kept any more, or not for this asker."""
+    root = root_of(door, path)
+    now = {each["path"]: each for each in told(door, path) if each["kind"] != "directory"}
+    files = {each["document"]: each for each in now.values() if each["kind"] == "file"}
+    kept = {document: _versions(door, each["path"]) for document, each in files.items()}
+    last = {(each["document"], each["version"]): each["seq"] for each in _log(door, path)}
+    tree: dict[str, tuple[int, bytes]] = {}
+    placed: dict[int, str] = {}
+    for row in _log(door, path):
+        document, at = row["document"], row["path"]
+        if document not in files or not _within(at, root):
+            if document in placed and row["was"]:  # it left
+                tree.pop(name := placed.pop(document), None)
+                yield Step(row["at"], row["agent"], f"{row['op']} {name}", gone=[relative(name, root)])
+            continue
+        step = Step(row["at"], row["agent"], f"{row['op']} {relative(at, root)}")
+        if (was := placed.get(document)) is not None and was != at:
+            tree[at] = tree.pop(was)
+            for other in [each for each, name in placed.items() if name == at]:
+                del placed[other]
+            step.renamed.append((relative(was, root), relative(at, root)))
+            placed[document] = at
+        version = row["version"]
+        if version in kept[document] and last[document, version] == row["seq"]:
+            said = files[document]["user"].get(IMPORTED)
+            if version == 1 and isinstance(said, dict) and said.get("author"):
+                step.agent, step.at = str(said["author"]), files[document]["created"]
+            mode, data = _mode(files[document]), _version(door, files[document]["path"], version)
+            tree[at], placed[document] = (mode, _digest(data)), at
+            step.written.append((relative(at, root), mode, data))
+        if step.renamed or step.written:
+            yield step
+    end = Step(max((each["mtime"] for each in now.values()), default=0), door.agent, "the memory as it was exported")
+    end.gone = [relative(name, root) for name in tree.keys() - now.keys()]
+    for name, each in now.items():
+        if each["kind"] == "file":
+            mode, data = _mode(each), contents(door, name)
+        else:
+            mode, data = _LINK, each["target"].encode("utf-8", "surrogateescape")
+        if tree.get(name) != (mode, _digest(data)):
+            end.written.append((relative(name, root), mode, data))
+    if end.gone or end.written:
+        yield end
+
+
+def _log(door: Door, path: str) -> Iterator[dict[str, Any]]:
+    after: int | None = 0
+    while after is not None:
+        page = door.call("names_log", path=path, after=after)
+        for row in page["rows"]:
+            yield dict(zip(("seq", "at", "op", "agent", "document", "version", "path", "was"), row, strict=True))
+        after = page["next"]
+
+
+def _versions(door: Door, path: str) -> set[int]:
+    return {each["version"] for each in door.call("history", path=path, limit=10_000)["versions"]}
+
+
+def _version(door: Door, path: str, number: int) -> bytes:
+    data, more = bytearray(), True
+    while more:
+        piece = door.call("version", path=path, number=number, offset=len(data))
+        data += piece["data"]
+        more = piece["more"]
+    return bytes(data)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _mode(each: dict[str, Any]) -> int:
+    return _EXECUTABLE if each["mode"] & 0o100 else _FILE
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -1,0 +1,87 @@
+"""Files of this machine, as formats read and write them: an output that is whole or not there, and a folder's files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.transfer.record import Refusal
+
+
+@contextlib.contextmanager
+def output(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name when it is whole; "-" is stdout. Raises OSError."""
+    if path == Path("-"):
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        with open(
+            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
+        ) as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def new_folder(path: Path) -> Path:
+    """A folder with nothing in it. Raises Exists where there is something."""
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise Exists("the folder is not empty: name a new one (a folder is kept in step by avm sync)", os.fspath(path))
+    return path
+
+
+def files(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, Path] | Refusal]:
+    """(path below it, path) of every regular file below a folder, in the order of their names. Names that begin with a
+    dot are passed over unless ``hidden``, symlinks are refused."""
+    if not folder.is_dir():
+        raise NotFound("no such folder", os.fspath(folder))
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        below = []
+        for each in sorted(here.iterdir()):
+            if each.name.startswith(".") and not hidden:
+                continue
+            name, mode = os.fspath(each.relative_to(folder)), each.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                below.append(each)
+            elif stat.S_ISREG(mode):
+                yield name, each
+            else:
+                yield Refusal(name, "neither a file nor a folder")
+        waiting += reversed(below)
+
+
+def document(path: Path, name: str) -> Any:
+    """The JSON of a file, or of the file ``name`` in a folder or zip: as services hand out what one has there. Raises
+    Invalid for what is none."""
+    try:
+        if path.is_dir():
+            path = path / name
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as whole:
+                inside = [each for each in whole.namelist() if each.rpartition("/")[2] == name]
+                if not inside:
+                    raise NotFound(f"no {name} in it", os.fspath(path))
+                data = whole.read(inside[0])
+        else:
+            data = path.read_bytes()
+        return json.loads(data.decode("utf-8-sig", "replace"))
+    except FileNotFoundError as e:
+        raise NotFound(path=e.filename or os.fspath(path)) from None
+    except (ValueError, RecursionError, zipfile.BadZipFile) as e:
+        raise Invalid(f"no JSON that can be read: {e}", os.fspath(path)) from None

@@ -1,0 +1,100 @@
+"""markdown: a folder of files, what is said of a note in its front matter, of anything else in ``.avm.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from avmfs.errors import Invalid
+from avmfs.transfer import front_matter
+from avmfs.transfer.files import files, new_folder
+from avmfs.transfer.formats import reader, writer
+from avmfs.transfer.record import Record, Refusal, moment, of_plain, plain, time_or_none
+
+BESIDE: Final = ".avm.jsonl"
+NOTES: Final = (".md", ".markdown")
+
+
+@writer("markdown", "a folder of files, with front matter")
+def write(path: Path, records: Iterator[Record]) -> int:
+    count = 0
+    folder = new_folder(path)
+    with open(folder / BESIDE, "w", encoding="ascii") as beside:
+        for record in records:
+            count += 1
+            said, to = plain(record), folder / record.path
+            title = record.meta.get("title")
+            if record.data is None:
+                beside.write(json.dumps({"path": record.path, "kind": record.kind, **said}, sort_keys=True) + "\n")
+                if record.target is None:
+                    to.mkdir(parents=True, exist_ok=True)
+                continue
+            data = record.data
+            if _noted(record):
+                data = front_matter.with_said(data, {**said, **({"title": title} if isinstance(title, str) else {})})
+            else:
+                beside.write(json.dumps({"path": record.path, "kind": "file", **said}, sort_keys=True) + "\n")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(data)
+            if record.updated is not None:
+                os.utime(to, ns=(record.updated, record.updated))
+    return count
+
+
+@reader("markdown", "a folder of files, those of avm export and any other", native=True)
+def read(path: Path) -> Iterator[Record | Refusal]:
+    said: dict[str, Any] = {}
+    if (beside := path / BESIDE).exists():
+        for number, line in enumerate(beside.read_text("ascii").splitlines(), 1):
+            try:
+                each = json.loads(line)
+                said[each["path"]] = each
+            except (ValueError, KeyError, TypeError):
+                yield Refusal(f"{BESIDE}:{number}", "no line of avm export")
+    for name, each in said.items():
+        if each.get("kind") in ("directory", "symlink"):
+            yield from _made(name, None, each)
+    for each in files(path):
+        if isinstance(each, Refusal):
+            yield each
+            continue
+        name, file = each
+        yield from _made(name, file, said.get(name))
+
+
+def _made(name: str, file: Path | None, said: dict[str, Any] | None) -> Iterator[Record | Refusal]:
+    try:
+        data = None if file is None else file.read_bytes()
+        if data is not None and said is None and name.endswith(NOTES):
+            said, data, own = front_matter.without_said(data)
+            said = {**foreign(own), **said}
+            if "title" in said:
+                said["meta"] = {**(said.get("meta") or {}), "title": str(said["title"])}
+        given = {"updated": moment(file.stat().st_mtime_ns)} if file is not None and not said else {}
+        yield of_plain(name, data, {**given, **(said or {})}, name)
+    except (Invalid, OSError) as e:
+        yield Refusal(name, e.reason if isinstance(e, Invalid) else str(e.strerror))
+
+
+def foreign(front: dict[str, Any]) -> dict[str, Any]:
+    """What the front matter of others says, as far as a record has it."""
+    said: dict[str, Any] = {"tags": front_matter.words(front.get("tags", front.get("tag")))}
+    for name, keys in (("created", ("created", "created_at", "date")), ("updated", ("updated", "modified"))):
+        found = next((at for key in keys if (at := time_or_none(front.get(key))) is not None), None)
+        if found is not None:
+            said[name] = moment(found)
+    return said | {name: front[name] for name in ("author", "title") if isinstance(front.get(name), str)}
+
+
+def _noted(record: Record) -> bool:
+    if not record.path.endswith(NOTES) or record.data is None:
+        return False
+    try:
+        record.data.decode()
+        front_matter.parse(record.data)
+    except (UnicodeDecodeError, Invalid):
+        return False  # said beside it, so that its bytes stay as they are
+    return b"avm:" not in record.data[:4096]

@@ -1,0 +1,238 @@
+"""Into a store: what of a source is new, what is there already, what is refused, and how it is brought in.
+
+Owns that rule. A record of the product's own formats is its path; one of a foreign source is what its ``source`` says,
+which stands in the metadata of the file that was made of it, wherever that has been moved since. So a second run adds
+nothing, and one that was cut off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from avmfs.errors import AvmError, NotFound
+from avmfs.transfer import exporting
+from avmfs.transfer.record import IMPORTED, Door, Record, Refusal, authored, plain
+
+BATCH, BATCH_BYTES, PIECE = 200, 4 * 1024 * 1024, 8 * 1024 * 1024
+_DIFFERS: Final = "there is another one of that name (--replace: a new version of it)"
+_TWICE: Final = "the source has it twice"
+_BOTH: Final = "changed here and in the source since it was imported (--replace takes the source's)"
+
+
+@dataclass(slots=True)
+class Report:
+    """``read`` = added + updated + same + refused (those of links apart). ``became``: (what it was, path, what was done
+    or would be)."""
+
+    read: int = 0
+    added: int = 0
+    updated: int = 0
+    same: int = 0
+    linked: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+    links_refused: list[Refusal] = field(default_factory=list)
+    became: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+class Import:
+    """One run. ``into`` is an absolute path; ``progress`` hears how many records have been read."""
+
+    def __init__(
+        self,
+        door: Door,
+        into: str,
+        *,
+        dry: bool = False,
+        replacing: bool = False,
+        progress: Callable[[int], None] = lambda read: None,
+    ) -> None:
+        self.report = Report()
+        self._door, self._into, self._dry, self._replacing = door, into.rstrip("/"), dry, replacing
+        self._progress = progress
+        self._there: dict[str, dict[str, Any]] = {}
+        self._from: dict[str, str] = {}  # source: path
+        self._claimed: set[str] = set()
+        self._sources: set[str | None] = set()
+        self._named: dict[str, str] = {}  # a record's own path: where it went
+        self._links: list[tuple[str, Record]] = []
+        self._waiting: list[tuple[Record, str, dict[str, Any]]] = []
+        self._bytes = 0
+
+    def run(self, source: Iterator[Record | Refusal]) -> Report:
+        self._look()
+        for each in source:
+            self.report.read += 1
+            if isinstance(each, Refusal):
+                self.report.refused.append(each)
+            else:
+                self._take(each)
+            if self.report.read % BATCH == 0:
+                self._progress(self.report.read)
+        self._flush()
+        self._link()
+        return self.report
+
+    def _look(self) -> None:
+        """What is there, and what was imported before."""
+        try:
+            for each in exporting.told(self._door, "/memory"):
+                if (source := _imported(each).get("source")) is not None:
+                    self._from[source] = each["path"]
+                    self._there[each["path"]] = each
+            for each in exporting.told(self._door, self._into, digest=True):
+                self._there[each["path"]] = each
+        except NotFound:
+            return
+
+    def _take(self, record: Record) -> None:
+        parts = record.path.split("/")
+        if not all(parts) or {".", ".."} & {*parts} or "\0" in record.path:
+            return self._refuse(record, f"{record.path!r} is no path below a folder")
+        where = self._from.get(record.source or "")
+        if record.source is not None and record.source in self._sources:
+            return self._refuse(record, _TWICE)
+        self._sources.add(record.source)
+        if where is not None:
+            return self._again(record, where)
+        where = f"{self._into}/{record.path}"
+        if record.source is not None:
+            where = self._free(where)
+        elif where in self._claimed:
+            return self._refuse(record, _TWICE)
+        self._claimed.add(where)
+        self._named.setdefault(record.path, where)
+        there = self._there.get(where)
+        if there is None:
+            return self._bring(record, where, None)
+        mine = exporting.record(there, self._into)
+        if mine.kind != record.kind:
+            return self._refuse(record, f"there is a {mine.kind} of that name")
+        if (
+            mine.target == record.target
+            and _alike(mine, record)
+            and there.get("digest", record.digest) == record.digest
+        ):
+            return self._same(record, where)
+        if mine.kind == "symlink" or not self._replacing:
+            return self._refuse(record, _DIFFERS)
+        return self._bring(record, where, there.get("digest"))
+
+    def _again(self, record: Record, where: str) -> None:
+        """A foreign record that was imported before."""
+        self._claimed.add(where)
+        self._named.setdefault(record.path, where)
+        before = str(_imported(self._there[where]).get("digest"))
+        if before == record.digest.hex():
+            return self._same(record, where)
+        now = next(exporting.told(self._door, where, digest=True))["digest"]
+        if now.hex() != before and not self._replacing:
+            return self._refuse(record, _BOTH)
+        return self._bring(record, where, now)
+
+    def _free(self, where: str) -> str:
+        stem, dot = posixpath.splitext(where)
+        number, name = 1, where
+        while name in self._claimed or name in self._there:
+            number += 1
+            name = f"{stem}-{number}{dot}"
+        return name
+
+    def _same(self, record: Record, where: str) -> None:
+        self.report.same += 1
+        self._links.append((where, record))
+        self.report.became.append((_name(record), where, "same"))
+
+    def _refuse(self, record: Record, reason: str) -> None:
+        self.report.refused.append(Refusal(_name(record), reason))
+
+    def _bring(self, record: Record, where: str, instead_of: bytes | None) -> None:
+        item: dict[str, Any] = {
+            "path": where,
+            "mode": record.mode,
+            "created": record.created,
+            "mtime": record.updated if record.updated is not None else record.created,
+            "tags": list(record.tags),
+            "importance": record.importance,
+            "expires": record.expires,
+            "shared": None if record.shared is None else list(record.shared),
+            "user": authored(record, self._door.agent) if record.kind == "file" else None,
+            "target": None if record.target is None else record.target.encode("utf-8", "surrogateescape"),
+        }
+        if instead_of is not None:
+            item["instead_of"] = instead_of
+        self._waiting.append((record, where, item))
+        self._bytes += len(record.data or b"")
+        if len(self._waiting) >= BATCH or self._bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        answers: list[Any] = [None] * len(waiting)
+        if not self._dry and waiting:
+            items, numbers = [], []
+            for number, (record, where, item) in enumerate(waiting):
+                try:
+                    if record.data is not None and len(record.data) > PIECE:
+                        item.pop("instead_of", None)
+                        self._lay(where, record.data)
+                    elif record.data is not None:
+                        item["data"] = record.data
+                except AvmError as e:
+                    answers[number] = [e.code, e.reason]
+                    continue
+                items.append({name: value for name, value in item.items() if value is not None})
+                numbers.append(number)
+            for number, answer in zip(numbers, self._door.call("put", items=items), strict=True):
+                answers[number] = answer
+        for (record, where, _), answer in zip(waiting, answers, strict=True):
+            if answer is not None:
+                self._refuse(record, answer[1])
+                continue
+            new = where not in self._there
+            self.report.added += new
+            self.report.updated += not new
+            self._links.append((where, record))
+            self.report.became.append((_name(record), where, "added" if new else "updated"))
+
+    def _lay(self, where: str, data: bytes) -> None:
+        """What is too large for one call comes under another name, and takes its own when it is whole."""
+        folder, name = posixpath.split(where)
+        beside = f"{folder}/.{name}.importing"
+        for offset in range(0, len(data), PIECE):
+            how = "append" if offset else "replace"
+            self._door.call("write", path=beside, data=data[offset : offset + PIECE], mode=how)
+        self._door.call("move", source=beside, target=where)
+
+    def _link(self) -> None:
+        for where, record in self._links:
+            have: set[tuple[str, str]] = {tuple(each) for each in self._there.get(where, {}).get("links", ())}
+            for target, type in record.links:
+                to = target if target.startswith("/") else self._named.get(target, f"{self._into}/{target}")
+                if (to, type) in have:
+                    continue
+                if self._dry:
+                    self.report.linked += 1
+                    continue
+                try:
+                    self._door.call("link", path=where, target=to, type=type)
+                    self.report.linked += 1
+                except AvmError as e:
+                    self.report.links_refused.append(Refusal(f"{_name(record)} -> {target} ({type})", e.reason))
+
+
+def _name(record: Record) -> str:
+    return record.place or record.path
+
+
+def _imported(each: dict[str, Any]) -> dict[str, Any]:
+    said = each.get("user", {}).get(IMPORTED)
+    return said if isinstance(said, dict) else {}
+
+
+def _alike(mine: Record, record: Record) -> bool:
+    """Return whether all that the record says is said here already. Links come later."""
+    here, said = (plain(replace(each, links=(), tags=tuple(sorted(each.tags)))) for each in (mine, record))
+    return all(here.get(name) == value for name, value in said.items())

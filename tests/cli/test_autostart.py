@@ -1,0 +1,161 @@
+"""A daemon that a command starts: once, without mounts, and gone when nobody asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shells import Shell, configured, environment
+
+from avmfs.store.files.store_lock import StoreLock
+
+
+@pytest.fixture
+def settings() -> str:
+    return "embedding: {enabled: false}\n"
+
+
+@pytest.fixture
+def fresh(settings: str) -> Iterator[Shell]:
+    """No daemon yet, and a command may start one."""
+    with configured(settings) as root:
+        environ = environment(root)
+        del environ["AVM_AUTOSTART"]
+        environ["AVM_AGENT"] = "alice"
+        try:
+            yield Shell(environ)
+        finally:
+            daemon(environ, "stop")
+
+
+def daemon(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "avmfs_daemon", *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+
+def holder(environ: dict[str, str]) -> dict[str, object] | None:
+    return StoreLock(Path(environ["AVM_DATA_DIR"]) / "avm.db").holder()
+
+
+def python(environ: dict[str, str], text: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_command_starts_a_daemon_that_mounts_nothing_and_the_next_one_uses_it(fresh: Shell) -> None:
+    root = Path(fresh.environ["AVM_CONFIG_DIR"]).parent
+    (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/alice, agent_id: alice}}\n")
+    fresh.run("write", "/shared/a.md", "hello")
+    first = holder(fresh.environ)
+    assert first is not None and first["automatic"]
+    assert fresh.out("read", "/shared/a.md") == "hello"
+    assert holder(fresh.environ) == first
+    said = json.loads(daemon(fresh.environ, "status", "--json").stdout)
+    assert said["mounts"] == [] and said["automatic"] and not (root / "alice").exists()
+
+
+def test_many_at_once_start_one(fresh: Shell) -> None:
+    said: list[int] = []
+    threads = [
+        threading.Thread(target=lambda i=i: said.append(fresh.run("write", f"/shared/{i}.md", "x").returncode))
+        for i in range(6)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert said == [0] * 6
+    log = (Path(fresh.environ["AVM_DATA_DIR"]) / "logs/avm-daemon.log").read_text()
+    assert log.count("ready: 0 of 0 mounts") == 1
+    assert len(json.loads(fresh.out("ls", "/shared", "--json"))) == 6
+
+
+def test_python_starts_it_too_but_not_for_a_store_that_is_named(fresh: Shell, tmp_path: Path) -> None:
+    named = f"from avmfs import AVM; print(AVM(db={str(tmp_path / 'x.db')!r}).write('/shared/a.md', 'x'))"
+    assert python(fresh.environ, named) == "1" and holder(fresh.environ) is None
+    assert python(fresh.environ, "from avmfs import AVM; print(AVM(embeddings=False).list('/shared'))") == "[]"
+    assert holder(fresh.environ) is None
+    assert python(fresh.environ, "from avmfs import AVM; print(AVM().list('/shared'))") == "[]"
+    assert holder(fresh.environ) is not None
+
+
+@pytest.mark.parametrize("how", ["variable", "key"])
+def test_it_can_be_turned_off(fresh: Shell, how: str) -> None:
+    if how == "variable":
+        fresh.environ["AVM_AUTOSTART"] = "0"
+    else:
+        config = Path(fresh.environ["AVM_CONFIG_DIR"]) / "config.yaml"
+        config.write_text(config.read_text() + "autostart: false\n")
+    fresh.run("ls", "/shared")
+    assert holder(fresh.environ) is None
+
+
+@pytest.mark.mount
+def test_one_that_somebody_starts_takes_its_place(fresh: Shell) -> None:
+    root = Path(fresh.environ["AVM_CONFIG_DIR"]).parent
+    (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/alice, agent_id: alice}}\n")
+    fresh.run("write", "/shared/a.md", "hello")
+    done = daemon(fresh.environ, "start", "--daemon")
+    assert done.returncode == 0, done.stderr
+    assert (root / "alice/shared/a.md").read_text() == "hello"
+    now = holder(fresh.environ)
+    assert now is not None and "automatic" not in now
+    again = daemon(fresh.environ, "start", "--daemon")
+    assert again.returncode == 1 and "already running" in again.stderr
+
+
+@pytest.mark.mount
+def test_start_and_status_fail_with_a_mount_that_has_failed(fresh: Shell) -> None:
+    root = Path(fresh.environ["AVM_CONFIG_DIR"]).parent
+    (root / "alice").mkdir()
+    (root / "alice/in the way").touch()
+    (root / "config/mounts.yaml").write_text(f"mounts:\n  - {{mountpoint: {root}/alice, agent_id: alice}}\n")
+    done = daemon(fresh.environ, "start", "--daemon")
+    assert done.returncode == 1 and "not empty" in done.stderr and "is running" in done.stdout
+    assert daemon(fresh.environ, "status").returncode == 1
+    (root / "alice/in the way").unlink()
+    assert daemon(fresh.environ, "reload").returncode == 0
+    assert daemon(fresh.environ, "status").returncode == 0
+
+
+def test_it_ends_when_nobody_asks_and_the_next_request_has_another(fresh: Shell) -> None:
+    assert daemon(fresh.environ, "start", "--daemon", "--idle", "1").returncode == 0
+    first = holder(fresh.environ)
+    assert first is not None
+    process = os.pidfd_open(int(str(first["pid"])))
+    assert select.select([process], [], [], 60)[0], "it has not ended"
+    os.close(process)
+    fresh.run("ls", "/shared")
+    second = holder(fresh.environ)
+    assert second is not None and second["pid"] != first["pid"]
+
+
+def test_one_that_cannot_start_is_told_of_once_and_the_command_works_without(fresh: Shell) -> None:
+    run = Path(fresh.environ["AVM_RUNTIME_DIR"])
+    run.write_text("a file is in its place")
+    said = fresh.run("write", "/shared/a.md", "hello").stderr.decode()
+    assert "could not be started" in said and "run: File exists" in said
+    assert fresh.out("read", "/shared/a.md") == "hello"
+    log = Path(fresh.environ["AVM_DATA_DIR"]) / "autostart.lock"
+    noted = json.loads(log.read_text())
+    fresh.run("read", "/shared/a.md")
+    assert json.loads(log.read_text()) == noted, "it was tried again at once"
+    run.unlink()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("settings", ["{}\n"])
+def test_a_question_that_comes_before_the_model_is_loaded_is_answered_by_meaning(fresh: Shell) -> None:
+    fresh.run("remember", "Silicon vendors look frothy; trim NVDA before earnings.")
+    said = fresh.out("recall", "are semiconductor stocks overvalued")
+    assert "trim NVDA" in said and "unavailable" not in said

@@ -1,0 +1,197 @@
+"""avm setup and avm hook: the configuration of agents' clients, and what is said at their events."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mount_world import World
+from shells import Shell, configured, environment
+
+from avmfs.cli import jsonc
+from avmfs.cli.clients import CLIENTS
+
+THEIRS = """\
+{
+    // mine, and it stays
+    "theme": "dark",
+    "mcpServers": {
+        "other": {"command": "x", "args": ["a"]}, /* as it is */
+    },
+    "hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "mine.sh"}]}]}
+}
+"""
+KEYS = {"vscode": "servers", "opencode": "mcp", "zed": "context_servers"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Shell]:
+    with configured("embedding: {enabled: false}\n") as root:
+        environ = {**environment(root), "HOME": str(tmp_path / "home")}
+        (tmp_path / "home").mkdir()
+        yield Shell(environ)
+
+
+def files(shell: Shell) -> dict[str, str]:
+    root = Path(shell.environ["HOME"])
+    return {str(each.relative_to(root)): each.read_text() for each in sorted(root.rglob("*")) if each.is_file()}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_is_set_up_once_and_leaves_nothing_behind(home: Shell, client: str) -> None:
+    home.run("setup", client)
+    made = files(home)
+    server = next(text for name, text in made.items() if name.endswith((".json", ".toml")) and "avm-mcp" in text)
+    if client == "codex":
+        entry = tomllib.loads(server)["mcp_servers"]["avm"]
+    else:
+        entry = json.loads(server)[KEYS.get(client, "mcpServers")]["avm"]
+    command = entry["command"] if client == "opencode" else [entry["command"], *entry["args"]]
+    assert os.path.isabs(command[0]) and command[1:] == ["--user", client]
+    assert json.loads(home.out("setup", client, "--json"))["changed"] == []
+    assert files(home) == made
+    status = {(each["client"], each["there"]) for each in json.loads(home.out("setup", "status", "--json"))}
+    assert (client, True) in status and (client, False) not in status
+    home.run("setup", client, "--remove")
+    assert files(home) == {}
+
+
+@pytest.mark.parametrize(
+    ("client", "file"),
+    [("claude", ".claude/settings.json"), ("gemini", ".gemini/settings.json"), ("claude", ".claude.json")],
+)
+def test_what_others_have_in_a_file_stays_as_it_is(home: Shell, client: str, file: str) -> None:
+    place = Path(home.environ["HOME"], file)
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(THEIRS)
+    place.chmod(0o640)
+    home.run("setup", client)
+    assert place.stat().st_mode & 0o777 == 0o640
+    now = place.read_text()
+    for line in (
+        "    // mine, and it stays\n",
+        '    "theme": "dark",\n',
+        '"args": ["a"]}',
+        "/* as it is */",
+        "mine.sh",
+    ):
+        assert line in now
+    jsonc.parse(now)
+    home.run("setup", client, "--remove")
+    after = place.read_text()
+    assert jsonc.parse(after).value == jsonc.parse(THEIRS).value
+    assert "// mine, and it stays" in after and "/* as it is */" in after
+
+
+def test_codex_keeps_what_stands_around_our_table(home: Shell) -> None:
+    place = Path(home.environ["HOME"], ".codex/config.toml")
+    place.parent.mkdir()
+    theirs = '# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "y"\n\n[tui]\na = 1\n'
+    place.write_text(theirs)
+    (place.parent / "AGENTS.md").write_text("# Mine\n")
+    home.run("setup", "codex")
+    assert place.read_text().startswith(theirs) and "avm-mcp" in place.read_text()
+    home.run("setup", "codex", "--agent", "other-name")
+    assert tomllib.loads(place.read_text())["mcp_servers"]["avm"]["args"] == ["--user", "other-name"]
+    home.run("setup", "codex", "--remove")
+    assert place.read_text() == theirs and (place.parent / "AGENTS.md").read_text() == "# Mine\n"
+    place.write_text('mcp_servers.avm = {command = "z"}\n')
+    assert "by hand" in home.complaint("setup", "codex", code=2)
+
+
+@pytest.mark.parametrize(
+    ("client", "file", "text", "said"),
+    [
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": {"a": 1,, }}', "line 1, column 24"),
+        ("cursor", ".cursor/mcp.json", '{"mcpServers": []}', "expected an object"),
+        ("claude", ".claude.json", '{"a": 1, "a": 2}', "a key twice"),
+        ("codex", ".codex/config.toml", "a = \n", "line 1"),
+        ("zed", ".config/zed/settings.json", "[1]", "expected an object"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_refused_with_the_place(
+    home: Shell, client: str, file: str, text: str, said: str
+) -> None:
+    place = Path(home.environ["HOME"], file)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    complaint = home.complaint("setup", client, code=2)
+    assert said in complaint and file in complaint and "nothing was changed" in complaint
+    assert files(home) == {file: text}
+
+
+def test_print_writes_nothing_and_a_project_has_its_own_files_and_agent(home: Shell, tmp_path: Path) -> None:
+    said = json.loads(home.out("setup", "claude", "--print", "--json"))
+    assert files(home) == {} and any("SessionStart" in text for text in said.values())
+    (tmp_path / "My App").mkdir()
+    command = [sys.executable, "-m", "avmfs.cli", "setup", "claude", "--project"]
+    subprocess.run(command, env=home.environ, cwd=tmp_path / "My App", check=True, capture_output=True)
+    made = json.loads((tmp_path / "My App/.mcp.json").read_text())
+    assert made["mcpServers"]["avm"]["args"] == ["--user", "claude-my-app"] and files(home) == {}
+    assert "no settings of a project" in home.complaint("setup", "claude-desktop", "--project", code=2)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "{\n}\n", '{"a": {}}', '{\n  "a": {\n    "b": [1, 2], // c\n  },\n}\n', "{ // x\n}"]
+)
+def test_what_is_put_into_json_can_be_dropped_again(text: str) -> None:
+    made = jsonc.put(text, ["k", "l", 0], {"m": "ü"})
+    assert jsonc.parse(made).value == {**jsonc.parse(text).value, "k": {"l": [{"m": "ü"}]}}
+    assert jsonc.parse(jsonc.drop(made, ["k", "l", 0])).value == jsonc.parse(text).value
+    assert jsonc.drop(text, ["k"]) == text
+
+
+# Hooks ---------------------------------------------------------------------------------------------------------
+
+
+def hook(environ: dict[str, str], event: str, said: object, client: str = "claude") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "avmfs.cli", "hook", "--client", client, "-a", "alice", event]
+    text = said if isinstance(said, str) else json.dumps(said)
+    return subprocess.run(command, env=environ, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def patient(world: World) -> dict[str, str]:
+    """The module's daemon, with a note and a message; hooks wait for as long as a busy machine takes."""
+    shell = Shell(world.environ)
+    shell.run("write", "/shared/release.md", "Releases are frozen on Fridays.")
+    shell.run("tell", "alice", "look at the plan", agent="bob")
+    return {**world.environ, "AVM_HOOK_S": "30"}
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("client", "name"), [("claude", "UserPromptSubmit"), ("codex", "UserPromptSubmit"), ("gemini", "BeforeAgent")]
+)
+def test_a_prompt_gets_what_memory_has_on_it(patient: dict[str, str], client: str, name: str) -> None:
+    done = hook(patient, "prompt", {"prompt": "when are releases frozen?", "cwd": "/x"}, client)
+    said = json.loads(done.stdout)["hookSpecificOutput"]
+    assert said["hookEventName"] == name and "frozen on Fridays" in said["additionalContext"] and done.returncode == 0
+    assert hook(patient, "prompt", {"prompt": "the colour of zebras in winter"}, client).stdout == ""
+    assert hook(patient, "prompt", {"prompt": "yes"}, client).stdout == ""
+
+
+@pytest.mark.mount
+def test_a_session_begins_with_mail_and_notes_on_the_project(patient: dict[str, str]) -> None:
+    said = json.loads(hook(patient, "session-start", {"cwd": "/src/release"}, "cursor").stdout)["additional_context"]
+    assert "you are alice" in said and "1 unread message: avm_inbox" in said and "frozen on Fridays" in said
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    "said", ["", "no json", "[1]", '{"prompt": 5, "cwd": null}', '{"prompt": "' + "x" * 99_999 + '"}']
+)
+def test_no_input_breaks_the_client(patient: dict[str, str], said: str) -> None:
+    done = hook(patient, "prompt", said)
+    assert (done.returncode, done.stdout) == (0, "") and "Traceback" not in done.stderr
+
+
+def test_without_a_daemon_a_hook_says_nothing(home: Shell) -> None:
+    done = hook(home.environ, "prompt", {"prompt": "when are releases frozen?"})
+    assert (done.returncode, done.stdout) == (0, "")

@@ -1,0 +1,256 @@
+"""Backups of a store at rest: what is kept, what is written, what a killed one leaves, and what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from avmfs_config import default_settings
+
+from avmfs.access import Policy, Principal
+from avmfs.agents import anchors, auditing, backups
+from avmfs.agents.auditing import Chainer
+from avmfs.agents.backups import Schedule
+from avmfs.errors import Busy, Exists, NotFound, StoreFailed
+from avmfs.store.backup import archive
+from avmfs.store.identity import OPERATOR
+from avmfs.store.repair import examine
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
+
+SETTINGS = default_settings()
+ALICE = Principal("alice")
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    store = open_direct(path, Policy(), IndexRules())
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def write(path: Path, name: str, data: bytes) -> None:
+    with opened(path) as store:
+        store.submit(ALICE, "write_path", path=[b"memory", b"shared", name.encode()], data=data)
+        Chainer(store, anchors.beside(path), 0.0, time.time_ns).step()
+
+
+def contents(path: Path) -> dict[bytes, bytes]:
+    with opened(path) as store, store.reading(ALICE) as reader:
+        return {node.name: reader.read(node.id, 0, node.size) for node in reader.children(3) if node.size}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "avm.db"
+    path.parent.mkdir()
+    write(path, "a.md", b"one")
+    write(path, "large", os.urandom(500_000))
+    return path
+
+
+def back_up(path: Path, folder: Path, keep: int = 9) -> archive.Backup:
+    return backups.backup(path, SETTINGS, folder, keep)
+
+
+def test_a_restored_store_is_the_store_and_its_audit_verifies(path: Path, tmp_path: Path) -> None:
+    made = back_up(path, tmp_path / "kept")
+    before = contents(path)
+    write(path, "b.md", b"later")
+    to = tmp_path / "new" / "avm.db"
+    assert backups.restore(tmp_path / "kept", to).seq == made.seq
+    assert contents(to) == before
+    with contextlib.closing(examine.FrozenStore(to, True)) as store:
+        assert list(examine.rows(store)) == []
+        noted = anchors.read(anchors.beside(to))
+        assert noted and auditing.verify(store, OPERATOR, noted).ok
+        assert auditing.verify(store, OPERATOR, noted).verdict.anchors == len(noted)
+    write(to, "c.md", b"it goes on")
+    assert {b"a.md", b"large", b"c.md"} <= contents(to).keys()
+
+
+def test_only_what_has_changed_is_written(path: Path, tmp_path: Path) -> None:
+    first = back_up(path, tmp_path / "kept")
+    assert first.new == first.pages
+    assert back_up(path, tmp_path / "kept").new == 0
+    write(path, "b.md", b"small")
+    third = back_up(path, tmp_path / "kept")
+    assert 0 < third.new < first.pages // 4
+    packs = sum(each.stat().st_size for each in (tmp_path / "kept").glob("*.pack"))
+    assert packs == (first.new + third.new) * archive.PAGE
+
+
+def test_each_backup_is_its_own_moment_and_the_oldest_go(path: Path, tmp_path: Path) -> None:
+    folder, moments = tmp_path / "kept", []
+    for number in range(5):
+        write(path, "n.md", f"as of {number}".encode())
+        write(path, f"{number}.bin", os.urandom(100_000))
+        moments.append(back_up(path, folder, keep=3))
+    assert [each.at for each in archive.backups(folder)] == [each.at for each in moments[2:]]
+    for number, each in enumerate(moments[2:], 2):
+        to = tmp_path / f"to{number}" / "avm.db"
+        assert backups.restore(folder, to, each.at).seq == each.seq
+        assert contents(to)[b"n.md"] == f"as of {number}".encode()
+        archive.check(folder, each)
+    with pytest.raises(NotFound, match="that old"):
+        backups.restore(folder, tmp_path / "x" / "avm.db", moments[0].at)
+
+
+def test_packs_that_are_hardly_used_any_more_go(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    for number in range(8):
+        for each in range(3):
+            write(path, f"{each}.bin", bytes([number]) * 200_000)
+        back_up(path, folder, keep=1)
+    image = path.stat().st_size
+    assert sum(each.stat().st_size for each in folder.glob("*.pack")) < 3 * image
+    backups.restore(folder, tmp_path / "new" / "avm.db")
+    assert contents(tmp_path / "new" / "avm.db") == contents(path)
+
+
+def test_a_damaged_page_is_found_and_the_next_backup_writes_it_again(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    made = back_up(path, folder)
+    [pack] = folder.glob("*.pack")
+    data = bytearray(pack.read_bytes())
+    data[9 * archive.PAGE + 7] ^= 1
+    pack.write_bytes(data)
+    with pytest.raises(StoreFailed, match="page 9 of it is damaged"):
+        archive.check(folder, made)
+    with pytest.raises(StoreFailed, match="page 9 of it is damaged"):
+        backups.restore(folder, tmp_path / "new" / "avm.db")
+    assert not (tmp_path / "new" / "avm.db").exists(), "nothing that is not whole takes the name"
+    assert back_up(path, folder).new == 1
+    backups.restore(folder, tmp_path / "new" / "avm.db")
+    assert contents(tmp_path / "new" / "avm.db") == contents(path)
+
+
+def test_a_damaged_store_is_not_backed_up_over_the_good_one(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    good = back_up(path, folder)
+    data = bytearray(path.read_bytes())
+    at = data.find(b"one", 8192)
+    data[at : at + 3] = b"two"
+    path.write_bytes(data)
+    with pytest.raises(StoreFailed, match="damaged, and was not backed up"):
+        back_up(path, folder)
+    assert [each.at for each in archive.backups(folder)] == [good.at] and not (folder / "image").exists()
+    told = backups.last(path)
+    assert told is not None and told["at"] == good.at
+
+
+def test_a_changed_log_is_not_backed_up(path: Path, tmp_path: Path) -> None:
+    from avmfs.store.schema import database
+
+    with contextlib.closing(database.connect(path, writable=True)) as db:
+        db.execute("drop trigger if exists log_is_kept")
+        for (name,) in db.execute(
+            "select name from sqlite_schema where type = 'trigger' and tbl_name = 'log'"
+        ).fetchall():
+            db.execute(f"drop trigger {name}")
+        db.execute("update log set agent = 'mallory' where seq = (select min(seq) from log where op = 'write')")
+    with pytest.raises(StoreFailed, match="audit: row"):
+        back_up(path, tmp_path / "kept")
+
+
+def test_a_store_is_restored_only_where_there_is_none(path: Path, tmp_path: Path) -> None:
+    back_up(path, tmp_path / "kept")
+    with pytest.raises(Exists):
+        backups.restore(tmp_path / "kept", path)
+    path.unlink()  # but not what tells of it
+    with pytest.raises(Exists, match=r"avm\.db"):
+        backups.restore(tmp_path / "kept", path)
+    with pytest.raises(NotFound):
+        backups.restore(tmp_path / "none", tmp_path / "new" / "avm.db")
+    with pytest.raises(NotFound):
+        back_up(tmp_path / "no" / "avm.db", tmp_path / "kept")
+
+
+def test_two_at_once_are_one_after_the_other(path: Path, tmp_path: Path) -> None:
+    with archive.held(tmp_path / "kept"), pytest.raises(Busy):
+        back_up(path, tmp_path / "kept")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from avmfs_config import default_settings
+from avmfs.agents import backups
+print("begun", flush=True)
+backups.backup(Path(sys.argv[1]), default_settings(), Path(sys.argv[2]), 9)
+print("made", flush=True)
+"""
+
+
+@pytest.mark.parametrize("when", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_a_backup_killed_in_the_middle_leaves_those_before(when: float, path: Path, tmp_path: Path) -> None:
+    """At whatever moment it strikes: what was good is, and the next one is made over what was left."""
+    folder = tmp_path / "kept"
+    good, before = back_up(path, folder), contents(path)
+    write(path, "more.bin", os.urandom(3_000_000))
+    process = subprocess.Popen([sys.executable, "-c", KILLED, path, folder], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    time.sleep(when)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert archive.backups(folder)[0].at == good.at
+    backups.restore(folder, tmp_path / "new" / "avm.db", good.at)
+    assert contents(tmp_path / "new" / "avm.db") == before
+    again = back_up(path, folder)
+    backups.restore(folder, tmp_path / "newer" / "avm.db")
+    assert contents(tmp_path / "newer" / "avm.db") == contents(path)
+    left = {each.suffix for each in folder.iterdir()}
+    assert left <= {"", ".pack", ".backup"} and not (folder / "image").exists()
+    assert again.seq > good.seq
+
+
+def test_what_a_kill_leaves_between_the_pack_and_its_list_is_swept(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    back_up(path, folder)
+    shutil.copy(next(folder.glob("*.pack")), folder / "00000009.pack")
+    (folder / "x.pack.partial").write_bytes(b"x")
+    (folder / "image").write_bytes(b"x")
+    back_up(path, folder)
+    assert sorted(each.name for each in folder.iterdir() if each.suffix != ".backup") == ["00000001.pack", "lock"]
+
+
+def test_a_schedule_makes_one_when_it_is_due_and_says_what_went_wrong(path: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from avmfs_config import BackupSettings
+
+    folder, now, said = tmp_path / "kept", [time.time()], []
+    settings = replace(SETTINGS, backup=BackupSettings(folder, every_s=3600.0, keep=2))
+    schedule = Schedule(path, settings, said.append, lambda: now[0])
+
+    def step(after_s: float) -> int:
+        now[0] += after_s
+        schedule.step()
+        if schedule._thread is not None:
+            schedule._thread.join()
+        return len(archive.backups(folder))
+
+    assert step(0) == 1 and said == [""]
+    assert step(1800) == 1, "not due"
+    assert backups.status(path, settings.backup, {})["age_s"] >= 0
+    assert step(1900) == 2
+    write(path, "x.md", b"x")
+    path.rename(path.with_name("away"))
+    assert step(4000) == 2 and "there is no store" in said[-1]
+    path.with_name("away").rename(path)
+    assert step(60) == 2, "not again at once"
+    assert step(600) == 2 and said[-1] == "" and len(said) == 4, "and the oldest has gone"
+    assert backups.status(path, settings.backup, {"error": "x"})["error"] == "x"
+    assert backups.status(tmp_path / "other.db", BackupSettings(), {}) == {}

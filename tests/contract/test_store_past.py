@@ -1,0 +1,308 @@
+"""The tree as it was, beside a plain copy of it at many instants: whatever three agents did, names, kinds, bytes, modes
+and mtimes are the same, after a restart and after the past has been trimmed around snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError, NotFound
+from avmfs.node import Kind, Moment, Node
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Reader
+from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.tx.transaction import IndexRules
+
+AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
+ALICE, BOB, CAROL = AGENTS
+DAY = 86_400 * 10**9
+Tree = dict[bytes, tuple[Any, ...]]
+
+
+class World:
+    """A store of its own whose clock a test moves."""
+
+    def __init__(self, path: Path, **rules: Any) -> None:
+        self.path, self.now = path, 1_800_000_000 * 10**9
+        self.rules = IndexRules(past_days=30, **rules)
+        self.policy = Policy()
+        self.store = self._open()
+        for who in AGENTS:
+            self.store.submit(who, "enroll")
+
+    def _open(self) -> SqliteStore:
+        return open_direct(self.path, self.policy, self.rules, lambda: self.now)
+
+    def restart(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+    def do(self, who: Principal, command: str, **arguments: Any) -> Any:
+        self.now += 1_500_000_000
+        return self.store.submit(who, command, **arguments)
+
+    def write(self, who: Principal, path: str, data: bytes, **more: Any) -> int:
+        return int(self.do(who, "write_path", path=path.encode().split(b"/"), data=data, **more)["node"])
+
+    def node(self, who: Principal, path: str) -> Node:
+        with self.store.reading(who) as reader:
+            return found(reader, path)
+
+    def seq(self) -> int:
+        with self.store.connection() as (db, _):
+            return int(db.execute("select max(seq) from log").get)
+
+    def at(self, who: Principal, when: Moment | int | str) -> Tree:
+        with self.store.reading(who) as reader:
+            then = reader.moment(when)
+        with self.store.reading_at(who, then) as reader:
+            return tree(reader)
+
+    def rows(self, table: str) -> int:
+        with self.store.connection() as (db, _):
+            return int(db.execute(f"select count(*) from {table}").get)
+
+
+def found(reader: Reader, path: str) -> Node:
+    node = reader.node(ROOT)
+    for name in path.encode().split(b"/"):
+        child = reader.child(node.id, name)
+        if child is None:
+            raise NotFound(path=path)
+        node = child
+    return node
+
+
+def tree(reader: Reader) -> Tree:
+    """All that the asker sees: by path kind, mode, owner, mtime, size and bytes, or target."""
+    seen: Tree = {}
+    waiting = [(b"", reader.node(ROOT))]
+    while waiting:
+        path, node = waiting.pop()
+        data = b""
+        if node.kind is Kind.FILE:
+            data = reader.read(node.id, 0, node.size)
+        elif node.kind is Kind.SYMLINK:
+            data = reader.target(node.id)
+        else:
+            waiting += [(path + b"/" + child.name, child) for child in reader.children(node.id)]
+        tags = tuple(reader.tags(node.document)) if node.document is not None else ()
+        seen[path] = (node.kind, node.mode, node.uid, node.mtime, node.size, data, tags)
+    return seen
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "avm.db")
+    yield made
+    made.store.close()
+
+
+class Churn:
+    """Random changes by three agents over some files, of which an oracle keeps plain copies."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.random = world, random.Random(seed)
+        self.spaces = ["memory", "memory/shared", *(f"memory/private/{who.name}" for who in AGENTS)]
+
+    def step(self) -> None:
+        who = self.random.choice(AGENTS)
+        with contextlib.suppress(AvmError):  # not there, not hers, or not empty: nothing has changed
+            self.change(who)
+
+    def place(self) -> str:
+        deep = self.random.choice(["", "d1/", "d1/d2/", "d3/"])
+        return f"{self.random.choice(self.spaces)}/{deep}f{self.random.randrange(25)}"
+
+    def change(self, who: Principal) -> None:
+        world, rnd = self.world, self.random
+        path, other, kind = self.place(), self.place(), rnd.randrange(14)
+        if kind < 4:
+            size = rnd.choice([0, 7, 300, 5000, 70_000, 200_000])
+            world.write(who, path, rnd.randbytes(size) if size < 70_000 else bytes([rnd.randrange(256)]) * size)
+        elif kind == 4:
+            world.write(who, path, rnd.randbytes(rnd.choice([5, 900])), mode="append")
+        elif kind == 5:
+            node = world.node(who, path)
+            world.do(who, "commit", node=node.id, handle=rnd.randrange(3), edits=[["w", rnd.randrange(400), b"middle"]])
+        elif kind == 6:
+            node = world.node(who, path)
+            world.do(who, "commit", node=node.id, handle=None, edits=[["t", rnd.randrange(0, 90_000)]])
+        elif kind in (7, 8):
+            here, there = (world.node(who, each.rpartition("/")[0]) for each in (path, other))
+            names = [each.rpartition("/")[2].encode() for each in (path, other)]
+            flags = rnd.choice([0, 0, 0, 1, 2])
+            world.do(who, "rename", parent=here.id, name=names[0], new_parent=there.id, new_name=names[1], flags=flags)
+        elif kind == 9:
+            here = world.node(who, path.rpartition("/")[0])
+            world.do(who, "unlink", parent=here.id, name=path.rpartition("/")[2].encode())
+        elif kind == 10:
+            node = world.node(who, rnd.choice([path, path.rpartition("/")[0]]))
+            world.do(
+                who,
+                "set_attributes",
+                node=node.id,
+                mode=rnd.choice([0o600, 0o755, 0o640]),
+                mtime=rnd.choice([None, 5 * 10**17]),
+            )
+        elif kind == 11:
+            here = world.node(who, path.rpartition("/")[0])
+            world.do(who, "symlink", parent=here.id, name=b"s%d" % rnd.randrange(9), target=other.encode())
+        elif kind == 12:
+            here = world.node(who, rnd.choice(self.spaces))
+            name, new = (rnd.choice([b"d1", b"d3", b"d4"]) for _ in range(2))
+            if rnd.random() < 0.5:
+                world.do(who, "unlink", parent=here.id, name=b"s%d" % rnd.randrange(9))
+            else:
+                world.do(who, "rename", parent=here.id, name=name, new_parent=here.id, new_name=new, flags=0)
+        else:
+            world.do(
+                who,
+                "set_tags",
+                node=world.node(who, path).id,
+                add=[f"t{rnd.randrange(5)}"],
+                remove=[f"t{rnd.randrange(5)}"],
+                replace=False,
+            )
+
+
+def oracle(world: World, who: Principal) -> Tree:
+    with world.store.reading(who) as reader:
+        return tree(reader)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_past_is_what_a_plain_copy_of_it_was(world: World, seed: int) -> None:
+    churn = Churn(world, seed)
+    kept: list[tuple[int, int, Tree]] = []
+    named: dict[str, Tree] = {}
+    steps = 1000
+    instants = set(churn.random.sample(range(steps), 30))
+    for step in range(steps):
+        churn.step()
+        if step in instants:
+            kept.append((world.seq(), world.now, oracle(world, OPERATOR)))
+            if len(kept) % 7 == 0:
+                name = f"s{len(kept)}"
+                world.store.submit(OPERATOR, "snapshot", name=name)
+                named[name] = kept[-1][2]
+    assert len(kept[-1][2]) > 40
+    for _ in range(2):
+        for seq, at, was in kept:
+            assert world.at(OPERATOR, Moment(seq, 0)) == was
+            assert world.at(OPERATOR, at) == was
+        world.restart()
+    world.now += 40 * DAY
+    while world.store.submit(OPERATOR, "trim_past", limit=50)["more"]:
+        pass
+    with pytest.raises(NotFound, match="the past is kept from"):
+        world.at(OPERATOR, kept[0][1])
+    for name, was in named.items():
+        assert world.at(OPERATOR, name) == was
+        world.store.submit(OPERATOR, "remove_snapshot", name=name)
+    while world.store.submit(OPERATOR, "trim_past")["more"]:
+        pass
+    assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+def test_the_past_needs_the_rights_of_today_and_lifts_no_veil(world: World) -> None:
+    secret = world.write(ALICE, "memory/private/alice/plan", b"the secret draft")
+    private = world.seq()
+    world.do(ALICE, "commit", node=secret, handle=None, edits=[["t", 0], ["w", 0, b"for all"]])
+    here, there = world.node(ALICE, "memory/private/alice"), world.node(ALICE, "memory/shared")
+    world.do(ALICE, "rename", parent=here.id, name=b"plan", new_parent=there.id, new_name=b"plan")
+    world.write(ALICE, "memory/hers", b"for all, then for her")
+    shown = world.seq()
+    world.do(ALICE, "set_shared", node=world.node(ALICE, "memory/hers").id, agents=["alice"])
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"hers")
+    last = world.seq()
+    secrets = {seq: repr(world.at(BOB, Moment(seq, 0))) for seq in range(1, last + 1)}
+    assert not any(word in text for text in secrets.values() for word in ("secret", "private/alice", "hers"))
+    assert "for all" in secrets[shown]
+    assert b"/memory/private/alice/plan" in world.at(ALICE, Moment(private, 0))
+    assert world.at(ALICE, Moment(shown, 0))[b"/memory/hers"][5] == b"for all, then for her"
+    with world.store.reading(BOB) as reader:
+        then = reader.moment(Moment(shown, 0))
+    with world.store.reading_at(BOB, then) as reader:
+        node = found(reader, "memory/shared/plan")
+        assert node.document is not None
+        assert [version.number for version in reader.versions(node.document)] == [2]
+        with pytest.raises(AvmError):
+            reader.version_bytes(node.document, 1)
+    world.policy = Policy.from_words([("/memory/shared/*", "none", ("bob",))], "rw")
+    world.restart()
+    assert b"/memory/shared/plan" not in world.at(BOB, Moment(shown, 0))
+    assert b"/memory/shared/plan" in world.at(CAROL, Moment(shown, 0))
+
+
+def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:
+    world.write(ALICE, "memory/a", b"a")
+    b = world.write(ALICE, "memory/b", b"b")
+    a = world.node(ALICE, "memory/a")
+    world.do(ALICE, "add_link", node=a.id, target=b, type="see")
+    world.do(ALICE, "merge_meta", node=a.id, importance=0.7, user={"k": 1})
+    linked = world.seq()
+    world.do(ALICE, "merge_meta", node=a.id, importance=0.1, user={"k": None})
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"a")
+    with world.store.reading_at(BOB, Moment(linked, world.now)) as reader:
+        then, other = found(reader, "memory/a"), found(reader, "memory/b")
+        told = reader.document(then)
+        assert (told.creator, told.importance, told.user, told.head) == ("alice", 0.7, {"k": 1}, 1)
+        assert [(link.outgoing, link.path, link.type) for link in reader.links(told.id)] == [
+            (True, b"/memory/b", "see")
+        ]
+        assert [(link.outgoing, link.path) for link in reader.links(reader.document(other).id)] == [
+            (False, b"/memory/a")
+        ]
+        assert reader.counts(ROOT).links == 1
+        assert [entry.path for entry, _ in reader.listing(ROOT, limit=9, offset=0, query="a")[0]] == [b"/memory/a"]
+
+
+def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
+    node = world.write(ALICE, "memory/a", b"one", handle=7)
+    world.store.submit(ALICE, "snapshot", name="s")
+    world.now -= 1_500_000_000
+    world.do(ALICE, "commit", node=node, handle=7, edits=[["w", 0, b"two"]])
+    assert world.at(ALICE, "s")[b"/memory/a"][5] == b"one"
+    assert [snap.name for snap in _snapshots(world, ALICE)] == ["s"] and _snapshots(world, BOB) == []
+    with pytest.raises(NotFound, match="no snapshot"):
+        world.at(BOB, "s")
+
+
+def _snapshots(world: World, who: Principal) -> list[Any]:
+    with world.store.reading(who) as reader:
+        return reader.snapshots()
+
+
+def test_what_is_appended_for_long_is_as_long_as_it_was_then(world: World) -> None:
+    node = world.write(ALICE, "memory/log", b"")
+    sizes = {}
+    for line in range(20):
+        world.now -= 900_000_000  # a line every 0.6 s: the version stays open
+        world.do(ALICE, "append", node=node, handle=3, data=b"line %d\n" % line)
+        sizes[world.now] = (line + 1) * 7 if line < 10 else 70 + (line - 9) * 8
+    assert world.rows("version") < 4
+    for at, size in sizes.items():
+        seen = world.at(ALICE, at)[b"/memory/log"]
+        assert seen[4] == len(seen[5]) and size <= seen[4] <= size + 16, at
+
+
+def test_what_was_removed_is_kept_up_to_a_size_and_the_horizon_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path / "small.db", past_bytes=100_000)
+    for number in range(4):
+        world.write(ALICE, f"memory/f{number}", random.Random(number).randbytes(40_000))
+    before = world.now
+    for number in range(4):
+        world.do(ALICE, "unlink", parent=world.node(ALICE, "memory").id, name=b"f%d" % number)
+    world.store.submit(OPERATOR, "trim_past")
+    with pytest.raises(NotFound, match="the past is kept from"):
+        world.at(ALICE, before)
+    assert world.rows("past_version") == 2
+    world.store.close()

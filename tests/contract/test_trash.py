@@ -1,0 +1,201 @@
+"""The trash and the archive: what goes there, under whose rights it stands, who finds it, and the way back."""
+
+from __future__ import annotations
+
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs import paths
+from avmfs.access import Principal
+from avmfs.errors import Denied, Invalid, NotFound
+from avmfs.search.engine import Engine
+from avmfs.store.commands.aside import YOUNG_NS
+from avmfs.store.identity import OPERATOR
+from avmfs.text.tokens import TokenCounter
+
+COUNTER = TokenCounter()
+
+
+def note(world: World, who: Principal, path: str, data: bytes = b"the harvest begins in June") -> None:
+    world.write(who, path, data)
+    world.drain()
+    world.clock.advance(YOUNG_NS / 1e9)
+
+
+def remove(world: World, who: Principal, path: str, trash: bool = True) -> bool:
+    kept: bool = world.do(who, "unlink", **world.at(who, path), trash=trash)["kept"]
+    return kept
+
+
+def found(world: World, who: Principal, q: str = "harvest", *, archive: bool = False) -> list[bytes]:
+    world.drain()
+    engine = Engine(world.store.search_index, None, COUNTER)
+    answer = (engine.with_archive() if archive else engine).search(who, q, limit=9)
+    return [scored.hit.path for scored in answer.hits]
+
+
+def test_a_removed_note_is_in_the_trash_and_comes_back_as_the_document_it_was(world: World) -> None:
+    note(world, ALICE, "/memory/farm/plan.md")
+    world.tag(ALICE, "/memory/farm/plan.md", "farm")
+    before = world.document(ALICE, "/memory/farm/plan.md")
+    assert remove(world, BOB, "/memory/farm/plan.md")
+    assert not world.exists(ALICE, "/memory/farm/plan.md") and not found(world, ALICE)
+    with world.reading(ALICE) as reader:
+        [kept] = reader.removed(10)
+        assert (kept.path, kept.agent) == (b"/memory/farm/plan.md", "bob")
+        assert reader.path(kept.node.id) == b"/trash/farm/plan.md"
+        assert reader.by_handle(before.handle) == kept.node
+    world.do(ALICE, "rmdir", **world.at(ALICE, "/memory/farm"))
+    assert world.do(BOB, "put_back", node=kept.node.id)["path"] == b"/memory/farm/plan.md"
+    after = world.document(ALICE, "/memory/farm/plan.md")
+    assert (after.id, after.handle, after.head) == (before.id, before.handle, before.head)
+    with world.reading(ALICE) as reader:
+        assert reader.tags(after.id) == ["farm"] and reader.removed(10) == []
+    assert world.bytes(ALICE, "/memory/farm/plan.md") == b"the harvest begins in June"
+    assert found(world, ALICE) == [b"/memory/farm/plan.md"]
+    assert not world.exists(ALICE, "/trash/farm")  # its mirror went when it was empty
+
+
+def test_what_comes_back_takes_a_free_name_or_the_one_that_is_said(world: World) -> None:
+    for text in (b"first harvest", b"second harvest"):
+        note(world, ALICE, "/memory/a.md", text)
+        assert remove(world, ALICE, "/memory/a.md")
+    assert world.exists(ALICE, "/trash/a.md") and world.exists(ALICE, "/trash/a (2).md")
+    world.write(ALICE, "/memory/a.md", b"third")
+    put = [
+        world.do(ALICE, "put_back", node=world.node(ALICE, path).id, **more)["path"]
+        for path, more in (("/trash/a (2).md", {}), ("/trash/a.md", {"to": [b"memory", b"new", b"b.md"]}))
+    ]
+    assert put == [b"/memory/a (2).md", b"/memory/new/b.md"]
+    assert world.bytes(ALICE, "/memory/a (2).md") == b"second harvest"
+    assert world.bytes(ALICE, "/memory/new/b.md") == b"first harvest"
+    assert world.bytes(ALICE, "/memory/a.md") == b"third"
+
+
+def test_what_is_new_binary_managed_or_not_meant_to_be_kept_is_gone_at_once(world: World) -> None:
+    world.write(ALICE, "/memory/new.md", b"made a moment ago")
+    world.drain()
+    assert not remove(world, ALICE, "/memory/new.md")
+    world.write(ALICE, "/memory/repo/.git/config", b"x")
+    for path, data in (("/memory/i", b"\0\1"), ("/memory/x.swp", b"words"), ("/memory/repo/src/a.c", b"int main")):
+        note(world, ALICE, path, data)
+        assert not remove(world, ALICE, path), path
+    note(world, ALICE, "/memory/b.md")
+    assert not remove(world, ALICE, "/memory/b.md", trash=False)
+    with world.reading(ALICE) as reader:
+        assert reader.removed(10) == []
+
+
+def test_removing_it_from_the_trash_is_for_good(world: World) -> None:
+    note(world, ALICE, "/memory/a.md")
+    remove(world, ALICE, "/memory/a.md")
+    assert not remove(world, ALICE, "/trash/a.md")
+    with world.reading(OPERATOR) as reader:
+        assert reader.removed(10) == []
+
+
+@pytest.mark.parametrize("place", ["trash", "archive"])
+def test_it_stands_under_the_rights_of_where_it_came_from(world: World, place: str) -> None:
+    note(world, ALICE, "/memory/private/alice/diary.md")
+    note(world, ALICE, "/memory/limited.md")
+    world.share(ALICE, "/memory/limited.md", "alice")
+    for path in ("/memory/private/alice/diary.md", "/memory/limited.md"):
+        if place == "trash":
+            assert remove(world, ALICE, path)
+        else:
+            world.do(ALICE, "archive", **world.at(ALICE, path))
+    assert world.exists(ALICE, f"/{place}/private/alice/diary.md") and world.exists(ALICE, f"/{place}/limited.md")
+    for path in (f"/{place}/private/alice", f"/{place}/private/alice/diary.md", f"/{place}/limited.md"):
+        assert not world.exists(BOB, path), path
+    assert "limited.md" not in world.names(BOB, f"/{place}")
+    with world.reading(BOB) as reader:
+        assert reader.removed(10) == []
+    diary = world.node(ALICE, f"/{place}/private/alice/diary.md").id
+    with pytest.raises(NotFound):
+        world.do(BOB, "put_back", node=diary)
+    world.restart(rules=[("/memory/limited.md", "none", None), ("/memory/*", "rw", None)], default="ro")
+    assert not world.exists(ALICE, f"/{place}/limited.md")  # a rule that came since holds there too
+    assert world.do(ALICE, "put_back", node=diary)["path"] == b"/memory/private/alice/diary.md"
+
+
+def test_what_an_agent_may_only_read_it_can_neither_archive_nor_bring_back(world: World) -> None:
+    world.restart(rules=[("/memory/a.md", "ro", ("bob",)), ("/memory/*", "rw", None)])
+    note(world, ALICE, "/memory/a.md")
+    with pytest.raises(Denied):
+        world.do(BOB, "archive", **world.at(BOB, "/memory/a.md"))
+    world.do(ALICE, "archive", **world.at(ALICE, "/memory/a.md"))
+    assert world.exists(BOB, "/archive/a.md")
+    with pytest.raises(Denied):
+        world.do(BOB, "put_back", node=world.node(BOB, "/archive/a.md").id)
+    with pytest.raises(Invalid):
+        world.do(ALICE, "archive", **world.at(ALICE, "/archive/a.md"))
+
+
+def test_the_archive_is_found_where_it_is_asked_for_and_its_words_do_not_weigh_elsewhere(world: World) -> None:
+    for n in range(4):
+        note(world, ALICE, f"/memory/2024/n{n}.md", b"harvest number %d" % n)
+    note(world, ALICE, "/memory/now.md", b"the harvest of today")
+    assert len(found(world, BOB)) == 5
+    assert world.do(ALICE, "archive", **world.at(ALICE, "/memory/2024"))["path"] == b"/archive/2024"
+    assert found(world, BOB) == [b"/memory/now.md"]
+    assert sorted(found(world, BOB, archive=True)) == [
+        *(b"/archive/2024/n%d.md" % n for n in range(4)),
+        b"/memory/now.md",
+    ]
+    with world.reading(BOB) as reader:
+        root, memory = world.node(BOB, "/").id, world.node(BOB, "/memory").id
+        assert reader.counts(root).files == reader.counts(memory).files == 1
+        assert reader.counts(world.node(BOB, "/archive").id).files == 4
+        assert [e.path for e, _ in reader.listing(root, limit=9, offset=0, query="harvest")[0]] == [b"/memory/now.md"]
+    note(world, ALICE, "/memory/2024/late.md")
+    world.do(ALICE, "archive", **world.at(ALICE, "/memory/2024"))
+    assert world.exists(BOB, "/archive/2024/late.md") and world.exists(BOB, "/archive/2024/n0.md")
+    assert not world.exists(BOB, "/memory/2024")
+    world.do(BOB, "put_back", node=world.node(BOB, "/archive/2024").id)
+    assert len(found(world, BOB)) == 6 and not world.exists(BOB, "/archive/2024")
+
+
+def test_the_trash_is_emptied_by_who_may_write_there_and_by_age_and_size(world: World) -> None:
+    for n in range(3):
+        note(world, ALICE, f"/memory/{n}.md", b"%d" % n * 100)
+    note(world, BOB, "/memory/private/bob/b.md")
+    times = []
+    for n in range(3):
+        times.append(world.clock())
+        remove(world, ALICE, f"/memory/{n}.md")
+        world.clock.advance(1)
+    remove(world, BOB, "/memory/private/bob/b.md")
+    world.do(OPERATOR, "trim_trash", before=0, most=250)
+    assert not world.exists(ALICE, "/trash/0.md") and world.exists(ALICE, "/trash/1.md")
+    world.do(OPERATOR, "trim_trash", before=times[2], most=10**9)
+    assert not world.exists(ALICE, "/trash/1.md") and world.exists(ALICE, "/trash/2.md")
+    with pytest.raises(Denied):
+        world.do(ALICE, "trim_trash", before=0, most=0)
+    assert world.do(ALICE, "empty_trash", before=world.clock() + 1, under=[b"memory", b"other"])["removed"] == 0
+    assert world.do(ALICE, "empty_trash", before=world.clock() + 1)["removed"] == 1
+    assert world.exists(BOB, "/trash/private/bob/b.md")
+
+
+def test_nobody_is_charged_for_the_trash_and_who_was_is_again_afterwards(world: World) -> None:
+    note(world, ALICE, "/memory/a.md")
+    owner = "select owner from node where id = ?"
+    node = world.node(ALICE, "/memory/a.md").id
+    remove(world, BOB, "/memory/a.md")
+    assert world.rows(owner, node) == [(None,)]
+    world.do(BOB, "put_back", node=node)
+    assert world.rows(owner, node) == [("alice",)]
+    remove(world, BOB, "/memory/a.md")
+    world.rename(BOB, "/trash/a.md", "/memory/b.md")
+    assert world.rows(owner, node) == [("bob",)]
+    with pytest.raises(Denied):
+        world.rename(BOB, "/memory/b.md", "/trash/b.md")
+    with pytest.raises(Denied):
+        world.create(BOB, "/trash/b.md")
+
+
+def test_the_two_directories_stay_and_hold_nothing_at_their_top_for_agents(world: World) -> None:
+    for path in ("/trash", "/archive"):
+        for command in ("rmdir", "archive"):
+            with pytest.raises(Exception, match=r"part of every tree|already|root"):
+                world.do(ALICE, command, **world.at(ALICE, path))
+    assert paths.origin((b"trash", b"x")) == (b"memory", b"x") and paths.aside((b"memory", b"trash")) == ""

@@ -1,0 +1,345 @@
+"""Out and in again: what is exported comes back as it was, whoever may not see it has none of it, a second import adds
+nothing, and what is refused is counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Exists, Invalid
+from avmfs.memory import Memory
+from avmfs.rpc import methods
+from avmfs.transfer import exporting, formats, front_matter
+from avmfs.transfer.importing import Import, Report
+from avmfs.transfer.record import Record, Refusal, moment, nanoseconds
+
+OPERATOR = Principal("operator", operator=True)
+NATIVE = [name for name, each in formats.readers().items() if each.native]
+
+
+@dataclass
+class Door:
+    memory: Memory
+    calls: int = 0
+
+    @property
+    def agent(self) -> str:
+        return self.memory.who.name
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        self.calls += 1
+        return methods.call(self.memory, method, arguments)
+
+
+Open = Callable[[str], World]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Open]:
+    """A store of that name."""
+    made: list[Any] = []
+
+    def make(name: str) -> World:
+        context = opened(tmp_path / name, Policy())
+        (tmp_path / name).mkdir()
+        made.append(context)
+        return context.__enter__()
+
+    yield make
+    for each in made:
+        each.__exit__(None, None, None)
+
+
+def door(world: World, who: str | Principal) -> Door:
+    principal = Principal(who) if isinstance(who, str) else who
+    return Door(Memory(world.around, principal))
+
+
+def filled(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/memory/private/alice/secret.md", "alice's own\n")
+    alice.put("/memory/shared/plan.md", "the plan\n")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/plan.md", "the plan, again\n")
+    bob.put("/memory/shared/front.md", "---\ntitle: Of bob\ntags: [q]\n---\nbob's\n")
+    bob.put("/memory/shared/only a rule.md", "---\nno end of it\n")
+    bob.put("/memory/shared/not yaml.md", "---\na: [\n---\nx\n")
+    bob.put("/memory/shared/bytes.md", b"\xff\x00\xfe")
+    bob.put("/memory/shared/windows.md", b"---\r\na: 1\r\n---\r\nx\r\n")
+    bob.put("/memory/shared/empty.md", b"")
+    bob.put("/memory/shared/d/program", b"#!/bin/sh\n" + bytes(range(256)) * 300)
+    for name in (b"new\nline.md", b"odd \xff.md", "多.md".encode(), b'a"b\\c', b"q?x=1%41"):
+        bob.memory.submit("write_path", path=[b"memory", b"shared", b"names", name], data=name)
+    directory = bob.node("/memory/shared/d")
+    bob.memory.submit("symlink", parent=directory.id, name=b"link", target=b"../plan.md")
+    bob.memory.submit("mkdir", parent=directory.id, name=b"nothing in it", mode=0o755)
+    bob.memory.submit("set_attributes", node=bob.node("/memory/shared/d/program").id, mode=0o755, mtime=1_234_567_890)
+    plan, secret = alice.node("/memory/shared/plan.md"), alice.node("/memory/private/alice/secret.md")
+    alice.memory.submit("set_tags", node=plan.id, add=["x", "market"], remove=[], replace=False)
+    alice.memory.submit("merge_meta", node=plan.id, importance=0.5, user={"title": "A plan", "k": {"n": [1, None]}})
+    alice.memory.submit("add_link", node=plan.id, target=secret.id, type="follows")
+    alice.memory.submit("set_ttl", node=secret.id, expires=world.clock.at + 10**15)
+    alice.memory.submit("set_shared", node=plan.id, agents=["carol"])
+
+
+def exported(world: World, who: str | Principal, path: str = "/memory") -> dict[str, Record]:
+    return {each.path: each for each in exporting.records(door(world, who), path)}
+
+
+def brought(world: World, who: str | Principal, format: str, source: Path, into: str = "/memory", **how: Any) -> Report:
+    run = Import(door(world, who), into, **how)
+    report = run.run(formats.readers()[format].call(source))  # type: ignore[arg-type]
+    assert report.read == report.added + report.updated + report.same + len(report.refused)
+    return report
+
+
+def newest(world: World) -> int:
+    with world.store.reading(OPERATOR) as reader:
+        return reader.newest_seq()
+
+
+@pytest.mark.parametrize("format", NATIVE)
+def test_what_is_exported_comes_back_byte_for_byte_with_all_that_is_said_of_it(
+    format: str, store: Open, tmp_path: Path
+) -> None:
+    first, second = store("first"), store("second")
+    filled(first)
+    before = exported(first, OPERATOR)
+    assert before["shared/plan.md"].links == (("private/alice/secret.md", "follows"),)
+    count = formats.writers()[format].call(tmp_path / "out", iter(before.values()))
+    assert count == len(before)
+    report = brought(second, OPERATOR, format, tmp_path / "out")
+    assert not report.refused and not report.links_refused
+    assert exported(second, OPERATOR) == before
+    with second.store.reading(Principal("bob")) as reader:
+        assert reader.child(4, b"alice") is None, "private stays private"
+    at = newest(second)
+    again = brought(second, OPERATOR, format, tmp_path / "out")
+    assert (again.added, again.updated, again.linked, again.refused) == (0, 0, 0, [])
+    assert again.same == len(before) and newest(second) == at, "a second run changes nothing"
+
+
+def test_an_agent_exports_what_it_sees_and_nothing_else(store: Open) -> None:
+    world = store("first")
+    filled(world)
+    seen = exported(world, "bob")
+    assert "shared/front.md" in seen and not any("alice" in path for path in seen)
+    assert "shared/plan.md" not in seen, "it is for alice and carol"
+    carols = exported(world, "carol")["shared/plan.md"]
+    assert carols.links == () and b"again" in (carols.data or b"")
+
+
+def test_an_agent_brings_in_what_it_may_make_and_the_rest_is_listed(store: Open, tmp_path: Path) -> None:
+    first, second = store("first"), store("second")
+    filled(first)
+    second.agent("alice").put("/memory/private/alice/other.md", "hers\n")
+    formats.writers()["jsonl"].call(tmp_path / "out", iter(exported(first, OPERATOR).values()))
+    report = brought(second, "bob", "jsonl", tmp_path / "out")
+    refused = {each.where.partition(":")[0] + " " + each.reason for each in report.refused}
+    assert report.added > 5 and len(report.refused) == 2 and len(refused) >= 1
+    assert "private/alice/secret.md" not in exported(second, OPERATOR)
+    mine = exported(second, "bob")["shared/front.md"]
+    assert mine.author == "bob"
+
+
+def test_who_imports_is_named_by_the_log_and_the_author_by_the_metadata(store: Open, tmp_path: Path) -> None:
+    first, second = store("first"), store("second")
+    filled(first)
+    formats.writers()["jsonl"].call(tmp_path / "out", iter(exported(first, OPERATOR).values()))
+    brought(second, OPERATOR, "jsonl", tmp_path / "out")
+    with second.store.reading(OPERATOR) as reader:
+        assert {row.agent for row in reader.changes(1, limit=1000) if row.op == "write"} == {"operator"}
+        assert not reader.audit.misattributed(1, (-1, 0), 99)[0]
+    assert exported(second, OPERATOR)["shared/plan.md"].author == "alice"
+
+
+def test_what_differs_is_refused_until_it_is_to_be_replaced(store: Open, tmp_path: Path) -> None:
+    world = store("first")
+    alice = world.agent("alice")
+    alice.put("/memory/shared/a.md", "one\n")
+    formats.writers()["jsonl"].call(tmp_path / "out", exporting.records(door(world, "alice"), "/memory/shared"))
+    world.clock.pass_(5)
+    alice.put("/memory/shared/a.md", "two\n")
+    report = brought(world, "alice", "jsonl", tmp_path / "out", "/memory/shared")
+    assert [each.where for each in report.refused] == ["out:1"] and "--replace" in report.refused[0].reason
+    assert exported(world, "alice")["shared/a.md"].data == b"two\n"
+    dry = brought(world, "alice", "jsonl", tmp_path / "out", "/memory/shared", replacing=True, dry=True)
+    assert dry.became == [("out:1", "/memory/shared/a.md", "updated")]
+    assert exported(world, "alice")["shared/a.md"].data == b"two\n", "a dry run changes nothing"
+    assert brought(world, "alice", "jsonl", tmp_path / "out", "/memory/shared", replacing=True).updated == 1
+    assert exported(world, "alice")["shared/a.md"].data == b"one\n"
+    assert len(methods.call(world.agent("alice").memory, "history", {"path": "/shared/a.md"})["versions"]) == 3
+
+
+def test_an_import_that_was_cut_off_goes_on(store: Open) -> None:
+    world = store("first")
+    records = [Record(f"n/{number}.md", str(number).encode()) for number in range(1000)]
+
+    def cut() -> Iterator[Record | Refusal]:
+        yield from records[:500]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Import(door(world, "alice"), "/memory/shared").run(cut())
+    there = len(exported(world, "alice", "/memory/shared/n"))
+    assert there == 400, "what was brought in whole batches stays"
+    report = Import(door(world, "alice"), "/memory/shared").run(iter(records))
+    assert (report.added, report.same, report.refused) == (600, 400, [])
+    assert len(exported(world, "alice", "/memory/shared/n")) == 1000
+
+
+def test_a_file_larger_than_a_call_comes_whole(store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avmfs.transfer.importing.PIECE", 1000)
+    world, data = store("first"), bytes(range(256)) * 40
+    report = Import(door(world, "alice"), "/memory/shared").run(iter([Record("big.bin", data, created=5, updated=7)]))
+    assert report.added == 1
+    got = exported(world, "alice", "/memory/shared")
+    assert list(got) == ["big.bin"] and got["big.bin"].data == data and got["big.bin"].updated == 7
+
+
+@pytest.mark.parametrize("path", ["../x.md", "a/../../x.md", "/x.md", "a//b", "", "."])
+def test_a_path_that_leads_out_of_the_folder_is_refused(path: str, store: Open) -> None:
+    world = store("first")
+    report = Import(door(world, "alice"), "/memory/shared/in").run(iter([Record(path, b"x", place="the place")]))
+    assert [each.where for each in report.refused] == ["the place"]
+    assert exported(world, "alice", "/memory/shared") == {}
+
+
+def test_one_bad_record_does_not_keep_its_batch_out(store: Open) -> None:
+    world = store("first")
+    bad = (
+        Record("bad.md", b"x", tags=("a,b",)),
+        Record("bad.md:meta", b"x"),
+        Record("imp.md", b"x", meta={"k": [[0]] * 9}),
+    )
+    report = Import(door(world, "alice"), "/memory/shared").run(
+        iter([Record("a.md", b"a"), *bad, Record("b.md", b"b")])
+    )
+    assert report.added == 3 and [each.where for each in report.refused] == ["bad.md", "bad.md:meta"]
+
+
+def test_git_reads_the_history_with_the_agents_as_authors(store: Open, tmp_path: Path) -> None:
+    world = store("first")
+    filled(world)
+    alice = world.agent("alice")
+    alice.memory.rename(b"/memory/shared/d", b"/memory/shared/e")
+    alice.memory.rename(b"/memory/shared/front.md", b"/memory/shared/e/front.md")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/e/front.md", "alice changed it\n")
+    alice.put("/memory/shared/gone.md", "gone\n")
+    alice.memory.delete("/memory/shared/gone.md")
+    formats.writers()["git"].call(tmp_path / "out", exporting.history(door(world, OPERATOR), "/memory"))
+
+    def git(*arguments: str, data: bytes = b"") -> bytes:
+        command = ["git", "-C", str(tmp_path / "repo"), "-c", "safe.directory=*", *arguments]
+        return subprocess.run(command, input=data, check=True, capture_output=True).stdout
+
+    subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path / "repo")], check=True)
+    git("fast-import", "--quiet", data=(tmp_path / "out").read_bytes())
+    assert git("fsck", "--strict") == b""
+    names = git("ls-tree", "-rz", "--name-only", "main").split(b"\0")[:-1]
+    now = {
+        each.path.encode("utf-8", "surrogateescape"): each
+        for each in exporting.records(door(world, OPERATOR), "/memory")
+    }
+    assert sorted(names) == sorted(name for name, each in now.items() if each.kind != "directory")
+    for name, each in now.items():
+        if each.kind == "file":
+            assert git("cat-file", "blob", "main:" + os.fsdecode(name)) == each.data
+    log = git("log", "--format=%an %s", "--follow", "main", "--", "shared/e/front.md").decode().splitlines()
+    assert log == ["alice write shared/e/front.md", "alice rename shared/e/front.md", "bob write shared/front.md"]
+    assert b"-the plan\n+the plan, again" in git("log", "-p", "main")
+
+
+def test_the_history_for_an_agent_has_nothing_of_what_it_cannot_see(store: Open, tmp_path: Path) -> None:
+    world = store("first")
+    filled(world)
+    alice = world.agent("alice")
+    alice.memory.rename(b"/memory/private/alice/secret.md", b"/memory/shared/told.md")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/told.md", "for everybody\n")
+    formats.writers()["git"].call(tmp_path / "out", exporting.history(door(world, "bob"), "/memory"))
+    said = (tmp_path / "out").read_bytes()
+    assert b"for everybody" in said
+    assert not any(hers in said for hers in (b"alice's own", b"private/alice", b"shared/plan.md", b"the plan"))
+
+
+def test_a_folder_of_notes_that_people_write_is_read_as_it_is(store: Open, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text(
+        "---\ntitle: An A\ntags: [x, y]\ncreated: 2026-01-02\nauthor: kim\n---\ntext\n"
+    )
+    (tmp_path / "notes" / "bad.md").write_text("---\na: [\n---\nx\n")
+    (tmp_path / "notes" / ".hidden").write_text("x")
+    (tmp_path / "notes" / "link.md").symlink_to("a.md")
+    world = store("first")
+    report = brought(world, "alice", "markdown", tmp_path / "notes", "/memory/shared")
+    assert report.added == 1 and [each.where for each in report.refused] == ["bad.md", "link.md"]
+    got = exported(world, "alice", "/memory/shared")["a.md"]
+    assert got.data == (tmp_path / "notes" / "a.md").read_bytes() and got.tags == ("x", "y") and got.author == "kim"
+    assert got.created == nanoseconds("2026-01-02") and got.meta == {"title": "An A"}
+
+
+def test_what_a_person_changes_in_our_front_matter_holds(store: Open, tmp_path: Path) -> None:
+    first, second = store("first"), store("second")
+    filled(first)
+    formats.writers()["markdown"].call(tmp_path / "out", exporting.records(door(first, OPERATOR), "/memory"))
+    note = tmp_path / "out" / "shared" / "plan.md"
+    note.write_text(note.read_text().replace('"market"', '"shop"').replace("the plan", "a plan"))
+    brought(second, OPERATOR, "markdown", tmp_path / "out")
+    got = exported(second, OPERATOR)["shared/plan.md"]
+    assert got.tags == ("shop", "x") and got.data == b"a plan, again\n" and got.importance == 0.5
+
+
+def test_a_folder_that_has_something_is_no_place_for_an_export(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("mine")
+    with pytest.raises(Exists):
+        formats.writers()["markdown"].call(tmp_path, iter([Record("a.md", b"x")]))
+    assert (tmp_path / "x").read_text() == "mine"
+
+
+def test_an_export_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
+    def failing() -> Iterator[Record]:
+        yield Record("a.md", b"x")
+        raise OSError("no more")
+
+    (tmp_path / "out").write_text("before")
+    with pytest.raises(OSError, match="no more"):
+        formats.writers()["jsonl"].call(tmp_path / "out", failing())
+    assert (tmp_path / "out").read_text() == "before" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_archives_and_lines_that_are_broken_name_the_place(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(
+        b'{"path": "a", "content": "x"}\n{\n\xff\n{"path": 1}\n{"path": "b", "base64": "*"}\n'
+        b'{"path": "c", "content": "x", "created": "then"}\n'
+        b'{"path": "d", "content": "\\ud800"}\n'
+    )
+    found = list(formats.readers()["jsonl"].call(tmp_path / "lines"))  # type: ignore[call-overload]
+    assert [each.where for each in found if isinstance(each, Refusal)] == [f"lines:{n}" for n in range(2, 8)]
+    formats.writers()["tar"].call(tmp_path / "whole", iter([Record("a", b"x" * 100_000), Record("b", b"y" * 9999)]))
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-40])
+    with pytest.raises(Invalid, match="read to its end"):
+        list(formats.readers()["tar"].call(tmp_path / "cut"))  # type: ignore[call-overload]
+
+
+def test_times_are_read_as_others_write_them() -> None:
+    assert nanoseconds("2026-03-01T12:00:00.123456789Z") == nanoseconds("2026-03-01T13:00:00.123456789+01:00")
+    assert moment(nanoseconds("2026-03-01T12:00:00.000000001Z")) == "2026-03-01T12:00:00.000000001Z"
+    assert nanoseconds(1772366400) == nanoseconds(1772366400000) == nanoseconds("2026-03-01 12:00:00")
+    with pytest.raises(ValueError, match="soon"):
+        nanoseconds("soon")
+
+
+def test_front_matter_gives_the_bytes_back() -> None:
+    for data in (b"", b"---\n", b"---\n---\n", b"text", b"---\nx: 1\n---\n", b"---\nx: 1\n---", b"\n---\na\n---\n"):
+        said, back, _ = front_matter.without_said(front_matter.with_said(data, {"tags": ["a"], "mode": "0644"}))
+        assert back == data and said["tags"] == ["a"]
