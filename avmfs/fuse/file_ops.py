@@ -76,6 +76,8 @@ class FileOps:
             return None
         if flags & _WRITES:
             return None if node & VIRTUAL else self._open_to_write(unique, node, flags, open_flags)
+        if self._tree.memory.around.live is not None and self._tree.awaits(self._tree.peek(node)):
+            return None
         version = self._replies.known(node)
         if version is None:
             return None
@@ -166,6 +168,10 @@ class FileOps:
         if isinstance(found, Real):
             if self._tree.injection is not None and not self._session.may_block():
                 raise Later  # it reads the whole file
+            if self._tree.awaits(found.node):
+                if not self._session.may_block():
+                    raise Later
+                request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
             if self._replies.settle(request.node) and self._replies.caching:
                 self._session.drop_attributes(request.node)  # what is read next depends on the size
             if open_flags & p.OPEN_KILL_SUIDGID:

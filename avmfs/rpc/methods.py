@@ -40,6 +40,8 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         raise Invalid(f"unknown method {name!r}")
     _arguments(name).check(arguments)
     try:
+        if memory.around.live is not None and name != "write" and isinstance(given := arguments.get("path"), str):
+            memory.bring(paths.raw(given))
         return function(*_then(memory, name, arguments), **arguments)
     except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
         raise Invalid(f"{name}: {NO_TEXT}") from None

@@ -198,6 +198,9 @@ class SqliteStore:
     def cached_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
+    def cached_live(self, who: Principal, scope: int) -> bool:
+        return self._visible(self._remembered(), who).live(scope)
+
     def _visible(self, kept: FollowedCache, who: Principal) -> Visible:
         last = kept.last_visible
         if last is not None and last.who is who:

@@ -92,6 +92,13 @@ def meta(ctx: Context) -> str:
             "updated": mail.iso(document.updated),
             "version": document.head,
         }
+        if (live := reader.live(paths.raw(known["path"]))) is not None:
+            known["live"] = {
+                "error": live.error or None,
+                "fetched": None if live.fetched is None else mail.iso(live.fetched),
+                "source": live.source,
+                "until": mail.iso(live.until),
+            }
         text = sniff.decode(whole(reader, node)) if node.size <= ctx.memory.around.search.max_index_bytes else None
     known["tokens"] = None if text is None else ctx.memory.around.engine.counter.count(text)
     return json_text({**document.user, **known})

@@ -191,7 +191,7 @@ def test_an_engine_as_theirs_is_a_subclass_of_the_backend(tmp_path: Path) -> Non
 
 def test_every_command_and_snippet_runs_or_says_why_not(home: Home) -> None:
     """From top to bottom: without an agent, with a daemon, at a mount, in Python."""
-    assert "providers: this version serves none; all 3 are ignored" in home.run("avm-daemon check")
+    assert "provider /live/indicators/*: plugin my_plugins.talib" in home.run("avm-daemon check")
     problems = home.check(documents.FIRST[0], agent=None)
     for snippet in documents.FIRST[1:]:
         problems += home.check(snippet)

@@ -280,16 +280,19 @@ def test_bad_mounts_are_named_and_nothing_starts(daemon: Daemon) -> None:
     assert not list(daemon.run.glob("*.sock"))
 
 
-@pytest.mark.logs("this version serves none")
-def test_what_has_no_effect_is_told(daemon: Daemon) -> None:
+def test_one_process_fetches_while_there_are_providers(daemon: Daemon) -> None:
     daemon.mounts("alice")
-    said = "config.yaml: providers: this version serves none; all 1 are ignored"
-    assert said not in daemon.command("check")
-    provider = {"pattern": "/live/prices/{symbol}", "handler": "http", "config": {"url": "https://example.com"}}
-    daemon.settings(json.dumps({"providers": [provider]}))
-    assert said in daemon.command("check")
     daemon.start()
-    assert said in daemon.log()
+    assert "live" not in daemon.family()
+    provider = {"pattern": "/live/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}}
+    daemon.settings(json.dumps({"providers": [provider]}))
+    daemon.command("reload")
+    assert (daemon.mountpoint("alice") / "live/hello").read_bytes() == b"hello"
+    os.kill(daemon.family()["live"], signal.SIGKILL)
+    assert (daemon.mountpoint("alice") / "live/hello").read_bytes() == b"hello"
+    daemon.settings(json.dumps({"providers": []}))
+    daemon.command("reload")
+    assert "live" not in daemon.family() and not (daemon.mountpoint("alice") / "live").exists()
 
 
 def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:

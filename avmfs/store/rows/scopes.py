@@ -29,6 +29,7 @@ class Visible:
         self.highest = max(scopes, default=0)
         self._access = {number: scope.access(who) for number, scope in scopes.items()}
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
+        self._live = frozenset(number for number in self.ids if scopes[number].live)
         self.json = _json(self.ids)
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
@@ -41,6 +42,10 @@ class Visible:
 
     def writable(self, scope: int) -> bool:
         return self._access.get(scope, Access.NONE) >= Access.WRITE
+
+    def live(self, scope: int) -> bool:
+        """Return whether it is a class of what comes from outside the store."""
+        return scope in self._live
 
     def searched(self, archive: bool = False) -> tuple[frozenset[int], str]:
         """What a search looks through, as numbers and as JSON; the archive too where it is asked for."""
