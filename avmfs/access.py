@@ -64,8 +64,8 @@ class Key:
         return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
 
 
-ROUTES = ("", "cli", "daemon", "http", "mcp", "mount", "python")
-"""By which door somebody asks; "" is one that did not say."""
+ROUTES = ("", "cli", "daemon", "http", "live", "mcp", "mount", "python")
+"""By which door somebody asks; "" is one that did not say, "live" what a provider has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,7 @@ class Scope:
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
     whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
     ``aside``: "trash" or "archive" for what stands there, under the rights of where it came from, and is found there
-    alone. ``live``: it comes from outside the
-    store (see providers), and changes only by those who bring it.
+    alone. ``live``: it comes from outside the store (see providers), and changes only by those who bring it.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.

@@ -144,35 +144,6 @@ class Memory:
             raise NameTooLong(f"a path may have {PATH_MAX} bytes and {DEPTH_MAX} names")
         return parts
 
-    # Live content ------------------------------------------------------------------------------------------
-
-    def is_live(self, node: Node) -> bool:
-        """Return whether a provider may have to be asked before this is read."""
-        return self.around.live is not None and self.store.cached_live(self.who, node.scope)
-
-    def bring(self, path: bytes) -> None:
-        """Before a path is resolved: what providers have of it is in the store afterwards, and fresh. Raises what the
-        source comes to. Waits; nothing may be read meanwhile."""
-        live = self.around.live
-        parts = paths.split(path)
-        if live is None or not paths.is_live(parts) or not path.startswith(b"/"):
-            return
-        if parts and (view := paths.parse_view(parts[-1])) is not None:
-            parts = (*parts[:-1], view.base) if view.base else parts[:-1]
-        for length in range(1, len(parts) + 1):
-            with self.reading() as reader:
-                try:
-                    found: Node | None = self.resolve(reader, paths.join(parts[:length]))
-                except (NotFound, NotDirectory):
-                    found = None
-            if found is None and not live.appear(self.who, parts[:length]):
-                return
-            if found is not None and length == len(parts) and self.is_live(found):
-                if found.kind is Kind.FILE:
-                    live.refresh(parts)
-                else:
-                    live.listed(parts)
-
     # Finding -----------------------------------------------------------------------------------------------
 
     def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:

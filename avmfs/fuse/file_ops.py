@@ -76,10 +76,8 @@ class FileOps:
             return None
         if flags & _WRITES:
             return None if node & VIRTUAL else self._open_to_write(unique, node, flags, open_flags)
-        if self._tree.memory.around.live is not None and self._tree.awaits(self._tree.peek(node)):
-            return None
         version = self._replies.known(node)
-        if version is None:
+        if version is None or (self._tree.sources.any and self._tree.sources.awaits(self._tree.peek(node))):
             return None
         number = self._handles.keep(self._tree.open_known(node), unique)
         if self._pages.keep(node, version):
@@ -168,7 +166,7 @@ class FileOps:
         if isinstance(found, Real):
             if self._tree.injection is not None and not self._session.may_block():
                 raise Later  # it reads the whole file
-            if self._tree.awaits(found.node):
+            if self._tree.sources.awaits(found.node):
                 if not self._session.may_block():
                     raise Later
                 request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY

@@ -56,10 +56,10 @@ class NamespaceOps:
     # Looking -------------------------------------------------------------------------------------------
 
     def _lookup(self, request: Request) -> bytes:
-        if self._tree.memory.around.live is not None:
+        if self._tree.sources.any:
             where = self._numbers.directory(request.node)
             name = request.body.rstrip(b"\0")
-            if isinstance(where, Real) and self._tree.awaits(where.node, name):
+            if isinstance(where, Real) and self._tree.sources.awaits(where.node, name):
                 if not self._session.may_block():
                     raise Later
                 request.abandonable = True

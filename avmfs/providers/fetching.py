@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from avmfs_config import Provider
@@ -28,6 +29,7 @@ RETRY_S: Final = 5.0  # before a source that failed is asked again
 GONE: Final = "the source has no such thing"
 OVER_S: Final = 0.5  # that a handler may be late by itself
 SECOND: Final = 1_000_000_000
+FETCHED: Final = replace(OPERATOR, route="live")  # by whom what is fetched is written
 
 
 class Source:
@@ -71,6 +73,10 @@ class Source:
             raise failure[0]
         return answer[0]
 
+    def close(self) -> None:
+        if self._handler is not None:
+            self._handler.close()
+
     def _made(self) -> BaseHandler:
         with self._making:
             if self._handler is None:
@@ -93,6 +99,11 @@ class Fetcher:
         self._sources = [Source(each, environ, allowed) for each in providers]
         self._flights: dict[tuple[str, tuple[bytes, ...]], threading.Event] = {}
         self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """What is under way is given up."""
+        for source in self._sources:
+            source.close()
 
     def ask(self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True) -> None:
         """``fetch`` what is there, list its ``names``, or ``write`` it. What a source fails at is in the store
@@ -211,7 +222,7 @@ class Fetcher:
         self._fetch(parts)
 
     def _submit(self, command: str, **arguments: Any) -> None:
-        self._store.submit(OPERATOR, command, **arguments)
+        self._store.submit(FETCHED, command, **arguments)
 
 
 def _shown(provider: Provider) -> str:

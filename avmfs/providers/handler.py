@@ -97,9 +97,8 @@ class BaseHandler:
         """Names in a directory, those of directories with ``/`` at the end; None: they cannot be listed."""
         return None
 
-    def search(self, query: str, context: Context) -> Names:
-        """Paths below ``context.path`` that the source finds for a question, the best first."""
-        raise NotSupported("this handler does not search")
+    def close(self) -> None:
+        """The program ends: what is under way is given up."""
 
 
 def register_handler(name: str, handler: type[BaseHandler]) -> None:

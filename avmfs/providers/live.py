@@ -19,7 +19,7 @@ from avmfs_config import Provider
 
 from avmfs import paths, wire
 from avmfs.access import Access, Principal
-from avmfs.errors import AvmError, Busy, NotFound, StoreFailed, from_wire
+from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
 from avmfs.node import Live
 from avmfs.providers.fetching import GONE, SECOND
 from avmfs.providers.handler import ttl_of
@@ -44,6 +44,7 @@ class LiveTree:
         """``lasting``: this process lives on, so that what is stale can be fetched behind its reader."""
         self._store, self._providers, self._asker, self._clock = store, providers, asker, clock
         self._lasting = lasting
+        self._tops = {paths.split(paths.raw(each.pattern))[:1] for each in providers}
 
     def refresh(self, parts: tuple[bytes, ...]) -> None:
         """Before a read. Raises NotFound, StoreFailed where the source has nothing that may be shown."""
@@ -64,19 +65,19 @@ class LiveTree:
         provider = self._provider(parts)
         if provider is None and not any(paths.leads_to(each.pattern, parts) for each in self._providers):
             return False
-        with self._store.reading(who) as reader:
-            if reader.people.access(who.name, parts) < Access.READ and not who.operator:
-                return False
-        if who.key is not None and who.key.areas is not None:
-            return False  # what an area has is not known before it is there
+        if self._access(who, parts) < Access.READ:
+            return False
         if provider is not None:
             self.refresh(parts)
         else:
             self._asker.ask("names", parts)
         return True
 
-    def listed(self, parts: tuple[bytes, ...]) -> None:
-        """Before a live directory is listed."""
+    def bring(self, parts: tuple[bytes, ...], directory: bool) -> None:
+        """Before a file is read or a directory listed."""
+        (self._listed if directory else self.refresh)(parts)
+
+    def _listed(self, parts: tuple[bytes, ...]) -> None:
         if not any(
             paths.leads_to(each.pattern, parts) or paths.matches(each.pattern, (*parts, b"x"))
             for each in self._providers
@@ -89,9 +90,29 @@ class LiveTree:
     def write(self, parts: tuple[bytes, ...], data: bytes) -> None:
         self._asker.ask("write", parts, data)
 
-    def takes(self, parts: tuple[bytes, ...]) -> bool:
+    def takes(self, who: Principal, parts: tuple[bytes, ...]) -> bool:
+        """Return whether a source takes what is written there. Raises Denied where ``who`` may only read."""
         provider = self._provider(parts)
-        return provider is not None and provider.writable
+        if provider is None or not provider.writable or (may := self._access(who, parts)) < Access.READ:
+            return False
+        who.require("write")
+        if may < Access.WRITE or who.nameless:
+            raise Denied("read-only for you", paths.text(paths.join(parts)))
+        return True
+
+    def has(self, parts: tuple[bytes, ...]) -> bool:
+        """Return whether anything below that name of the root is live."""
+        return parts[:1] in self._tops
+
+    def _access(self, who: Principal, parts: tuple[bytes, ...]) -> Access:
+        """Of a path that may not be in the store yet. What an area of a key has is not known before it is there."""
+        if who.key is not None and who.key.areas is not None:
+            return Access.NONE
+        if who.operator:
+            return Access.WRITE
+        with self._store.reading(who) as reader:
+            may = reader.people.access(who.name, parts)
+        return may if who.may("read") else Access.NONE
 
     def _provider(self, parts: tuple[bytes, ...]) -> Provider | None:
         return next((each for each in self._providers if paths.matches(each.pattern, parts)), None)

@@ -1,7 +1,7 @@
 """The handler ``plugin``: a Python module of the operator's.
 
 ``plugin`` names it, ``my_plugins.talib`` or ``my_plugins.talib:Talib``: a subclass of BaseHandler in it, or the
-module's own functions ``read(path, context)``, ``write``, ``list``, ``search``. It runs where all is fetched.
+module's own functions ``read(path, context)``, ``write``, ``list``. It runs where all is fetched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from avmfs.errors import Invalid
+from avmfs.errors import Invalid, NotSupported
 from avmfs.providers.handler import BaseHandler, Context, Names, text_of
 
 
@@ -44,18 +44,12 @@ class PluginHandler(BaseHandler):
         return answer
 
     def write(self, path: str, data: bytes, context: Context) -> None:
-        self._part("write")(path, data, context)
+        part = getattr(self._source, "write", None)
+        if part is None:
+            raise NotSupported("this plugin does not write")
+        part(path, data, context)
 
     def list(self, path: str, context: Context) -> Names | None:
         part = getattr(self._source, "list", None)
         names: Names | None = None if part is None else part(path, context)
         return names
-
-    def search(self, query: str, context: Context) -> Names:
-        return [*self._part("search")(query, context)]
-
-    def _part(self, name: str) -> Any:
-        part = getattr(self._source, name, None)
-        if part is None:
-            raise Invalid(f"this plugin has no {name}")
-        return part

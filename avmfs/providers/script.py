@@ -35,6 +35,7 @@ class ScriptHandler(BaseHandler):
         if not isinstance(env, dict) or not all(isinstance(each, str) for each in env.values()):
             raise Invalid("config.env: expected texts by name")
         self._env: dict[str, str] = env
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     def read(self, path: str, context: Context) -> bytes:
         return self._run(self._command, b"", context)
@@ -48,6 +49,10 @@ class ScriptHandler(BaseHandler):
         if self._list is None:
             return None
         return self._run(self._list, b"", context).decode("utf-8", "surrogateescape").splitlines()
+
+    def close(self) -> None:
+        for child in [*self._running]:
+            hooks.end(child)
 
     def _run(self, words: Names, given: bytes, context: Context) -> bytes:
         command = [_argument(word, context) for word in words]
@@ -68,10 +73,12 @@ class ScriptHandler(BaseHandler):
             close_fds=True,
             start_new_session=True,
         )
+        self._running.add(child)
         try:
             out, said = _talk(child, given, context)
             status = child.wait()
         finally:
+            self._running.discard(child)
             hooks.end(child)
         if status != 0:
             words_said = said.decode("utf-8", "replace").strip()[-hooks.SAID_BYTES :]

@@ -190,15 +190,14 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
     return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 
-def format_search(answer: Answer) -> str:
-    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
+def format_search(answer: Answer, now: int) -> str:
+    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first. ``now`` in ns."""
     lines = [] if answer.degraded is None else [f"# semantic search unavailable: {_one_line(answer.degraded)}"]
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
-        lines += [
-            f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}",
-            f"  {summary(scored.hit.text, terms)}".rstrip(),
-        ]
+        age = f"  (live, changed {max(0, now - scored.hit.updated) // 10**9} s ago)" * (scored.hit.route == "live")
+        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{age}")
+        lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
 

@@ -90,7 +90,7 @@ class SqliteStore:
     @contextlib.contextmanager
     def reading_at(self, who: Principal, then: Moment) -> Iterator[PastReader]:
         with self.connection() as (db, scopes):
-            yield PastReader(db, who, scopes.visible(db, who), self._clock(), then)
+            yield PastReader(db, who, scopes.visible(db, who).remembered, self._clock(), then)
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 

@@ -39,6 +39,7 @@ from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.inject import Injection
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.open_files import OpenFiles
+from avmfs.vfs.sources import Sources
 from avmfs.vfs.statfs import room
 
 Handle = FileHandle | virtual_handles.VirtualHandle
@@ -70,7 +71,7 @@ class Tree:
             virtual_handles.Remembering(memory),
             virtual_handles.Remembering(memory, every=True),
         )
-        self._errors_of_sources = virtual_handles.Remembering(memory, every=True)
+        self.sources = Sources(memory)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
@@ -97,13 +98,13 @@ class Tree:
 
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
+        if isinstance(where, Real):
+            self.sources.appear(where.node, name)
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
             if (child := self.child(where.node.id, name)) is not None:
                 return Real(child[0]), child[1]
             if where.node.kind is not Kind.DIRECTORY:
                 raise NotDirectory(path=paths.text(name))
-            if self._appears(where.node, name) and (child := self.child(where.node.id, name)) is not None:
-                return Real(child[0]), child[1]
             raise address.absent(name)
         if isinstance(where, Then):
             past = self.memory.at(where.moment)
@@ -112,41 +113,9 @@ class Tree:
                 if isinstance(found, Then):
                     return found, self.attributer.of_past(found.moment, reader.node(found.node))
                 return found, self.attributes(found)
-        if isinstance(where, Real) and self.awaits(where.node, name):
-            parsed = paths.parse_view(name)
-            if parsed is not None and parsed.base and self.child(where.node.id, parsed.base) is None:
-                self._appears(where.node, parsed.base)
         with self.memory.reading() as reader:
             found = address.entry(self.memory, reader, where, name)
             return found, self.attributes(found)
-
-    def awaits(self, node: Node, name: bytes = b"") -> bool:
-        """Return whether a source may have to be asked before this node is read, or this name in it is looked up."""
-        return self.memory.is_live(node) and (not name or self.child(node.id, name) is None)
-
-    def _appears(self, directory: Node, name: bytes) -> bool:
-        live = self.memory.around.live
-        if live is None or not self.memory.is_live(directory) or len(name) > paths.NAME_MAX:
-            return False
-        with self._errors_of_sources:
-            return live.appear(self._who, (*self._parts(directory), name))
-
-    def fresh(self, found: Address) -> None:
-        """Before it is opened: what its source has now. Raises what the source comes to."""
-        node, live = (found.node if isinstance(found, Real | ViewOf) else None), self.memory.around.live
-        if node is None or live is None or not self.memory.is_live(node):
-            return
-        if isinstance(found, ViewOf) and found.view.name not in ("data", "delta", "diff", "annotated"):
-            return
-        with self._errors_of_sources:
-            if node.kind is Kind.FILE:
-                live.refresh(self._parts(node))
-            elif node.kind is Kind.DIRECTORY:
-                live.listed(self._parts(node))
-
-    def _parts(self, node: Node) -> tuple[bytes, ...]:
-        with self.memory.reading() as reader:
-            return paths.split(reader.path(node.id))
 
     def child(self, directory: int, name: bytes) -> tuple[Node, Attributes] | None:
         """A node of the store by its name, which says nothing else. The caller knows that the directory is visible."""
@@ -304,7 +273,7 @@ class Tree:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
         if readable:
-            self.fresh(found)
+            self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real):
                 reads = not writable and not flags & os.O_TRUNC
@@ -343,8 +312,6 @@ class Tree:
             self.require_writable()
             if not self._store.cached_writable(self._who, node.scope):
                 raise Denied("read-only for you", paths.text(node.name))
-            if self.memory.is_live(node):
-                raise Denied("what a source takes is written by avm write", paths.text(node.name))
         handle = self._opened(node.id, flags)
         try:
             if flags & os.O_TRUNC:

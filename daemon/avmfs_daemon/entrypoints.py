@@ -333,6 +333,7 @@ def run_live(spec: ChildSpec) -> None:
         runtime.on_stop = lambda message: stop.set()
         runtime.ready()
         serve(spec.listener, fetcher, stop)
+        fetcher.close()
 
 
 @dataclass(frozen=True, slots=True)

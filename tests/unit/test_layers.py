@@ -205,6 +205,7 @@ def only_in(library: str, place: str) -> list[str]:
 
 
 def test_only_the_store_speaks_sql() -> None:
+    """But for a provider that reads other people's databases, and refuses to open this store."""
     assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == ["avmfs.providers.database"]
 
 

@@ -373,7 +373,6 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "mirror": lambda it: {"path": [b"live", b"x"], "data": b"x", "source": "s", "until": 0},
     "mirror_failed": lambda it: {"path": [b"live", b"x"], "source": "s", "until": 0, "error": "e", "gone": True},
     "mirror_names": lambda it: {"path": [b"live"], "names": [b"x"], "source": "s", "until": 0},
-    "mirror_remove": lambda it: {"path": [b"live"]},
     "drop_vectors": lambda it: {"passages": it.passages},
     "act_as_operator": lambda it: {},
     "extend_chain": lambda it: {"first": 1, "last": 1, "hashes": b"x" * 8, "head": b"x" * 32},

@@ -1,7 +1,8 @@
 """What comes from outside the store: its bytes, its names, and what is known of its source.
 
-Owns the table live, and all that is made outside /memory. Called, as operator, by whoever brings it (providers, the
-index of code); nobody else changes anything there. Which source a path has is not known here.
+Owns the table live, and all that is made outside /memory. Called, as operator, by who fetches it (``providers``);
+nobody else changes anything there (``Visible.writable``). It has no past: what is kept is what was fetched last, and
+versions where the provider wants them. Which source a path has is not known here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from avmfs.store.commands import command, namespace, versions, writing
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx
 
-NAMES_MAX = 10_000  # in one live directory: what is read there by made-up names would fill the disk
+MOST, MOST_BYTES = 10_000, 256 * 1024 * 1024  # kept at once: who reads made-up names shall not fill the disk
 
 
 @command(durable=False)
@@ -32,9 +33,10 @@ def mirror(
         found = None
     where = paths.join(tuple(path))
     tx.db.execute(
-        "insert or replace into live(path, source, fetched, until, error, searched) values(?, ?, ?, ?, '', ?)",
-        (where, source, tx.now, until, int(searched)),
+        "insert or replace into live(path, source, fetched, until, error, searched, size) values(?, ?, ?, ?, '', ?, ?)",
+        (where, source, tx.now, until, int(searched), len(data)),
     )
+    _make_room(tx)
     if found is None:
         found = _make(tx, directory, path[-1], Kind.FILE)
     node, newest = versions.to_write(tx, found.id)
@@ -53,7 +55,7 @@ def mirror_failed(tx: Tx, path: list[bytes], source: str, until: int, error: str
     _check(tx, path)
     tx.db.execute("delete from live where fetched is null and until < ?", (tx.now,))
     tx.db.execute(
-        "insert into live(path, source, fetched, until, error, searched) values(?, ?, null, ?, ?, 0)"
+        "insert into live(path, source, fetched, until, error, searched, size) values(?, ?, null, ?, ?, 0, 0)"
         " on conflict(path) do update set until = excluded.until, error = excluded.error",
         (where, source, until, error),
     )
@@ -78,6 +80,8 @@ def mirror_names(
     directory = _directory(tx, path)
     if names is not None:
         wanted = {name.removesuffix(b"/"): name.endswith(b"/") for name in names}
+        if len(wanted) > MOST:
+            raise OverQuota(f"a live directory has {MOST} names at most")
         for name, deeper in wanted.items():
             if tx.child(directory.id, name) is None:
                 _make(tx, directory, name, Kind.DIRECTORY if deeper else Kind.FILE)
@@ -86,29 +90,17 @@ def mirror_names(
             if bytes(name) not in wanted:
                 _clear(tx, directory, tx.node(node))
         tx.db.execute(
-            "insert or replace into live(path, source, fetched, until, error, searched) values(?, ?, ?, ?, '', 0)",
+            "insert or replace into live(path, source, fetched, until, error, searched, size)"
+            " values(?, ?, ?, ?, '', 0, 0)",
             (paths.join(tuple(path)), source, tx.now, until),
         )
+        _make_room(tx)
     return {"node": directory.id}
-
-
-@command(frees_space=True)
-def mirror_remove(tx: Tx, path: list[bytes]) -> dict[str, Any]:
-    """Take away what was brought there, with all below it."""
-    _check(tx, path)
-    directory = tx.node(ROOT)
-    for name in path:
-        above, found = directory, tx.child(directory.id, name)
-        if found is None:
-            return {}
-        directory = found
-    _clear(tx, above, directory)
-    return {}
 
 
 def follow_patterns(tx: Tx, patterns: list[str]) -> None:
     """Providers come and go: what none of them has any more goes, and what is there of each by its pattern alone comes.
-    /index is not theirs."""
+    /index is not theirs. Of the past of what goes nothing is shown (``Visible.remembered``)."""
     tx.mirrors = True
     tops: list[Any] = tx.db.execute("select id, name from node where parent = ?", (ROOT,)).fetchall()
     waiting: list[tuple[int, tuple[bytes, ...]]] = [
@@ -138,7 +130,7 @@ def _check(tx: Tx, path: list[bytes]) -> None:
     tx.require_operator()
     if not paths.is_live(tuple(path)):
         raise Invalid("what comes from outside the store lies outside /memory")
-    tx.mirrors = True
+    tx.mirrors, tx.states = True, None
 
 
 def _directory(tx: Tx, path: list[bytes]) -> Node:
@@ -152,15 +144,32 @@ def _directory(tx: Tx, path: list[bytes]) -> Node:
 
 
 def _make(tx: Tx, directory: Node, name: bytes, kind: Kind) -> Node:
-    held = int(tx.db.execute("select count(*) from node where parent = ?", (directory.id,)).get or 0)
-    if held >= NAMES_MAX and directory.id != ROOT:
-        oldest = tx.db.execute(
-            "select id from node where parent = ? and kind = ? order by mtime limit 1", (directory.id, int(Kind.FILE))
-        ).get
-        if oldest is None:
-            raise OverQuota(f"a live directory has {NAMES_MAX} names at most")
-        _clear(tx, directory, tx.node(oldest))
     return namespace.make(tx, directory, name, kind, 0o755 if kind is Kind.DIRECTORY else 0o644)
+
+
+def _make_room(tx: Tx) -> None:
+    """What was fetched longest ago goes, where there is more than is kept; not a directory that has something in it."""
+    kept: Any = tx.db.execute("select count(*), sum(size) from live where fetched is not null").fetchone()
+    over, bytes_over = kept[0] - MOST, kept[1] - MOST_BYTES
+    if over <= 0 and bytes_over <= 0:
+        return
+    rows: list[Any] = tx.db.execute(
+        "select path, size from live where fetched is not null and fetched < ? order by fetched", (tx.now,)
+    ).fetchall()
+    for path, size in rows:
+        above, node = None, tx.node(ROOT)
+        for name in paths.split(path):
+            above, found = node, tx.child(node.id, name)
+            if found is None:
+                break
+            node = found
+        else:
+            empty = not tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get
+            if above is not None and empty:
+                _clear(tx, above, node)
+                over, bytes_over = over - 1, bytes_over - size
+        if over <= 0 and bytes_over <= 0:
+            return
 
 
 def _clear(tx: Tx, directory: Node, node: Node) -> None:

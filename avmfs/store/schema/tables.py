@@ -416,9 +416,10 @@ create index digest_version on digest(host, version);
 
 
 -- LIVE CONTENT (avmfs/providers): what is known of the sources of paths outside /memory. The bytes are those of the
--- file there; fetched null: never, there may be no file; until: nobody asks again before; searched: it is indexed.
+-- file there (size); fetched null: never, there may be no file; until: nobody asks again before; searched: it is
+-- indexed.
 create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
-                  searched int not null) without rowid;
+                  searched int not null, size int not null) without rowid;
 """
 
 # 10 -> 11: contents have a checksum.
@@ -461,14 +462,9 @@ create index removed_at on removed(at);
 # 13 -> 14: live content.
 _LIVE: Final = """
 create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
-                  searched int not null) without rowid;
+                  searched int not null, size int not null) without rowid;
 """
 
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (
-    _CHECKSUMS,
-    _PAST,
-    _TRASH,
-    _LIVE,
-)  # the first one takes OLDEST to the next version
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _LIVE)  # the first takes OLDEST to the next version
 VERSION: Final = OLDEST + len(MIGRATIONS)
