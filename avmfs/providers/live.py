@@ -62,10 +62,9 @@ class LiveTree:
 
     def appear(self, who: Principal, parts: tuple[bytes, ...]) -> bool:
         """Of a name that the store does not have: may it be looked up once more? Raises what refresh does."""
-        provider = self._provider(parts)
-        if provider is None and not any(paths.leads_to(each.pattern, parts) for each in self._providers):
-            return False
-        if self._access(who, parts) < Access.READ:
+        may, provider = self._access(who, parts), self._provider(parts)  # both, that time does not tell what is hidden
+        leads = provider is not None or any(paths.leads_to(each.pattern, parts) for each in self._providers)
+        if may < Access.READ or not leads:
             return False
         if provider is not None:
             self.refresh(parts)

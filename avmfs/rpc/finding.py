@@ -27,7 +27,7 @@ def search(
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
-    text = memory.unsearched() + format_search(answer, memory.now())
+    text = memory.unsearched() + format_search(answer)
     return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
 
 

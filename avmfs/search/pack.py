@@ -190,13 +190,14 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
     return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 
 
-def format_search(answer: Answer, now: int) -> str:
-    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first. ``now`` in ns."""
+def format_search(answer: Answer) -> str:
+    """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
     lines = [] if answer.degraded is None else [f"# semantic search unavailable: {_one_line(answer.degraded)}"]
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
-        age = f"  (live, changed {max(0, now - scored.hit.updated) // 10**9} s ago)" * (scored.hit.route == "live")
-        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{age}")
+        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
+        of = live if scored.hit.route == "live" else ""
+        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
         lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 

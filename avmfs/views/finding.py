@@ -44,7 +44,7 @@ def search(
     include: Include = None,
 ) -> str:
     found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
-    return ctx.memory.unsearched() + format_search(found, ctx.memory.now())
+    return ctx.memory.unsearched() + format_search(found)
 
 
 @view(

@@ -284,15 +284,19 @@ def test_one_process_fetches_while_there_are_providers(daemon: Daemon) -> None:
     daemon.mounts("alice")
     daemon.start()
     assert "live" not in daemon.family()
-    provider = {"pattern": "/live/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}}
+    provider = {"pattern": "/live/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}, "ttl": 0}
     daemon.settings(json.dumps({"providers": [provider]}))
     daemon.command("reload")
-    assert (daemon.mountpoint("alice") / "live/hello").read_bytes() == b"hello"
-    os.kill(daemon.family()["live"], signal.SIGKILL)
-    assert (daemon.mountpoint("alice") / "live/hello").read_bytes() == b"hello"
+    place = daemon.at("alice") / "live"
+    wait(lambda: daemon.state("alice") == "ready", SOON_S)
+    assert (place / "hello").read_bytes() == b"hello"
+    before = daemon.family()["live"]
+    os.kill(before, signal.SIGKILL)
+    wait(lambda: daemon.family().get("live", before) != before, SOON_S)
+    assert (place / "hello").read_bytes() == b"hello" and (place / "again").read_bytes() == b"again"
     daemon.settings(json.dumps({"providers": []}))
     daemon.command("reload")
-    assert "live" not in daemon.family() and not (daemon.mountpoint("alice") / "live").exists()
+    wait(lambda: not place.exists() and "live" not in daemon.family(), SOON_S)
 
 
 def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:

@@ -258,7 +258,7 @@ def test_what_changed_is_kept_where_the_provider_says_so(live: Path, place: Path
 
 def test_a_search_finds_what_was_fetched_last_and_marks_it(live: Path, alice: Path, bob: Path) -> None:
     cat(live / "news"), cat(live / "once")
-    assert "/live/news  (live, changed " in cat(bob / ":search?q=quinces") and "/live/once" not in cat(
+    assert "/live/news  (live, of 20" in cat(bob / ":search?q=quinces") and "/live/once" not in cat(
         bob / ":search?q=quinces"
     )
     assert "quinces" in cat(alice / ":recall?q=quinces") and ") live " in cat(alice / ":recall?q=quinces")

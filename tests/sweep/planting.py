@@ -61,8 +61,8 @@ CONTROL = "zqnowhereqz"  # like them, and planted nowhere
 SETTINGS = """
 embedding: {enabled: false}
 providers:
-  - {pattern: "/live/hers/{name}", handler: script, config: {command: "echo zqlivetextqz"}, search: true, history: true}
-  - {pattern: "/live/open/{name}", handler: script, config: {command: "echo market, said by a program"}, search: true}
+  - {pattern: "/live/hers/{name}", handler: script, config: {command: "echo zqlivetextqz"}, search: true, ttl: 3600}
+  - {pattern: "/live/open/{name}", handler: script, config: {command: "echo market"}, search: true, ttl: 3600}
 permissions:
   - {pattern: "/live/hers/*", access: none, agents: [bob, ali, alice2]}
   - {pattern: "/memory/hidden/*", access: none, agents: [bob, ali, alice2]}
@@ -172,7 +172,9 @@ def plant(world: World) -> Planted:
         found.hers += [f"/memory/private/alice/{Path(top, name).relative_to(mine)}" for name in names]
     found.hers += [f"/memory/shared/team/{w['limitedname']}.md", f"/memory/hidden/{w['hiddenname']}.md"]
     found.hers.append(f"/live/hers/{w['livename']}")
-    found.hers = sorted(path for path in found.hers if not path.endswith("/link"))
+    found.hers = sorted(
+        (path for path in found.hers if not path.endswith("/link")), key=lambda path: (path[1] == "l", path)
+    )
     for path in found.hers:
         known: dict[str, Any] = json.loads(cat(view(alice / path.lstrip("/"), ":meta")))
         found.handles.append(known["id"])

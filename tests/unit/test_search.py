@@ -463,14 +463,14 @@ def test_chinese_is_found_by_parts_of_words() -> None:
 
 def test_format_of_search() -> None:
     made = corpus()
-    lines = format_search(engine(made).search(ALICE, "lisbon flight", limit=1), 0).splitlines()
+    lines = format_search(engine(made).search(ALICE, "lisbon flight", limit=1)).splitlines()
     assert lines == ["[1.00] /memory/life/flight.md", "  Flight to Lisbon leaves at 09:40"]
-    assert format_search(Answer("x", (), None, 1), 0) == "(no matches)\n"
-    assert format_search(Answer("x", (), "model\nis loading", 1), 0) == (
+    assert format_search(Answer("x", (), None, 1)) == "(no matches)\n"
+    assert format_search(Answer("x", (), "model\nis loading", 1)) == (
         "# semantic search unavailable: model is loading\n(no matches)\n"
     )
     made.add("/odd\nname", "xylophone")
-    assert format_search(engine(made, words_only=True).search(ALICE, "xylophone"), 0).splitlines() == [
+    assert format_search(engine(made, words_only=True).search(ALICE, "xylophone")).splitlines() == [
         f"# semantic search unavailable: {NO_EMBEDDER}",
         "[1.00] /odd\\nname",
         "  xylophone",
@@ -672,7 +672,7 @@ def test_hits_stand_in_the_order_of_the_relevance_shown() -> None:
 def test_nothing_is_a_hit_where_neither_a_word_nor_the_meaning_fits() -> None:
     made = corpus()
     strange = engine(made).search(ALICE, "zzzqx", min_relevance=0.3)
-    assert not strange.hits and format_search(strange, 0) == "(no matches)\n"
+    assert not strange.hits and format_search(strange) == "(no matches)\n"
     asked = "noodles of quantum chromodynamics on a lattice of gauge symmetries"
     by_word = engine(made).search(ALICE, asked, min_relevance=0.99)
     assert by_word.hits and by_word.hits[0].relevance < 0.99  # its word is there
