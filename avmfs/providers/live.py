@@ -20,6 +20,7 @@ from avmfs_config import Provider
 from avmfs import paths, wire
 from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
+from avmfs.listener import Listener
 from avmfs.node import Live
 from avmfs.providers.fetching import GONE, SECOND
 from avmfs.providers.handler import ttl_of
@@ -170,9 +171,7 @@ def serve(listener: socket.socket, asker: Asker, stop: threading.Event) -> None:
             finally:
                 room.release()
 
-    listener.settimeout(0.5)
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            client, _ = listener.accept()
+    for client in Listener(listener, "live").clients(stop):
+        if client is not None:
             room.acquire()
             threading.Thread(target=answer, args=(client,), name="live", daemon=True).start()

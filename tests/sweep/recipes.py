@@ -123,7 +123,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
             plain,
         ),
         **dict.fromkeys(("since", "created", "at", "until", "older", "newer", "number", "from", "version"), TIMES),
-        "expires": ("1s", "2h", "never", "x"),
+        **dict.fromkeys(("expires", "lease"), ("1s", "2h", "never", "x")),
         "type": ("related", "cites", "x y"),
         **dict.fromkeys(
             (
