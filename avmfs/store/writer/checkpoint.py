@@ -29,11 +29,13 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from avmfs.errors import AvmError
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
@@ -196,6 +198,20 @@ class Checkpointer(threading.Thread):
             self._begun_anew()
             self._room, self._refused = 0, False
             self._reserve.committed(0)
+
+    def emptied_by(self, rewrite: Callable[[], None]) -> None:
+        """Let ``rewrite`` empty the log, by a connection of its own. For the writer's thread."""
+        with self._at_work:
+            try:
+                rewrite()
+            except AvmError as e:
+                self._move_again(e)
+                raise
+            finally:
+                self._tried = self._again = 0
+        self._begun_anew()
+        self._room = 0
+        self._reserve.committed(0)
 
     def _between_readers(self, mode: int, patience_s: float) -> bool:
         """In the writer's thread. Not one wait as long as that: SQLite would go on waiting for a reader that has begun
