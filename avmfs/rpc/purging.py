@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from avmfs import calls, paths
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Busy, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.rpc.aside import LOOKED_AT
@@ -91,7 +91,10 @@ def purge(
 @method
 def wipe(memory: Memory) -> dict[str, Any]:
     """{"wiped"}: nothing that was purged is in the store's file any more. False: ask again in a while."""
-    return {"wiped": bool(memory.submit("wipe")["wiped"])}
+    try:
+        return {"wiped": bool(memory.submit("wipe")["wiped"])}
+    except Busy:
+        return {"wiped": False}
 
 
 def _planned(

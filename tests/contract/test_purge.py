@@ -211,3 +211,23 @@ def test_a_file_that_an_editor_saved_by_renaming_is_forgotten_with_what_it_was_s
     assert left(world, "zqxcanary")
     purge(world, ALICE, "/memory/a.md")
     assert left(world, "zqxcanary") == [] and world.rows("select 1 from past_version") == []
+
+
+def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_later(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    asked = memory(world, ALICE)
+    plan = purging.purge(asked, "/memory/a.md")
+    with world.store.connection() as (db, _):
+        assert db.execute("select count(*) from node").get
+        purging.purge(asked, "/memory/a.md", agreed=plan["agreed"])
+        assert purging.wipe(asked) == {"wiped": False} and world.store.unwiped()
+    assert purging.wipe(asked) == {"wiped": True} and not world.store.unwiped()
+    assert left(world, "zqxcanary") == []
+
+
+def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by_the_next_start(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/a.md").id], documents=[])
+    assert left(world, "zqxcanary")
+    world.restart()
+    assert left(world, "zqxcanary") == [] and not world.store.unwiped()

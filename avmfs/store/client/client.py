@@ -22,7 +22,7 @@ import apsw
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Busy, StoreFailed, TooBig, from_wire
+from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed, TooBig, from_wire
 from avmfs.handover import HandoverState
 from avmfs.store import commands
 from avmfs.store.client.inflight import InFlight
@@ -332,7 +332,8 @@ class DirectWriter:
             self._recover()
             self._applier.alone(OPERATOR, "settle", {})
             if rewriting.due(self._applier.db):  # a purge was killed before it was through
-                rewriting.rewrite(path)
+                with contextlib.suppress(Busy, NoSpace):
+                    rewriting.rewrite(path)
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         with self._mutex:

@@ -35,7 +35,6 @@ from typing import Final
 
 import apsw
 
-from avmfs.errors import AvmError
 from avmfs.store.files.wal_header import PAGE
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.schema import database
@@ -202,13 +201,8 @@ class Checkpointer(threading.Thread):
     def emptied_by(self, rewrite: Callable[[], None]) -> None:
         """Let ``rewrite`` empty the log, by a connection of its own. For the writer's thread."""
         with self._at_work:
-            try:
-                rewrite()
-            except AvmError as e:
-                self._move_again(e)
-                raise
-            finally:
-                self._tried = self._again = 0
+            self._moved = self._tried = self._again = 0  # should it fail
+            rewrite()
         self._begun_anew()
         self._room = 0
         self._reserve.committed(0)
