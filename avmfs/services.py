@@ -14,6 +14,7 @@ from typing import Any
 from avmfs_config import Limits, SearchSettings, WebhookSettings
 
 from avmfs.agents import digest_cache as digests
+from avmfs.agents.presence import Presence
 from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.search.engine import Engine
@@ -38,3 +39,4 @@ class Services:
     refusals: Refusals | None = None  # where what is refused above the store is told
     questions: QuestionLog | None = None  # where what agents ask is kept
     embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for
+    presence: Presence | None = None  # who is here, where a daemon runs

@@ -62,6 +62,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "unsubscribe": "avm unsubscribe '/shared/*'",
         "subscriptions": "avm subscriptions",
         "agents": "avm agents",
+        "claim": "avm claim --next /shared/queue",
+        "release": "avm release /shared/queue/job-1.md",
     },
     "Keep and move": {
         "backup": "avm backup /media/usb/avm",

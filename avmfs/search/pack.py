@@ -185,7 +185,7 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
         if settled is not None and settled.tokens <= frame.budget:
             return settled
         room -= 1 if settled is None else settled.tokens - frame.budget
-    if frame.budget < SMALL and frame.shared != Shared():
+    if frame.shared != Shared():
         return _packed(items, replace(frame, shared=Shared()), counter)
     return _plain(f"{frame.notice()}(nothing fits in {frame.max_tokens} tokens)\n", frame, counter)
 

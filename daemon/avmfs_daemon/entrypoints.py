@@ -182,6 +182,7 @@ def open_memory(
     """The memory of the spec's agent, with the store and the engine below it."""
     from avmfs.access import Principal
     from avmfs.agents import anchors
+    from avmfs.agents.presence import Presence
     from avmfs.agents.questions import QuestionLog
     from avmfs.agents.refusals import Refusals
     from avmfs.localtime import LocalZone
@@ -213,6 +214,7 @@ def open_memory(
         refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
         embedded=settings.embedding.enabled,
+        presence=Presence(spec.runtime_dir / "present"),
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
 
@@ -298,15 +300,18 @@ def run_mount(spec: ChildSpec) -> None:
         embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
-        serve(
-            tree,
-            mount,
-            ready=ready,
-            before_mount=before_mount,
-            runtime_dir=spec.runtime_dir,
-            report=lambda about: runtime.tell({"mount": about}),
-            fd_entry=fd_entry,
-        )
+        presence = tree.memory.around.presence
+        assert presence is not None
+        with presence.entered(mount.agent_id, "mount", time.time_ns()):
+            serve(
+                tree,
+                mount,
+                ready=ready,
+                before_mount=before_mount,
+                runtime_dir=spec.runtime_dir,
+                report=lambda about: runtime.tell({"mount": about}),
+                fd_entry=fd_entry,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ CONTENT_COMMANDS, CONTENT_TOOLS = (
     {"avm_read", "avm_fetch", "avm_history"},
 )
 CONTENT_VIEWS = {"data", "delta", "diff", "annotated", "blame"}
-RAW_VIEWS = {"path"}
+RAW_VIEWS = {"path", "next"}
 ELSEWHERE = {
     "export",
     "import",

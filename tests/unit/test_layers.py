@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.localtime",
         "avmfs.closed_streams",
         "avmfs.handover",
+        "avmfs.listener",
         "avmfs.lru",
         "avmfs.logs",
         "avmfs.calls",

@@ -239,6 +239,12 @@ def test_a_line_that_just_fits_is_said() -> None:
         assert said == {True, False}
 
 
+def test_a_place_that_costs_all_of_a_budget_is_left_out_and_not_the_item() -> None:
+    for budget in (SMALL - 1, SMALL, 2 * SMALL):
+        found = packed([scored(1, "zebra", place="/x1" * 100)], budget, COUNTER)
+        assert len(found.hits) == 1 and "zebra" in found.text and "x1" not in found.text
+
+
 def test_a_small_budget_gives_the_best_sentence() -> None:
     made = MemoryCorpus()
     made.add("/memory/zoo.md", "It was a long day. " * 20 + "The zebra slept. " + "Then it rained. " * 20, updated=NOW)
@@ -320,6 +326,15 @@ def test_a_budget_holds_where_lines_cost_more_joined_than_alone(name: str) -> No
     for budget in range(60, 135):
         found = packed(items, budget, COUNTERS[name])
         assert found.tokens > budget - 2 * SCRAP, budget
+
+
+def test_a_budget_holds_where_the_heading_counts_more_items_than_three_figures_can() -> None:
+    """Of which the fourth is a token that no item has paid for."""
+    items = [scored(number, f"zebra {number}", place=f"/{number}") for number in range(1010)]
+    whole = packed(items, 30_000, COUNTER)
+    assert len(whole.hits) == 1010
+    for budget in range(whole.tokens - 25, whole.tokens):
+        assert packed(items, budget, COUNTER).tokens > budget - 2 * SCRAP
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -31,6 +31,7 @@ from avmfs.search.index import SearchIndex
 from avmfs.search.indexer import embed_pending
 from avmfs.store import commands
 from avmfs.store.protocol.audit import AuditReader
+from avmfs.store.protocol.claims import ClaimsReader
 from avmfs.store.protocol.discovery import DiscoveryReader
 from avmfs.store.protocol.mail import MailReader
 from avmfs.store.protocol.outbox import OutboxReader
@@ -107,6 +108,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         directory = alice.node(f"{SPACE}/d")
         alice.memory.submit("set_tags", node=node.id, add=[CANARY], remove=[], replace=False)
         alice.memory.submit("add_link", node=node.id, target=other.id, type=CANARY)
+        alice.memory.submit("claim", nodes=[node.id], lease=60 * 10**9)
         common = alice.node("/memory/shared/common.md")
         alice.memory.submit("add_link", node=node.id, target=common.id, type=CANARY)
         link = alice.memory.submit("symlink", parent=directory.id, name=b"l", target=CANARY.encode())["node"]
@@ -254,7 +256,13 @@ _PENDING: dict[str, Ask] = {
     "directories": lambda p, it: p.directories(99),
     "files": lambda p, it: p.files(99),
 }
+_CLAIMS: dict[str, Ask] = {
+    "of": lambda c, it: c.of(it.file),
+    "held": lambda c, it: c.held(99),
+    "free": lambda c, it: [c.free(each, 99) for each in (it.directory, PRIVATE)],
+}
 _PARTS: dict[str, tuple[type, dict[str, Ask]]] = {
+    "claims": (ClaimsReader, _CLAIMS),
     "people": (PeopleReader, {}),
     "discovery": (DiscoveryReader, _DISCOVERY),
     "mail": (MailReader, _MAIL),
@@ -357,6 +365,8 @@ _NEW = {"mode": 0o644, "name": b"new"}
 _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "add_link": lambda it: {"node": it.file, "target": it.other, "type": ""},
     "append": lambda it: {"node": it.file, "handle": None, "data": b"x"},
+    "claim": lambda it: {"nodes": [it.file], "lease": 10**9},
+    "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "put_back": lambda it: {"node": it.file},
     "trim_trash": lambda it: {"before": 2**62, "most": 0},
@@ -457,6 +467,10 @@ _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
     "archive": [{"path": _X}],
+    "claim": [{"path": _X}],
+    "claim_next": [{"path": f"{SPACE}/d"}],
+    "claims": [{}],
+    "release": [{"path": _X}],
     "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
     "trash": [{}],
     "empty_trash": [{}, {"under": SPACE}],

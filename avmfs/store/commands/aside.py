@@ -71,6 +71,7 @@ def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> N
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
     renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), removed=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
+    tx.do("delete from claim where document = ?", (node.document,))
     tx.do(
         "insert or replace into removed(node, at, agent, path, owner) values(?, ?, ?, ?, ?)",
         (node.id, tx.now, tx.who.name, paths.join(parts), owner),

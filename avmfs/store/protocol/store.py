@@ -19,6 +19,7 @@ from avmfs.access import Principal
 from avmfs.handover import HandoverState
 from avmfs.node import Change, Document, Ended, Entry, Link, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.audit import AuditReader
+from avmfs.store.protocol.claims import ClaimsReader
 from avmfs.store.protocol.discovery import DiscoveryReader
 from avmfs.store.protocol.mail import MailReader
 from avmfs.store.protocol.outbox import OutboxReader
@@ -70,6 +71,8 @@ class Reader(Protocol):
     def pending(self) -> PendingReader: ...
     @property
     def audit(self) -> AuditReader: ...
+    @property
+    def claims(self) -> ClaimsReader: ...
     def moment(self, when: Moment | int | str) -> Moment:
         """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
         kept any more, or not yet there."""

@@ -20,6 +20,7 @@ from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
 from avmfs.store.queries.audit import SqliteAuditReader
+from avmfs.store.queries.claims import SqliteClaims
 from avmfs.store.queries.discovery import SqliteDiscovery
 from avmfs.store.queries.mail import SqliteMail
 from avmfs.store.queries.outbox import SqliteOutbox
@@ -91,6 +92,10 @@ class SqliteReader:
     @property
     def pending(self) -> SqlitePending:
         return SqlitePending(self._db, self.who, self.visible, self.now)
+
+    @property
+    def claims(self) -> SqliteClaims:
+        return SqliteClaims(self._db, self.visible, self.now)
 
     def moment(self, when: Moment | int | str) -> Moment:
         return moments.moment(self._db, self.who, self.now, when)

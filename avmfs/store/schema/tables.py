@@ -153,6 +153,10 @@ create table link(source int, target int, type text, agent text not null, at int
                   primary key(source, target, type)) without rowid;
 create index linked on link(target);
 
+-- Who works on a document, since and until when (ns). A row that is over means nothing, and goes with the next claim.
+create table claim(document integer primary key, agent text not null, since int not null, until int not null);
+create index claim_over on claim(until);
+
 -- Where an agent stopped reading. node: a document's id for a file, a directory's node id otherwise. What the creator
 -- of a document has read of it is in document.read.
 create table mark(agent text, subject int, version int not null, seq int not null,
@@ -452,6 +456,17 @@ create table removed(node integer primary key, at int not null, agent text not n
 create index removed_at on removed(at);
 """
 
+# 13 -> 14: claims.
+_CLAIMS: Final = """
+create table claim(document integer primary key, agent text not null, since int not null, until int not null);
+create index claim_over on claim(until);
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH)  # the first one takes OLDEST to the next version
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _CHECKSUMS,
+    _PAST,
+    _TRASH,
+    _CLAIMS,
+)  # the first one takes OLDEST to the next version
 VERSION: Final = OLDEST + len(MIGRATIONS)
