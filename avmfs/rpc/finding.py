@@ -11,7 +11,8 @@ from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.search.engine import Answer
-from avmfs.search.pack import format_search, summary
+from avmfs.search.excerpts import summary
+from avmfs.search.pack import format_search
 from avmfs.text import segment
 
 WARMUP_S = 100.0  # below the client's own time limit
