@@ -176,6 +176,17 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """A document that has ended and of which the past has something: when (ns), and the path where it was last."""
+
+    document: int
+    at: int
+    path: bytes
+    creator: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A passage that a search found, with what ranking and rendering need of its document. ``whole``: the
     passage is the entire text. ``start`` and ``stop`` are characters."""

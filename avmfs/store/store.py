@@ -267,6 +267,10 @@ class SqliteStore:
         with self.connection() as (db, _):
             return bool(db.execute("select 1 from node where expires <= ? limit 1", (self._clock(),)).get)
 
+    def unwiped(self) -> bool:
+        with self.connection() as (db, _):
+            return bool(db.execute("select 1 from setting where key = 'unwiped'").get)
+
     def orphans(self) -> list[tuple[int, int]]:
         with self.connection() as (db, _):
             rows: list[Any] = db.execute(

@@ -122,7 +122,9 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
             ),
             plain,
         ),
-        **dict.fromkeys(("since", "created", "at", "until", "older", "newer", "number", "from", "version"), TIMES),
+        **dict.fromkeys(
+            ("since", "created", "at", "until", "before", "older", "newer", "number", "from", "version"), TIMES
+        ),
         **dict.fromkeys(("expires", "lease"), ("1s", "2h", "never", "x")),
         "type": ("related", "cites", "x y"),
         **dict.fromkeys(
@@ -144,7 +146,8 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         ),
         **dict.fromkeys(("url", "webhook"), ("http://127.0.0.1:9/", "https://example.com/x")),
         **dict.fromkeys(
-            ("id", "ids", "messages", "anchor", "key", "group", "capability"), ("1", "x", "sudo", "search_all")
+            ("id", "ids", "messages", "anchor", "agreed", "key", "group", "capability"),
+            ("1", "x", "sudo", "search_all"),
         ),
     }
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal
 from avmfs.handover import HandoverState
-from avmfs.node import Change, Document, Entry, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
+from avmfs.node import Change, Document, Ended, Entry, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.audit import AuditReader
 from avmfs.store.protocol.claims import ClaimsReader
 from avmfs.store.protocol.discovery import DiscoveryReader
@@ -150,6 +150,14 @@ class Reader(Protocol):
         """Files in the trash, the newest removal first."""
         ...
 
+    def has_term(self, term: str, but: set[int]) -> bool:
+        """For an operator: whether the text of any document but these has an index term."""
+        ...
+
+    def ended(self) -> list[Ended]:
+        """Documents of before that the asker could change where they were; none for an API key."""
+        ...
+
     def agents(self) -> list[str]: ...
 
 
@@ -255,6 +263,10 @@ class Store(Protocol):
 
     def anything_expired(self) -> bool:
         """Return whether there is a node whose ttl has passed and that still takes room."""
+        ...
+
+    def unwiped(self) -> bool:
+        """Return whether something was purged whose bytes may still be in the store's file."""
         ...
 
     def orphans(self) -> list[tuple[int, int]]:
