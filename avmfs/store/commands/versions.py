@@ -40,6 +40,7 @@ _SAYS = (
     ("link", "source = ?1"),
     ("link", "target = ?1"),
     ("mark", "subject = ?1"),
+    ("claim", "document = ?1"),
 )
 _SAID = (
     "select exists(select 1 from version where document = ?1 and encoding = ?2),"
@@ -157,6 +158,11 @@ def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle:
         if tx.states is not None:
             tx.states.keep_for_snapshots(document, over)
         _drop_versions(tx, document, over)
+
+
+def drop_before(tx: Tx, document: int, number: int) -> None:
+    """Keep no version before this one, the newest."""
+    _drop_versions(tx, document, number - 1)
 
 
 def _drop_versions(tx: Tx, document: int, up_to: int) -> None:
