@@ -42,7 +42,8 @@ USUAL: Final = 3.5
 FEWEST: Final = -0.05
 
 COMMON: Final = 0.12
-"""Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34, on German: 0.3)."""
+"""Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34, on
+German: 0.3)."""
 COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
 
 NAMED: Final = 0.15
