@@ -14,6 +14,7 @@ apart from every result.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -135,6 +136,14 @@ class _Door:
             self._open_for(Principal(f"uid:{uid}")).refused("greeting", e)  # no agent has such a name
             wire.send(client, {"error": _error(e)})
             return
+        presence = memory.around.presence
+        with contextlib.ExitStack() as while_here:
+            if presence is not None and who.name:
+                while_here.enter_context(presence.entered(who.name, who.route or "door", memory.now()))
+            self._converse(client, memory)
+
+    def _converse(self, client: socket.socket, memory: Memory) -> None:
+        who = memory.who
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
