@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from avmfs_config import SearchWeights
 from fakes import MemoryCorpus
+from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import lexical, signals
