@@ -1,4 +1,4 @@
-"""avm history, diff, links, link, tag, changes, delta, savings, index."""
+"""avm history, diff, links, link, tag, changes, delta, savings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from avmfs.api.connect import read_all
-from avmfs.cli.main import Command, CommandGroup, subcommand
+from avmfs.cli.main import subcommand
 from avmfs.cli.session import at_option, door, show, then
 from avmfs.errors import Invalid
 from avmfs.localtime import minute
@@ -180,26 +180,3 @@ def savings_(ctx: click.Context) -> None:
     with door(ctx) as memory:
         text = read_all(memory, "/:savings").decode()
         show(ctx, json.loads(text), text)
-
-
-@subcommand("index", "The state of the search index.", cls=CommandGroup)
-def index_() -> None:
-    """The search index."""
-
-
-@index_.command("status", cls=Command)
-@click.argument("path", default="/")
-@click.pass_context
-def index_status_(ctx: click.Context, path: str) -> None:
-    """How many files below PATH can be found by words and by meaning already, and by which model."""
-    with door(ctx) as memory:
-        found = memory.call("index_status", path=path)
-        waiting = found["waiting"]
-        model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
-        state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
-        text = (
-            f"files    {found['files']}\n"
-            f"words    {found['files'] - waiting['words']} indexed, {waiting['words']} wait\n"
-            f"vectors  {waiting['vectors']} files wait\nmodel    {model}{state}\n"
-        )
-        show(ctx, found, text)

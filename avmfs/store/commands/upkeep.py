@@ -22,6 +22,8 @@ FIXED = (
     (tables.PRIVATE, tables.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
     (tables.TRASH, tables.ROOT, paths.TRASH, (paths.TRASH,)),
     (tables.ARCHIVE, tables.ROOT, paths.ARCHIVE, (paths.ARCHIVE,)),
+    (tables.INDEX, tables.ROOT, paths.INDEX, (paths.INDEX,)),
+    (tables.INDEX_PRIVATE, tables.INDEX, paths.PRIVATE, (paths.INDEX, paths.PRIVATE)),
 )
 
 
@@ -46,8 +48,9 @@ def settle(tx: Tx) -> dict[str, Any]:
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), tables.ROOT))
-    for top, name in ((tables.MEMORY, paths.MEMORY), (tables.TRASH, paths.TRASH), (tables.ARCHIVE, paths.ARCHIVE)):
-        renaming.rescope(tx, tx.node(top), (name,))
+    for top, parent, name, _ in FIXED:
+        if parent == tables.ROOT:
+            renaming.rescope(tx, tx.node(top), (name,))
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
     tx.events.append(("rules", tables.ROOT, None, b""))
     tx.note("policy", about=hash_chain.packed({"digest": tx.policy.digest}))
