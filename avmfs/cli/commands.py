@@ -69,6 +69,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "snapshot": "avm snapshot make before-cleanup",
         "export": "avm export tar memory.tar.gz /shared",
         "import": "avm import markdown notes --into /shared/notes",
+        "sync": "avm sync ~/notes /shared/notes",
         "mount": "avm mount alice ~/avm",
     },
     "Run": {

@@ -1,4 +1,4 @@
-"""avm export, import: the ways out and in."""
+"""avm export, import, sync: the ways out and in."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from avmfs.errors import NotFound
 from avmfs.text.escapes import escaped
 from avmfs.transfer import exporting, formats
 from avmfs.transfer.importing import Import, Report
+from avmfs.transfer.sync import Sync
 
 _SHOWN = 1000  # lines of a list
 _TELL_EVERY = 1000
@@ -57,14 +58,48 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
     chosen = formats.found(format, formats.readers())
     if not source.exists():
         raise NotFound(path=str(source))
-    where = into or ("/memory" if chosen.native else f"/private/imported/{format}")
     with door(ctx) as memory:
-        where = str(memory.call("locate", path=where)["path"])
+        where = str(memory.call("locate", path=into or chosen.into)["path"])
         run = Import(memory, where, dry=dry_run, replacing=replace, progress=_progress)
         with working("importing"):
             report = run.run(chosen.call(source))  # type: ignore[arg-type]
         show(ctx, _told(report), _text(report, dry_run), prose=False)
     if report.refused or report.links_refused:
+        ctx.exit(REFUSED)
+
+
+@subcommand("sync", "Keep a folder of Markdown in step with the memory.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("path", required=False)
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="What is kept in step.  [default: *.md]")
+@click.option("--dry-run", "-n", is_flag=True, help="Say what would go where, and change nothing.")
+@click.option("--many", is_flag=True, help="Also where most of one side is gone.")
+@click.pass_context
+def sync_(
+    ctx: click.Context, folder: Path, path: str | None, names: tuple[str, ...], dry_run: bool, many: bool
+) -> None:
+    """Bring what has changed in FOLDER to PATH, and what has changed there to FOLDER.
+
+    PATH is remembered. What both have changed stays as both, the folder's as "NAME (conflict …).md"; what one has
+    changed and the other removed comes back. Names that begin with a dot are left out.
+    """
+    with door(ctx) as memory, working("syncing"):
+        run = Sync(memory, folder.absolute(), path, names=names or ("*.md",), many=many)
+        done = run.run(dry_run)
+    lines = [
+        f"{what}  {escaped(name)}\n"
+        for what, some in (
+            ("-> memory", done.to_store),
+            ("-> folder", done.to_folder),
+            ("removed from the memory", done.removed_there),
+            ("removed from the folder", done.removed_here),
+        )
+        for name in some
+    ]
+    lines += [f"both changed  {escaped(name)}; the folder's is now {escaped(own)}\n" for name, own in done.conflicts]
+    lines += [f"refused  {escaped(each.where)}: {escaped(each.reason)}\n" for each in done.refused]
+    show(ctx, asdict(done), "".join(lines) or "(nothing has changed)\n", prose=False)
+    if done.refused:
         ctx.exit(REFUSED)
 
 

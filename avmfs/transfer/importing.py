@@ -149,6 +149,8 @@ class Import:
         self.report.refused.append(Refusal(_name(record), reason))
 
     def _bring(self, record: Record, where: str, instead_of: bytes | None) -> None:
+        if record.source is not None and where.startswith("/memory/private/"):
+            record = replace(record, shared=None)  # what is private is nobody else's
         item: dict[str, Any] = {
             "path": where,
             "mode": record.mode,

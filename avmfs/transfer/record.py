@@ -139,7 +139,7 @@ def nanoseconds(said: Any) -> int:
     if isinstance(said, bool) or said is None:
         raise ValueError(f"{said!r} is no time")
     if isinstance(said, int | float):
-        return int(said * 10**9) if abs(said) < 10**11 else int(said * 10**6)
+        return round((said if abs(said) < 10**11 else said / 1000) * 1e6) * 1000
     text = str(said).strip()
     found = _TIME.fullmatch(text)
     if found is None:
@@ -152,9 +152,10 @@ def nanoseconds(said: Any) -> int:
 def time_or_none(said: Any) -> int | None:
     """Like ``nanoseconds``; None for what is no time: a foreign record without one is still a record."""
     try:
-        return nanoseconds(said)
+        at = nanoseconds(said)
     except (ValueError, OverflowError, OSError):
         return None
+    return at if abs(at) < 2**63 else None
 
 
 def authored(record: Record, asker: str) -> dict[str, Any]:

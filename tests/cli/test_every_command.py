@@ -369,6 +369,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("import jsonl /none.jsonl", 1, "none.jsonl"),
         Bad(f"import nonsense {SAMPLES}/lines.jsonl", 2, "jsonl"),
     ],
+    "sync": [
+        Good(
+            f"sync {SAMPLES} /shared/e -n",
+            "-> folder  a.md",
+            "conflicts refused removed_here removed_there to_folder to_store",
+        ),
+        Bad(f"sync {SAMPLES}", 2, "name the directory"),
+        Bad("sync /none /shared/e", 1, "no such folder"),
+    ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [
         Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),

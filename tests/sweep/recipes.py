@@ -82,6 +82,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
                 "targets",
                 "source",
                 "where",
+                "after",
                 "under",
                 "after",
                 "namespace",
@@ -152,7 +153,18 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
 GIVEN: Mapping[str, Sequence[Any]] = {
     "wait": (0,),
     "instead_of": (hashlib.sha256(b"").digest(), hashlib.sha256(b"market, said by bob").digest(), b"x"),
-    "items": ([{"content": "market, said by bob"}], [{"content": "x", "path": "/memory/private/alice/x.md"}]),
+    "items": (
+        [{"content": "market, said by bob"}],
+        [{"content": "x", "path": "/memory/private/alice/x.md"}],
+        [
+            {"path": "/memory/private/alice/x.md", "data": b"x"},
+            {"path": "/memory/private/alice/note.md", "tags": ["x"]},
+        ],
+        [
+            {"path": "/memory/private/alice", "mode": 0o777},
+            {"path": "/memory/shared/team/s", "target": b"/memory/private"},
+        ],
+    ),
     "users": ({"bob": {"capabilities": ["search_all", "sudo"]}}, {"alice": {}}),
     "when": (1, 2, "2000-01-01", "not a time"),
     "permissions": ({"users": {"bob": {"capabilities": ["search_all", "sudo"]}}}, {"users": {}}),

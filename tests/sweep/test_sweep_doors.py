@@ -35,6 +35,7 @@ pytestmark = pytest.mark.mount
 
 # Commands that are not about what is remembered: they write files of this machine, mount, make or replace stores.
 ELSEWHERE = {
+    "sync",
     "export",
     "import",
     "backup",

@@ -92,6 +92,7 @@ RAW_VIEWS = {"path"}
 ELSEWHERE = {
     "export",
     "import",
+    "sync",
     "backup",
     "restore",
     "completion",

@@ -81,6 +81,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "store": "files schema rows protocol tx notify queries index cache client nonce",
         "repair": "files schema rows tx commands queries store",
         "backup": "files schema repair",
+        "foreign": "",
     }.items()
 }
 HEAVY = (

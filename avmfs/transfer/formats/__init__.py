@@ -22,13 +22,14 @@ F = TypeVar("F", bound=Callable[..., int])  # of a path and an iterator; returns
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``native``: of the product's own, with the paths of where it was exported. ``history``: it is given the steps of
-    the memory's history (``exporting.Step``) in place of records."""
+    """``native``: of the product's own, with the paths of where it was exported. ``into``: where it belongs.
+    ``history``: it is given the steps of the memory's history (``exporting.Step``) in place of records."""
 
     name: str
     summary: str
     call: Callable[..., object]
     native: bool = False
+    into: str = ""
     history: bool = False
 
 
@@ -36,9 +37,10 @@ _READERS: dict[str, Format] = {}
 _WRITERS: dict[str, Format] = {}
 
 
-def reader(name: str, summary: str, *, native: bool = False) -> Callable[[Read], Read]:
+def reader(name: str, summary: str, *, native: bool = False, into: str = "") -> Callable[[Read], Read]:
     def register(function: Read) -> Read:
-        _READERS[name] = Format(name, summary, function, native)
+        place = into or ("/memory" if native else f"/private/imported/{name}")
+        _READERS[name] = Format(name, summary, function, native, place)
         return function
 
     return register

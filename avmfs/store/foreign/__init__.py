@@ -1,0 +1,1 @@
+"""Databases of other programs, as they are read to be imported."""

@@ -1,0 +1,328 @@
+"""A folder of this machine and a directory of the store, kept in step both ways.
+
+Owns the rule. What one side has changed since both were alike goes to the other; what both have changed stays as both,
+the folder's under a name of its own; what one has changed and the other removed comes back. Nothing is replaced or
+removed that is not as it was when it was compared: the store decides by the bytes' digest, in the folder a file is put
+aside first and looked at again. What was alike is in ``.avm-sync.json`` of the folder, which a sync that was cut off
+may leave old: then what is alike is found to be.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from avmfs.errors import AvmError, Invalid, NotFound, Stale
+from avmfs.transfer import exporting
+from avmfs.transfer.files import files
+from avmfs.transfer.record import Door, Refusal
+
+STATE: Final = ".avm-sync.json"
+_NEW, _OLD = ".avm-sync-new", ".avm-sync-old"  # ends of names beside a file: what comes, and what was put aside
+_ROUNDS: Final = 5
+_MANY: Final = 10  # removals that need no word, beside half of all
+_TAKEN: Final = "something else has that name, or it changes all the time"
+LARGEST: Final = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Synced:
+    """Paths below the folder. ``conflicts``: (path, under which the folder's own is now)."""
+
+    to_folder: list[str] = field(default_factory=list)
+    to_store: list[str] = field(default_factory=list)
+    removed_here: list[str] = field(default_factory=list)
+    removed_there: list[str] = field(default_factory=list)
+    conflicts: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class Sync:
+    """``path`` may be None where the folder has been synced before. ``names`` are globs of what is kept in step; names
+    that begin with a dot never are. ``many``: most of what was there may be removed."""
+
+    def __init__(
+        self, door: Door, folder: Path, path: str | None, *, names: tuple[str, ...] = ("*.md",), many: bool = False
+    ) -> None:
+        self._door, self._folder, self._names, self._many = door, folder, names, many
+        before = self._state()
+        where = path if path is not None else before.get("path")
+        if where is None:
+            raise Invalid("name the directory of the memory that it is to be kept in step with", os.fspath(folder))
+        self._root = str(door.call("locate", path=where)["path"])
+        if before and before["path"] != self._root:
+            raise Invalid(f"it is kept in step with {before['path']}; remove {STATE} to begin anew", os.fspath(folder))
+        self._base: dict[str, tuple[str, int]] = {
+            name: (each[0], each[1]) for name, each in before.get("files", {}).items()
+        }
+        self._report = Synced()
+        self._bytes: dict[str, bytes] = {}
+        self._moments: dict[str, int] = {}
+        self._undone: set[str] = set()
+        self._agreed: dict[str, str | None] = {}  # digests that both sides have by now; None: neither has it
+
+    def run(self, dry: bool = False) -> Synced:
+        """Rounds until nothing changes, since others may write meanwhile. Raises Invalid before most of one side would
+        go."""
+        if not dry:
+            self._recover()
+        for _ in range(_ROUNDS):
+            self._report.refused, self._undone = [], set()
+            here, there = self._here(), self._there()
+            steps = self._steps(here, there)
+            if dry:
+                for name, step in steps:
+                    self._note(name, step, "")
+                return self._report
+            for name, step in steps:
+                self._undone.add(name)
+                try:
+                    self._done(name, step, here.get(name), there.get(name, (None, 0))[0])
+                except (AvmError, OSError) as e:
+                    self._undone.discard(name)
+                    self._report.refused.append(Refusal(name, e.reason if isinstance(e, AvmError) else str(e.strerror)))
+            self._save(steps, here, there)
+            if len(steps) <= len(self._report.refused):
+                break
+        self._report.refused += [Refusal(name, _TAKEN) for name in sorted(self._undone)]
+        return self._report
+
+    def _steps(self, here: dict[str, str], there: dict[str, tuple[str, int]]) -> list[tuple[str, str]]:
+        steps = []
+        for name in sorted(here.keys() | there.keys()):
+            mine, theirs, both = (each.get(name) for each in (here, there, self._base))
+            store, base = theirs[0] if theirs else None, both[0] if both else None
+            if mine == store:
+                continue
+            if mine == base or (mine is None and store != base):
+                steps.append((name, "remove here" if store is None else "to folder"))
+            elif store == base or store is None:
+                steps.append((name, "remove there" if mine is None else "to store"))
+            else:
+                steps.append((name, "both"))
+        for side in ("remove here", "remove there"):
+            gone = sum(step == side for _, step in steps)
+            if gone > max(_MANY, len(self._base) // 2) and not self._many:
+                which = "the folder" if side == "remove there" else "the memory"
+                says = (
+                    f"{gone} of {len(self._base)} files are gone from {which}: is it all there? (--many removes them)"
+                )
+                raise Invalid(says, os.fspath(self._folder))
+        return steps
+
+    def _done(self, name: str, step: str, mine: str | None, theirs: str | None) -> None:
+        """Do it, unless that side has changed meanwhile: then the next round looks at it again."""
+        other = ""
+        if step == "both":  # the next round takes the other one to the store
+            other = self._own_name(name, str(mine))
+            to = self._folder / other
+            if not (to.exists() and _digest(to.read_bytes()) == mine) and not self._into_folder(
+                other, self._mine(name), None
+            ):
+                return
+        if step in ("both", "to folder"):
+            good = self._into_folder(name, self._theirs(name), mine)
+        elif step == "to store":
+            good = self._into_store(name, self._mine(name), theirs)
+        elif step == "remove here":
+            good = self._out_of_folder(name, str(mine))
+        else:
+            try:
+                self._door.call("remove", path=f"{self._root}/{name}", instead_of=bytes.fromhex(str(theirs)))
+                good = True
+            except (Stale, NotFound):
+                good = False
+        if good:
+            self._undone.discard(name)
+            self._note(name, step, other)
+            self._agreed[name] = {"to store": mine, "to folder": theirs, "both": theirs}.get(step)
+
+    def _note(self, name: str, step: str, other: str) -> None:
+        report = self._report
+        if step == "both":
+            report.conflicts.append((name, other))
+            return
+        lists = (report.to_folder, report.to_store, report.removed_here, report.removed_there)
+        lists[("to folder", "to store", "remove here", "remove there").index(step)].append(name)
+
+    def _own_name(self, name: str, digest: str) -> str:
+        stem, dot, end = name.rpartition(".")
+        return f"{stem} (conflict {digest[:8]}).{end}" if dot and "/" not in end else f"{name} (conflict {digest[:8]})"
+
+    # What each side has ------------------------------------------------------------------------------------
+
+    def _here(self) -> dict[str, str]:
+        found = {}
+        for each in files(self._folder):
+            if isinstance(each, Refusal):
+                if self._wanted(each.where):
+                    self._report.refused.append(each)
+            elif self._wanted(each[0]):
+                if each[1].stat().st_size > LARGEST:
+                    self._report.refused.append(Refusal(each[0], f"larger than {LARGEST} bytes"))
+                    continue
+                self._bytes[f"here {each[0]}"] = data = each[1].read_bytes()
+                self._moments[each[0]] = each[1].stat().st_mtime_ns
+                found[each[0]] = _digest(data)
+        return {name: digest for name, digest in found.items() if not self._refused(name)}
+
+    def _there(self) -> dict[str, tuple[str, int]]:
+        found: dict[str, tuple[str, int]] = {}
+        try:
+            for each in exporting.told(self._door, self._root):
+                name = exporting.relative(each["path"], self._root)
+                if each["kind"] != "file" or not self._wanted(name) or self._refused(name):
+                    continue
+                known, seq = self._base.get(name, ("", 0))
+                if not (seq and seq == each["seq"]):
+                    try:
+                        self._bytes[f"there {name}"] = data = exporting.contents(self._door, each["path"])
+                    except NotFound:
+                        continue
+                    known = _digest(data)
+                found[name] = known, each["seq"]
+                self._moments[f"there {name}"] = each["mtime"]
+        except NotFound:
+            pass
+        return found
+
+    def _refused(self, name: str) -> bool:
+        return any(each.where == name for each in self._report.refused)
+
+    def _wanted(self, name: str) -> bool:
+        parts = name.split("/")
+        hidden = any(part.startswith(".") for part in parts)
+        return not hidden and any(fnmatch.fnmatchcase(parts[-1], glob) for glob in self._names)
+
+    def _mine(self, name: str) -> bytes:
+        return self._bytes[f"here {name}"]
+
+    def _theirs(self, name: str) -> bytes:
+        if f"there {name}" not in self._bytes:
+            self._bytes[f"there {name}"] = exporting.contents(self._door, f"{self._root}/{name}")
+        return self._bytes[f"there {name}"]
+
+    # What is done to each ----------------------------------------------------------------------------------
+
+    def _into_store(self, name: str, data: bytes, instead_of: str | None) -> bool:
+        item: dict[str, Any] = {"path": f"{self._root}/{name}", "data": data}
+        if name in self._moments:
+            item["mtime"] = self._moments[name]
+        if instead_of is not None:
+            item["instead_of"] = bytes.fromhex(instead_of)
+        [refused] = self._door.call("put", items=[item])
+        if refused is None:
+            return True
+        if refused[0] in (errno.EEXIST, errno.ESTALE):
+            return False
+        raise Invalid(refused[1])
+
+    def _into_folder(self, name: str, data: bytes, instead_of: str | None) -> bool:
+        to = self._folder / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        new = _beside(to, _NEW)
+        new.write_bytes(data)
+        if (at := self._moments.get(f"there {name}")) is not None:
+            os.utime(new, ns=(at, at))
+        try:
+            if instead_of is not None:
+                os.chmod(new, to.stat().st_mode & 0o7777)
+                return self._aside(to, instead_of, lambda: os.link(new, to))
+            os.link(new, to)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        finally:
+            new.unlink()
+        return True
+
+    def _out_of_folder(self, name: str, digest: str) -> bool:
+        to = self._folder / name
+        try:
+            if not self._aside(to, digest, lambda: None):
+                return False
+        except FileNotFoundError:
+            return False
+        for folder in to.parents:
+            if folder == self._folder:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+        return True
+
+    def _aside(self, to: Path, digest: str, then: Callable[[], None]) -> bool:
+        """Put a file aside, do ``then`` where its bytes are as they were, and remove it; else put it back."""
+        old = _beside(to, _OLD)
+        to.rename(old)
+        if _digest(old.read_bytes()) == digest:
+            try:
+                then()
+            finally:
+                old.unlink()  # its bytes are in the store, or were removed there
+            return True
+        self._back(old, to)
+        return False
+
+    def _back(self, old: Path, to: Path) -> None:
+        """Under its name, or where that is taken by now under another: the next round takes it to the store."""
+        name = os.fspath(to.relative_to(self._folder))
+        for each in (to, self._folder / self._own_name(name, _digest(old.read_bytes()))):
+            try:
+                os.link(old, each)
+                break
+            except FileExistsError:
+                continue
+        old.unlink()
+
+    def _recover(self) -> None:
+        """What a sync that was killed has left."""
+        for each in files(self._folder, hidden=True):
+            if not isinstance(each, Refusal):
+                path = each[1]
+                if path.name.startswith(".") and path.name.endswith(_NEW):
+                    path.unlink()
+                elif path.name.startswith(".") and path.name.endswith(_OLD):
+                    self._back(path, path.with_name(path.name[1 : -len(_OLD)]))
+
+    # What was alike ----------------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        if not self._folder.is_dir():
+            raise NotFound("no such folder", os.fspath(self._folder))
+        try:
+            said = json.loads((self._folder / STATE).read_text())
+            if not isinstance(said["path"], str) or not isinstance(said["files"], dict):
+                raise ValueError("no path and files")
+            return dict(said)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError) as e:
+            raise Invalid(f"damaged ({e}): remove it, and nothing is lost", os.fspath(self._folder / STATE)) from None
+
+    def _save(self, steps: list[tuple[str, str]], here: dict[str, str], there: dict[str, tuple[str, int]]) -> None:
+        """What was alike when it was looked at, and what has been made so."""
+        changed = {name for name, _ in steps}
+        alike = {name: each for name, each in there.items() if name not in changed and here.get(name) == each[0]}
+        waiting = {name: each for name, each in self._base.items() if name in changed and name not in self._agreed}
+        made = {name: (digest, 0) for name, digest in self._agreed.items() if digest is not None}
+        self._base, self._agreed = {**waiting, **alike, **made}, {}
+        beside = self._folder / f"{STATE}.new"
+        beside.write_text(json.dumps({"path": self._root, "files": self._base}, sort_keys=True))
+        beside.replace(self._folder / STATE)
+        self._bytes.clear()
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(f".{path.name}{end}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,397 @@
+"""What other programs kept, in samples of their shapes with odd ones among them: counted in is counted out or refused,
+a second run adds nothing, dates and authors are kept, and what changed in the source comes."""
+
+# ruff: noqa: F811, E501
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from test_transfer import OPERATOR, Open, brought, exported, newest, store  # noqa: F401
+
+from avmfs.errors import Invalid, StoreFailed
+from avmfs.transfer import formats
+from avmfs.transfer.record import Record, nanoseconds
+
+INTO = "/memory/shared/in"
+
+
+def earlier_avm(at: Path) -> Path:
+    path = at / "avm.db"
+    with apsw.Connection(str(path)) as db:
+        db.execute(
+            "create table nodes(id integer primary key autoincrement, path text unique not null, content text not null,"
+            " meta text not null, node_type text not null default 'file', created_at text not null,"
+            " updated_at text not null, version integer not null default 1, content_h text)"
+        )
+        db.execute(
+            "create table edges(id integer primary key, source text, target text, edge_type text, weight real, meta text,"
+            " created_at text)"
+        )
+        later = "2199-01-01T00:00:00"
+        rows: list[tuple[Any, ...]] = [
+            (
+                "/memory/shared/market/BTC.md",
+                "BTC rose\n",
+                {"tags": ["btc", "a,b"], "importance": 0.8, "created_by": "akashi"},
+            ),
+            ("/memory/private/akashi/own.md", "hers\n", {"author": "akashi", "expires_at": later, "x": [1]}),
+            (
+                "/memory/shared/limited.md",
+                "for two\n",
+                {"created_by": "akashi", "shared_with": ["akashi", "kearsarge"]},
+            ),
+            ("/memory/shared/odd.md", "bad meta\n", "no json {"),
+            ("/memory/shared/gone.md", "expired\n", {"expires_at": "2020-01-01T00:00:00"}),
+            ("/trash/memory/x.md", "removed\n", {}),
+            ("/memory/shared/empty.md", "", {}),
+        ]
+        for name, text, meta in rows:
+            said = meta if isinstance(meta, str) else json.dumps(meta)
+            db.execute(
+                "insert into nodes(path, content, meta, created_at, updated_at) values(?, ?, ?, ?, ?)",
+                (name, text, said, "2026-03-06T10:00:00.5", "2026-03-07T11:00:00"),
+            )
+        db.execute("insert into nodes(path, content, meta, created_at, updated_at) values('/memory/shared/bytes.md',"
+                   " cast(x'ff00fe' as text), '{}', 'then', '2026-03-07T11:00:00')")  # fmt: skip
+        for source, target in (("shared/market/BTC.md", "shared/limited.md"), ("shared/odd.md", "none.md")):
+            db.execute(
+                "insert into edges(source, target, edge_type) values(?, ?, 'derived from')",
+                (f"/memory/{source}", f"/memory/{target}"),
+            )
+    return path
+
+
+def server_memory(at: Path) -> Path:
+    lines: list[Any] = [
+        {"type": "entity", "name": "Kim Lee", "entityType": "person", "observations": ["likes tea", "was in Rome"]},
+        {"type": "entity", "name": "kim-lee", "entityType": "alias", "observations": []},
+        {"type": "entity", "name": "多云", "entityType": "", "observations": ["c", 3]},
+        {"type": "entity", "name": "Kim Lee", "entityType": "twice", "observations": []},
+        {"type": "relation", "from": "Kim Lee", "to": "kim-lee", "relationType": "is called"},
+        {"type": "relation", "from": "kim-lee", "to": "Kim Lee", "relationType": "is"},
+        {"type": "relation", "from": "nobody", "to": "Kim Lee", "relationType": "knows"},
+        {"type": "entity", "name": " "},
+        [1],
+    ]
+    path = at / "memory.json"
+    path.write_bytes("\n".join(map(json.dumps, lines)).encode() + b"\n{broken\n\xff\xfe\n")
+    return path
+
+
+def vault(at: Path) -> Path:
+    folder = at / "vault"
+    (folder / "sub").mkdir(parents=True)
+    (folder / ".obsidian").mkdir()
+    (folder / ".obsidian" / "app.json").write_text("{}")
+    front = "---\ntags: [one, two/three]\naliases: [The A]\ncreated: 2025-01-02T03:04:05\n---\n"
+    (folder / "A.md").write_text(front + "To [[sub/B|b]] and [[C#part]], not [[none]]. #inline `#code` [[A]]\n")
+    (folder / "sub" / "B.md").write_text("Back to [[the a]]. ![[pic.png]] #1 #x1\n```\n[[C]] #no\n```\n")
+    (folder / "C.md").write_bytes(b"\xff broken, to [[B]]\n")
+    (folder / "sub" / "C.md").write_text("---\nbad: [\n---\nanother C\n")
+    (folder / "pic.png").write_bytes(b"\x89PNG\x00")
+    (folder / "out.md").symlink_to("/etc/hostname")
+    os.utime(folder / "C.md", ns=(5 * 10**18 // 4, 5 * 10**18 // 4))
+    return folder
+
+
+def basic_memory(at: Path) -> Path:
+    folder = at / "basic"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "Coffee.md").write_text(
+        "---\ntitle: Coffee Brewing\ntype: note\ntags: [coffee]\npermalink: notes/coffee\n---\n\n# Coffee\n\n"
+        "- [method] Pour over gives clarity #brewing\n- requires [[Grinding Technique]]\n- see [[none]]\n"
+    )
+    (folder / "notes" / "Grind.md").write_text(
+        "---\ntitle: Grinding Technique\npermalink: notes/grind\n---\n- part of [[notes/coffee]] (always)\n"
+    )
+    return folder
+
+
+def mem0(at: Path) -> Path:
+    path = at / "export.json"
+    memories: list[Any] = [
+        {
+            "id": "1",
+            "memory": "Likes tea",
+            "user_id": "kim",
+            "created_at": "2025-01-02T03:04:05-08:00",
+            "categories": ["a"],
+        },
+        {
+            "id": "2",
+            "memory": "Likes tea",
+            "agent_id": "bot",
+            "metadata": {"k": 1},
+            "updated_at": "2025-02-02T00:00:00Z",
+        },
+        {"id": "3", "memory": ""},
+        {"id": "1", "memory": "the first again"},
+        {"memory": "no id \ud800"},
+        "text",
+    ]
+    path.write_text(json.dumps({"results": memories}))
+    return path
+
+
+def chatgpt(at: Path) -> Path:
+    def node(parent: str | None, role: str, text: Any, when: Any = None, **more: Any) -> dict[str, Any]:
+        message = {"author": {"role": role}, "create_time": when, "content": {"content_type": "text", "parts": [text]}}
+        return {"parent": parent, "children": [], "message": {**message, **more}}
+
+    long = {str(n): node(str(n - 1) if n else None, "user", f"message {n}", 1_700_000_000 + n) for n in range(5000)}
+    said: list[Any] = [
+        {
+            "id": "c1",
+            "title": "Tea",
+            "create_time": 1_735_787_045.25,
+            "update_time": 1_735_787_999,
+            "current_node": "d",
+            "mapping": {
+                "a": {"parent": None, "children": ["b"], "message": None},
+                "b": node("a", "user", "Which tea?", 1_735_787_046),
+                "c": node("b", "assistant", "Green.", 1_735_787_047),
+                "d": node("b", "assistant", {"content_type": "image_asset_pointer"}, 1_735_787_048),
+                "h": node("b", "system", "hidden", metadata={"is_visually_hidden_from_conversation": True}),
+            },
+        },
+        {"id": "c2", "title": "Tea", "create_time": 1_735_787_045, "current_node": "a",
+         "mapping": {"a": node("b", "user", "round"), "b": node("a", "user", "and round")}},
+        {"id": "c3", "title": "Long", "create_time": 1_700_000_000, "current_node": "none", "mapping": long},
+        {"id": "c4", "title": "empty", "mapping": {}},
+        {"id": "c5", "title": "\ud800", "create_time": "then", "current_node": "a", "mapping": {"a": node(None, "user", "x\ud800")}},
+        7,
+    ]  # fmt: skip
+    with zipfile.ZipFile(at / "export.zip", "w") as whole:
+        whole.writestr("export/conversations.json", json.dumps(said))
+        whole.writestr("export/user.json", "{}")
+    return at / "export.zip"
+
+
+def claude(at: Path) -> Path:
+    said: list[Any] = [
+        {
+            "uuid": "u1",
+            "name": "Plans",
+            "created_at": "2026-01-16T09:00:00.100010Z",
+            "updated_at": "2026-01-16T10:00:00Z",
+            "chat_messages": [
+                {"sender": "human", "text": "Plan?", "created_at": "2026-01-16T09:00:01Z",
+                 "attachments": [{"file_name": "x.txt", "extracted_content": "inside"}]},
+                {"sender": "assistant", "text": "", "content": [{"type": "text", "text": "A plan."}, {"type": "tool_use"}]},
+            ],
+        },
+        {"uuid": "u2", "name": "", "chat_messages": [{"sender": "human", "text": "no title"}]},
+        {"uuid": "u3", "name": "empty", "chat_messages": []},
+        {"uuid": "u4"},
+    ]  # fmt: skip
+    (at / "claude").mkdir()
+    (at / "claude" / "conversations.json").write_text(json.dumps(said))
+    return at / "claude"
+
+
+def claude_md(at: Path) -> Path:
+    tree = at / "tree"
+    (tree / "p" / ".claude" / "memory").mkdir(parents=True)
+    (tree / "p" / "node_modules" / "q").mkdir(parents=True)
+    (tree / "p" / "CLAUDE.md").write_text("See @.claude/memory/MEMORY.md and [it](other.md)\n")
+    (tree / "p" / "other.md").write_text("not named so\n")
+    (tree / "p" / "node_modules" / "q" / "CLAUDE.md").write_text("of a package\n")
+    (tree / "p" / ".claude" / "memory" / "MEMORY.md").write_text("- [tea](tea.md)\n")
+    (tree / "p" / ".claude" / "memory" / "tea.md").write_bytes(b"green \xff\n")
+    (tree / "AGENTS.md").symlink_to("p/CLAUDE.md")
+    return tree
+
+
+SAMPLES: dict[str, tuple[Callable[[Path], Path], int, int]] = {  # added and refused of each
+    "avm-db": (earlier_avm, 6, 2),
+    "server-memory": (server_memory, 3, 6),
+    "obsidian": (vault, 5, 1),
+    "basic-memory": (basic_memory, 2, 0),
+    "mem0": (mem0, 3, 3),
+    "chatgpt": (chatgpt, 4, 2),
+    "claude": (claude, 2, 2),
+    "claude-md": (claude_md, 3, 1),
+}
+
+
+def imported(world: Any, format: str, source: Path) -> dict[str, Record]:
+    brought(world, OPERATOR, format, source, INTO)
+    return exported(world, OPERATOR, INTO)
+
+
+def test_every_reader_has_a_sample() -> None:
+    assert set(SAMPLES) | {"tar", "jsonl", "markdown"} == set(formats.readers())
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_what_is_read_is_added_or_refused_and_a_second_run_adds_nothing(
+    format: str,
+    store: Open,
+    tmp_path: Path,
+) -> None:
+    make, added, refused = SAMPLES[format]
+    world, source = store("store"), make(tmp_path)
+    dry = brought(world, OPERATOR, format, source, INTO, dry=True)
+    assert (dry.added, len(dry.refused)) == (added, refused), dry.refused
+    assert not [each for each in exported(world, OPERATOR).values() if each.kind == "file"], "a dry run adds nothing"
+    report = brought(world, OPERATOR, format, source, INTO)
+    assert (report.added, len(report.refused), report.same) == (added, refused, 0), report.refused
+    assert [each.became for each in (dry, report)] == [dry.became] * 2
+    assert all(each.where and each.reason for each in report.refused)
+    files = [each for each in exported(world, OPERATOR, INTO).values() if each.kind == "file"]
+    assert len(files) == added
+    at = newest(world)
+    again = brought(world, OPERATOR, format, source, INTO)
+    assert (again.added, again.updated, again.same, again.linked) == (0, 0, added, 0)
+    assert newest(world) == at, "not one change"
+
+
+@pytest.mark.parametrize("format", list(SAMPLES))
+def test_an_agent_imports_into_its_own_space_and_moves_are_followed(
+    format: str,
+    store: Open,
+    tmp_path: Path,
+) -> None:
+    make, added, _ = SAMPLES[format]
+    world, source, mine = store("store"), make(tmp_path), "/memory/private/kim/in"
+    assert brought(world, "kim", format, source, mine).added == added
+    assert not [each for each in exported(world, "bob").values() if each.kind == "file"]
+    world.agent("kim").memory.rename(b"/memory/private/kim/in", b"/memory/private/kim/elsewhere")
+    report = brought(world, "kim", format, source, mine)
+    assert (report.added, report.same) == (0, added)
+
+
+def test_the_earlier_avm(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "avm-db", earlier_avm(tmp_path))
+    btc = got["shared/market/BTC.md"]
+    assert (btc.data, btc.author, btc.tags, btc.importance) == (b"BTC rose\n", "akashi", ("ab", "btc"), 0.8)
+    assert btc.created == nanoseconds("2026-03-06T10:00:00.5Z") and btc.updated == nanoseconds("2026-03-07T11:00:00Z")
+    assert btc.links == (("shared/limited.md", "derived-from"),)
+    assert got["private/akashi/own.md"].expires == nanoseconds("2199-01-01T00:00:00Z")
+    assert got["private/akashi/own.md"].meta["x"] == [1]
+    assert got["shared/limited.md"].shared == ("akashi", "kearsarge")
+    assert got["shared/odd.md"].meta["meta"] == "no json {" and got["shared/bytes.md"].data == b"\xff\x00\xfe"
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    with apsw.Connection(str(tmp_path / "x.db")) as db:
+        db.execute("create table t(a)")
+    for name, error in (("x.db", Invalid), ("text.db", StoreFailed)):
+        (tmp_path / "text.db").write_text("text" * 1000)
+        with pytest.raises(error):
+            list(formats.readers()["avm-db"].call(tmp_path / name))  # type: ignore[call-overload]
+
+
+def test_server_memory(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "server-memory", server_memory(tmp_path))
+    assert got["kim-lee.md"].data == b"# Kim Lee\n\n- likes tea\n- was in Rome\n" and got["kim-lee.md"].tags == (
+        "person",
+    )
+    assert got["kim-lee.md"].links == (("kim-lee-2.md", "is-called"),)
+    assert got["kim-lee-2.md"].links == (("kim-lee.md", "is"),), "a circle is no trouble"
+    assert got["多云.md"].data == "# 多云\n\n- c\n- 3\n".encode()
+
+
+def test_a_vault(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "obsidian", vault(tmp_path))
+    assert set(got) - {"sub"} == {"A.md", "C.md", "sub/B.md", "sub/C.md", "pic.png"}
+    assert got["A.md"].tags == ("inline", "one", "two/three")
+    assert got["A.md"].created == nanoseconds("2025-01-02T03:04:05Z")
+    assert got["A.md"].links == (("C.md", "related"), ("sub/B.md", "related"))
+    assert got["sub/B.md"].links == (("A.md", "related"), ("pic.png", "related")) and got["sub/B.md"].tags == ("x1",)
+    assert got["C.md"].data == b"\xff broken, to [[B]]\n" and got["C.md"].updated == 5 * 10**18 // 4
+
+
+def test_basic_memory(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "basic-memory", basic_memory(tmp_path))
+    assert got["notes/Coffee.md"].links == (("notes/Grind.md", "requires"),)
+    assert got["notes/Grind.md"].links == (("notes/Coffee.md", "part-of"),)
+    assert got["notes/Coffee.md"].tags == ("brewing", "coffee")
+    assert got["notes/Coffee.md"].meta["title"] == "Coffee Brewing"
+
+
+def test_mem0(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "mem0", mem0(tmp_path))
+    assert got["likes-tea.md"].author == "kim" and got["likes-tea.md"].created == nanoseconds("2025-01-02T11:04:05Z")
+    assert got["likes-tea-2.md"].author == "bot" and got["likes-tea-2.md"].meta["mem0"] == {"k": 1}
+    assert got["no-id.md"].data == b"no id ?\n"
+
+
+def test_chatgpt(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "chatgpt", chatgpt(tmp_path))
+    tea = got["2025-01-02-tea.md"]
+    assert tea.data == (
+        b"# Tea\n\n## user (2025-01-02 03:04)\n\nWhich tea?\n\n## assistant (2025-01-02 03:04)\n\n[image_asset_pointer]\n"
+    )
+    assert tea.meta["other_branches"] == 1 and tea.created == nanoseconds("2025-01-02T03:04:05.25Z")
+    assert b"and round" in (got["2025-01-02-tea-2.md"].data or b"")
+    assert (got["2023-11-14-long.md"].data or b"").count(b"## user") == 5000
+
+
+def test_claude(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "claude", claude(tmp_path))
+    plans = got["2026-01-16-plans.md"]
+    assert plans.data == (
+        b"# Plans\n\n## human (2026-01-16 09:00)\n\nPlan?\n\n[attached: x.txt]\n\ninside\n\n## assistant\n\nA plan.\n"
+    )
+    assert plans.created == nanoseconds("2026-01-16T09:00:00.100010Z") and "conversation.md" in got
+
+
+def test_trees_of_memory_files(store: Open, tmp_path: Path) -> None:
+    got = imported(store("store"), "claude-md", claude_md(tmp_path))
+    assert got["p/CLAUDE.md"].links == (("p/.claude/memory/MEMORY.md", "imports"),)
+    assert got["p/.claude/memory/MEMORY.md"].links == (("p/.claude/memory/tea.md", "imports"),)
+
+
+def test_what_changed_in_the_source_comes_and_what_changed_in_both_is_asked_about(
+    store: Open,
+    tmp_path: Path,
+) -> None:
+    world, source = store("store"), mem0(tmp_path)
+    brought(world, "kim", "mem0", source, INTO)
+    source.write_text(source.read_text().replace("Likes tea", "Likes green tea"))
+    report = brought(world, "kim", "mem0", source, INTO)
+    assert (report.added, report.updated, report.same) == (0, 2, 1)
+    world.agent("kim").put(f"{INTO}/likes-tea.md", "corrected here\n")
+    assert brought(world, "kim", "mem0", source, INTO).same == 3, "what was corrected here stays"
+    source.write_text(source.read_text().replace("green tea", "black tea"))
+    report = brought(world, "kim", "mem0", source, INTO)
+    assert (report.updated, len(report.refused)) == (1, 4) and "--replace" in report.refused[0].reason
+    assert exported(world, "kim", INTO)["likes-tea.md"].data == b"corrected here\n"
+    assert brought(world, "kim", "mem0", source, INTO, replacing=True).updated == 1
+    assert exported(world, "kim", INTO)["likes-tea.md"].data == b"Likes black tea\n"
+
+
+def test_a_name_that_somebody_has_is_not_taken(store: Open, tmp_path: Path) -> None:
+    world = store("store")
+    world.agent("bob").put(f"{INTO}/likes-tea.md", "bob's\n")
+    brought(world, "kim", "mem0", mem0(tmp_path), INTO)
+    got = exported(world, "kim", INTO)
+    assert got["likes-tea.md"].data == b"bob's\n" and {"likes-tea-2.md", "likes-tea-3.md"} <= set(got)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "\x00"])
+def test_what_is_no_json_is_refused_with_its_place(text: str, tmp_path: Path) -> None:
+    (tmp_path / "conversations.json").write_text(text)
+    for format in ("chatgpt", "claude", "mem0"):
+        with pytest.raises(Invalid, match="no JSON"):
+            list(formats.readers()[format].call(tmp_path / "conversations.json"))  # type: ignore[call-overload]
+
+
+def test_ten_thousand_are_imported_in_few_calls(store: Open, tmp_path: Path) -> None:
+    world = store("store")
+    (tmp_path / "m.json").write_text(json.dumps([{"id": str(n), "memory": f"note {n}"} for n in range(2000)]))
+    from test_transfer import door
+
+    from avmfs.transfer.importing import Import
+
+    kim = door(world, "kim")
+    report = Import(kim, INTO).run(formats.readers()["mem0"].call(tmp_path / "m.json"))  # type: ignore[arg-type]
+    assert report.added == 2000 and kim.calls < 40

@@ -1,0 +1,282 @@
+"""A folder kept in step with a directory of the store: nothing is lost, whoever writes where and when."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_transfer import Door, Open, door, exported, store  # noqa: F401
+from views_fixtures import World
+
+from avmfs.errors import Invalid, NotFound
+from avmfs.transfer.sync import STATE, Sync, Synced
+
+ROUNDS = int(os.environ.get("AVM_SYNC_ROUNDS", "200"))
+ROOT = "/memory/shared/notes"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+@pytest.fixture
+def world(store: Open) -> World:  # noqa: F811
+    made = store("store")
+    made.agent("alice").put(f"{ROOT}/there.md", "there\n")
+    return made
+
+
+def synced(world: World, folder: Path, door_: Any = None, **how: Any) -> Synced:
+    return Sync(door_ or door(world, "alice"), folder, ROOT, **how).run()
+
+
+def here(folder: Path) -> dict[str, bytes]:
+    return {
+        os.fspath(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def there(world: World) -> dict[str, bytes]:
+    found = exported(world, "alice", ROOT).items()
+    return {path: each.data for path, each in found if each.data is not None}
+
+
+def test_what_one_side_has_comes_to_the_other(world: World, folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "a" / "here.md").write_text("here\n")
+    (folder / "not.txt").write_text("of no interest")
+    report = synced(world, folder)
+    assert (report.to_folder, report.to_store) == (["there.md"], ["a/here.md"])
+    assert there(world) == {"there.md": b"there\n", "a/here.md": b"here\n"}
+    assert here(folder) == {**there(world), "not.txt": b"of no interest"}
+    again = synced(world, folder)
+    assert again == Synced(), "a second run does nothing"
+    (folder / "a" / "here.md").unlink()
+    world.agent("alice").put(f"{ROOT}/there.md", "there, changed\n")
+    report = synced(world, folder)
+    assert (report.to_folder, report.removed_there) == (["there.md"], ["a/here.md"])
+    world.agent("alice").memory.delete(f"{ROOT}/there.md")
+    assert synced(world, folder).removed_here == ["there.md"]
+    assert there(world) == {} and here(folder) == {"not.txt": b"of no interest"}
+
+
+def test_what_both_changed_stays_as_both_and_what_one_removed_comes_back(world: World, folder: Path) -> None:
+    world.agent("alice").put(f"{ROOT}/gone.md", "one\n")
+    synced(world, folder)
+    (folder / "there.md").write_text("mine\n")
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    (folder / "gone.md").unlink()
+    world.agent("alice").put(f"{ROOT}/gone.md", "two\n")
+    report = synced(world, folder)
+    [(name, other)] = report.conflicts
+    assert name == "there.md" and other.startswith("there (conflict ") and other.endswith(").md")
+    assert here(folder) == there(world) == {"there.md": b"theirs\n", other: b"mine\n", "gone.md": b"two\n"}
+    assert synced(world, folder) == Synced()
+
+
+def test_the_first_time_takes_nothing_away(world: World, folder: Path) -> None:
+    (folder / "there.md").write_text("another\n")
+    report = synced(world, folder)
+    assert len(report.conflicts) == 1 and sorted(here(folder).values()) == [b"another\n", b"there\n"]
+
+
+def test_an_emptied_folder_does_not_empty_the_memory(world: World, folder: Path) -> None:
+    for number in range(30):
+        world.agent("alice").put(f"{ROOT}/{number}.md", str(number))
+    synced(world, folder)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    with pytest.raises(Invalid, match="--many"):
+        synced(world, folder)
+    assert len(there(world)) == 31
+    assert len(synced(world, folder, many=True).removed_there) == 31
+
+
+def test_a_dry_run_tells_and_changes_nothing(world: World, folder: Path) -> None:
+    (folder / "here.md").write_text("here\n")
+    report = Sync(door(world, "alice"), folder, ROOT).run(dry=True)
+    assert (report.to_folder, report.to_store) == (["there.md"], ["here.md"])
+    assert (
+        here(folder) == {"here.md": b"here\n"} and set(there(world)) == {"there.md"} and not (folder / STATE).exists()
+    )
+
+
+def test_a_folder_knows_what_it_is_kept_in_step_with(world: World, folder: Path) -> None:
+    with pytest.raises(Invalid, match="name the directory"):
+        Sync(door(world, "alice"), folder, None)
+    synced(world, folder)
+    assert Sync(door(world, "alice"), folder, None).run() == Synced()
+    with pytest.raises(Invalid, match="kept in step with /memory/shared/notes"):
+        Sync(door(world, "alice"), folder, "/memory/shared/other")
+    (folder / STATE).write_text("{")
+    with pytest.raises(Invalid, match="nothing is lost"):
+        synced(world, folder)
+    (folder / STATE).unlink()
+    assert synced(world, folder) == Synced(), "what is alike is found to be"
+    with pytest.raises(NotFound):
+        Sync(door(world, "alice"), folder / "none", ROOT)
+
+
+def test_what_an_agent_may_not_write_is_listed_and_stays(world: World, folder: Path) -> None:
+    world.agent("bob").put(f"{ROOT}/bobs.md", "bob's\n")
+    bob = world.agent("bob").node(f"{ROOT}/bobs.md")
+    world.agent("bob").memory.submit("set_shared", node=bob.id, agents=["carol"])
+    (folder / "bobs.md").write_text("mine\n")
+    report = synced(world, folder)
+    assert [each.where for each in report.refused] == ["bobs.md"] and here(folder)["bobs.md"] == b"mine\n"
+
+
+def test_names_of_both_kinds_are_a_refusal_and_the_rest_goes_on(world: World, folder: Path) -> None:
+    (folder / "there.md").mkdir()
+    (folder / "there.md" / "x.md").write_text("x")
+    (folder / "ok.md").write_text("ok")
+    (folder / "link.md").symlink_to("ok.md")
+    report = synced(world, folder)
+    assert {each.where for each in report.refused} == {"there.md", "there.md/x.md", "link.md"}
+    assert there(world) == {"there.md": b"there\n", "ok.md": b"ok"}
+
+
+class Meddling(Door):
+    """Calls ``before`` ahead of each call that changes something."""
+
+    before: Any = None
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        if method in ("put", "remove") and self.before is not None:
+            self.before()
+        return super().call(method, **arguments)
+
+
+@pytest.mark.parametrize("removing", [False, True])
+def test_an_edit_between_the_look_and_the_change_is_not_lost(removing: bool, world: World, folder: Path) -> None:
+    alice = world.agent("alice")
+    synced(world, folder)
+    if removing:
+        (folder / "there.md").unlink()
+    else:
+        (folder / "there.md").write_text("mine\n")
+    meddling = Meddling(door(world, "alice").memory)
+    meddling.before = lambda: (setattr(meddling, "before", None), alice.put(f"{ROOT}/there.md", "just now\n"))
+    synced(world, folder, meddling)
+    assert here(folder) == there(world) and b"just now\n" in there(world).values()
+    assert removing or b"mine\n" in there(world).values()
+
+
+def test_an_edit_in_the_folder_between_the_look_and_the_change_is_not_lost(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced(world, folder)
+    world.agent("alice").put(f"{ROOT}/there.md", "theirs\n")
+    real = Sync._aside
+    monkeypatch.setattr(Sync, "_aside", lambda self, to, *rest: (to.write_text("just now\n"), real(self, to, *rest))[1])
+    Sync(door(world, "alice"), folder, ROOT).run()
+    monkeypatch.undo()
+    synced(world, folder)
+    assert here(folder) == there(world) and {b"theirs\n", b"just now\n"} <= set(here(folder).values())
+
+
+@pytest.mark.parametrize("stage", ["put aside", "coming", "both"])
+def test_what_a_killed_sync_has_left_comes_back(stage: str, world: World, folder: Path) -> None:
+    synced(world, folder)
+    if stage in ("put aside", "both"):
+        (folder / "there.md").rename(folder / ".there.md.avm-sync-old")
+    if stage in ("coming", "both"):
+        (folder / ".there.md.avm-sync-new").write_text("half")
+    assert synced(world, folder) == Synced()
+    assert here(folder) == there(world) == {"there.md": b"there\n"}
+    assert sorted(each.name for each in folder.iterdir()) == [STATE, "there.md"]
+
+
+class Oracle:
+    """What each side should lose: nothing but what was replaced or removed on the side where it was."""
+
+    def __init__(self, world: World, folder: Path, seed: int) -> None:
+        self._alice, self._folder, self._chance = world.agent("alice"), folder, random.Random(seed)
+        self._world, self._count = world, 0
+        self.lost_ok: set[bytes] = set()
+        self.made: set[bytes] = set()
+
+    def _name(self) -> str:
+        return self._chance.choice(["a.md", "b.md", "c.md", "d/e.md", "d/f.md", "多/g h.md"])
+
+    def _text(self) -> bytes:
+        self._count += 1
+        self.made.add(text := f"text {self._count}\n".encode())
+        return text
+
+    def in_folder(self) -> None:
+        path = self._folder / self._name()
+        before = path.read_bytes() if path.is_file() else None
+        if before is not None and self._chance.random() < 0.3:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._text())
+        if before is not None:
+            self.lost_ok.add(before)
+
+    def in_store(self) -> None:
+        name = self._name()
+        before = there(self._world).get(name)
+        if before is not None and self._chance.random() < 0.3:
+            self._alice.memory.delete(f"{ROOT}/{name}")
+        else:
+            self._alice.put(f"{ROOT}/{name}", self._text())
+        if before is not None:
+            self.lost_ok.add(before)
+
+    def any(self) -> None:
+        for _ in range(self._chance.randrange(4)):
+            self._chance.choice([self.in_folder, self.in_store])()
+
+    def check(self) -> None:
+        assert here(self._folder) == there(self._world)
+        now = set(here(self._folder).values())
+        assert self.made - self.lost_ok <= now, "a text that nobody replaced or removed is not there any more"
+        assert now <= self.made | {b"there\n"}
+
+
+def test_rounds_of_edits_on_both_sides_lose_nothing(world: World, folder: Path) -> None:
+    """Removed on one side and as it was on the other, a text may go; changed on both, both texts stay."""
+    oracle = Oracle(world, folder, 20)
+    for number in range(ROUNDS):
+        oracle.any()
+        if number % 3 == 0:  # and some while it is at work
+            meddling = Meddling(door(world, "alice").memory)
+            meddling.before = lambda: oracle.any() if oracle._chance.random() < 0.5 else None
+            synced(world, folder, meddling, many=True)
+        synced(world, folder, many=True)
+        oracle.check()
+
+
+def test_a_sync_beside_a_writer_of_each_side_ends_with_both_alike(world: World, folder: Path) -> None:
+    over = threading.Event()
+    oracle = Oracle(world, folder, 21)
+    (folder / "w.md").write_text("0\n")
+
+    def write() -> None:
+        count = 0
+        while not over.is_set():
+            count += 1
+            (folder / ".new").write_text(f"{count}\n")
+            (folder / ".new").replace(folder / "w.md")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(10):
+            oracle.in_store()
+            synced(world, folder, many=True)
+    finally:
+        over.set()
+        thread.join()
+    synced(world, folder, many=True)
+    assert here(folder) == there(world)
