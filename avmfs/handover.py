@@ -26,7 +26,6 @@ MAGIC = 0x61766D3030303031  # "avm00001": another layout gets another number, an
 WIDTH = 8  # words of a row
 _HEADER = 64
 _MAGIC_AT, _SELECT_AT, _PAIRS_AT, _FACTS_AT = 0, 1, 2, 16
-FACTS = 16  # words for whoever uses this
 _USED_AT = 40  # per area: rows that were ever in use
 AREAS = {"lanes": 4096, "handles": 1 << 20, "nodes": 1 << 17}  # rows; untouched ones take no memory
 _TABLES_BYTES = 8 * (_HEADER + WIDTH * sum(AREAS.values()))

@@ -41,7 +41,7 @@ from avmfs.fuse import protocol as p
 from avmfs.fuse.device import mount
 from avmfs.fuse.protocol import Op
 
-ANSWER_S: Final = 30
+ANSWER_S: Final = 200
 LARGEST: Final = 1 << 20  # bytes of one write
 FOREVER: Final = 1 << 30  # seconds: names and attributes change by this kernel alone
 ROOM: Final = 1 << 24  # blocks of the disk, of 4 KiB

@@ -19,7 +19,7 @@ from disk_model import Keep
 
 _SHUTDOWN: Final = 0x8004587D  # _IOR('X', 125, __u32)
 _NO_LOG_FLUSH: Final = 2
-LIMIT_S: Final = 60
+LIMIT_S: Final = 200
 
 
 class Ext4Disk:

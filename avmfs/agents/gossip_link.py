@@ -17,7 +17,6 @@ import ipaddress
 import logging
 import os
 import random
-import selectors
 import socket
 import stat
 import struct
@@ -33,6 +32,7 @@ from avmfs import wire
 from avmfs.agents import gossip
 from avmfs.agents.gossip import Knowledge
 from avmfs.errors import AvmError, Denied, Invalid, NotFound
+from avmfs.listener import Listener
 
 log = logging.getLogger(__name__)
 
@@ -224,21 +224,16 @@ class Gossip:
 
     def _serve(self) -> None:
         assert self._listener is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            while not self._over.is_set():
-                if not selector.select(0.5):
-                    continue
-                with contextlib.suppress(OSError):
-                    client, address = self._listener.accept()
-                    self._admit(client, str(address[0]))
+        for client in Listener(self._listener, "gossip").clients(self._over):
+            if client is not None:
+                with contextlib.suppress(OSError):  # it has gone again
+                    self._admit(client, str(client.getpeername()[0]))
 
     def _admit(self, client: socket.socket, address: str) -> None:
         if not is_allowed(address, self._allowed) or not self._room.acquire(blocking=False):
             self._refused += 1
             client.close()
             return
-        client.setblocking(True)
         threading.Thread(target=self._answer, args=(client, address), name="gossip answer", daemon=True).start()
 
     def _answer(self, client: socket.socket, address: str) -> None:
@@ -271,9 +266,7 @@ def is_allowed(address: str, networks: Sequence[ipaddress.IPv4Network | ipaddres
 
 def _listen(where: Endpoint) -> socket.socket:
     family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
-    listener = socket.create_server((where.host, where.port), family=family, backlog=CONNECTIONS)
-    listener.setblocking(False)
-    return listener
+    return socket.create_server((where.host, where.port), family=family, backlog=CONNECTIONS)
 
 
 def _is_nonce(value: Any) -> TypeGuard[bytes]:

@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
+from avmfs.lru import LRU
 from avmfs.node import Moment
 from avmfs.store.protocol.store import Reader
 
@@ -44,17 +45,15 @@ class Moments:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._known: dict[str, tuple[Moment, int]] = {}
+        self._known: LRU[str, tuple[Moment, int]] = LRU(KEPT)
 
     def named(self, reader: Reader, text: str, now: int, zone: tzinfo) -> Moment:
         """While somebody is in it, ``-2h`` and the like stay where they are. Raises NotFound."""
         with self._mutex:
-            known = self._known.pop(text, None)
+            known = self._known.get(text)
         fresh = known is not None and now - known[1] < RESTS_NS
         then = known[0] if known is not None and fresh else reader.moment(parse(text, now, zone))
         if not text.startswith("snap."):
             with self._mutex:
-                self._known[text] = then, now
-                while len(self._known) > KEPT:
-                    self._known.pop(next(iter(self._known)))
+                self._known.put(text, (then, now))
         return then

@@ -75,6 +75,25 @@ class Collaboration:
         """Remove messages from your mail by number, or all that are read; returns how many."""
         return int(self._door.call("delete_mail", messages=None if messages is None else [*messages])["count"])
 
+    # Sharing work --------------------------------------------------------------------------------------------
+
+    def claim(self, path: str, *, lease: str = "10m") -> dict[str, Any]:
+        """Say that this agent works on a file, for so long: {"path", "until"}. Raises Busy where another does."""
+        return dict(self._door.call("claim", path=path, lease=lease))
+
+    def claim_next(self, path: str, *, lease: str = "10m") -> str | None:
+        """Claim the oldest file of a directory that nobody has claimed; its path, None where there is none."""
+        found: str | None = self._door.call("claim_next", path=path, lease=lease)["path"]
+        return found
+
+    def release(self, path: str) -> bool:
+        """Give up a claim; whether there was one."""
+        return bool(self._door.call("release", path=path)["released"])
+
+    def claims(self) -> builtins.list[dict[str, Any]]:
+        """Who works on what: path, agent, since, until."""
+        return builtins.list(self._door.call("claims")["claims"])
+
     # Permissions -----------------------------------------------------------------------------------------------
 
     def init_permissions(self, permissions: Mapping[str, Any]) -> int:

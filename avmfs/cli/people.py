@@ -9,13 +9,15 @@ import click
 
 from avmfs.cli.main import CommandGroup, subcommand
 from avmfs.cli.session import door, show
+from avmfs.localtime import minute
 from avmfs.text.escapes import escaped
 
 
 @subcommand("agents", "Every agent, with what it may do.")
 @click.pass_context
 def agents_(ctx: click.Context) -> None:
-    """Every agent that is known here: groups, capabilities, and of your own quota how much is used.
+    """Every agent that is known here: groups, capabilities, of your own quota how much is used, who is here now, and
+    what each has claimed.
 
     The operator sees how much everybody uses.
     """
@@ -103,7 +105,10 @@ def _agent(agent: dict[str, Any]) -> str:
             limits.append(f"{what} {most}" if used is None else f"{what} {used} of {most}")
     groups = f"  groups: {', '.join(agent['groups'])}" if agent["groups"] else ""
     able = ", ".join(agent["capabilities"]) or "read-only"
-    return f"{agent['name']}  {able}{groups}" + (f"  quota: {', '.join(limits)}" if limits else "") + "\n"
+    here = f"  here: {', '.join(agent['here'])}" if agent["here"] else ""
+    works = "".join(f"  works on {escaped(each['path'])} until {minute(each['until'])}\n" for each in agent["claims"])
+    quota = f"  quota: {', '.join(limits)}" if limits else ""
+    return f"{agent['name']}  {able}{groups}{quota}{here}\n{works}"
 
 
 def _key(key: dict[str, Any]) -> str:

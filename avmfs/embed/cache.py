@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.embed.protocol import Batch, Embedder
+from avmfs.lru import LRU
 
 SIZE: Final = 512
 
@@ -28,26 +28,22 @@ class Remembered:
     with a common beginning are two questions."""
 
     def __init__(self, size: int = SIZE) -> None:
-        self._size = size
-        self._kept: OrderedDict[tuple[str, bytes], Vectors] = OrderedDict()
+        self._kept: LRU[tuple[str, bytes], Vectors] = LRU(size)
         self._lock = threading.Lock()
 
     def known(self, model: str, texts: Sequence[str]) -> dict[str, Vectors]:
         """Of ``texts``, those whose vectors of ``model`` are kept."""
         keys = {text: (model, _digest(text)) for text in texts}
         with self._lock:
-            found = {text: self._kept[key] for text, key in keys.items() if key in self._kept}
-            for text in found:
-                self._kept.move_to_end(keys[text])
-        return found
+            found = {text: self._kept.get(key) for text, key in keys.items()}
+        return {text: vector for text, vector in found.items() if vector is not None}
 
     def keep(self, model: str, vectors: dict[str, Vectors]) -> None:
         # A copy: a row of a batch would keep the whole batch alive.
         copies = {(model, _digest(text)): vector.copy() for text, vector in vectors.items()}
         with self._lock:
-            self._kept.update(copies)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            for key, vector in copies.items():
+                self._kept.put(key, vector)
 
 
 class QueryCache:

@@ -91,7 +91,6 @@ FOPEN_CACHE_DIR = 8
 OPEN_KILL_SUIDGID = 1
 WRITE_CACHE = 1  # pages of the cache, written by nobody in particular, at their own place
 WRITE_KILL_SUIDGID = 1 << 2
-GETATTR_FH = 1
 LK_FLOCK = 1
 RELEASE_FLOCK_UNLOCK = 2
 
@@ -105,7 +104,6 @@ ATTR = struct.Struct(
 )  # ino size blocks a/m/ctime a/m/ctimensec mode nlink uid gid rdev blksize flags
 ENTRY_OUT = struct.Struct("=QQQQII")  # nodeid generation entry_valid attr_valid entry_valid_nsec attr_valid_nsec
 ATTR_OUT = struct.Struct("=QII")  # attr_valid attr_valid_nsec dummy
-GETATTR_IN = struct.Struct("=IIQ")  # getattr_flags dummy fh
 SETATTR_IN = struct.Struct("=IIQQQQQQIIIIIIII")  # valid . fh size lock_owner times[3] nsecs[3] mode . uid gid .
 MKNOD_IN = struct.Struct("=IIII")  # mode rdev umask padding
 MKDIR_IN = struct.Struct("=II")  # mode umask

@@ -234,6 +234,30 @@ def avm_link(
     return Answer("".join(lines) or "(no links)\n", Links(path=found["path"], links=links))
 
 
+class Claimed(Result):
+    path: str | None = Field(description="null: there is nothing to claim.")
+    until: str | None = Field(description="ISO 8601, UTC; null where it is not yours.")
+
+
+@tool("Claim", repeatable=False)
+def avm_claim(
+    call: Call,
+    path: Path,
+    action: Annotated[
+        Literal["claim", "next", "release"],
+        Field(description="next: path is a directory, and its oldest file that nobody has claimed becomes yours."),
+    ] = "claim",
+    lease: Annotated[str, Field(description="Until it is free again by itself, such as 10m.", min_length=2)] = "10m",
+) -> Answer[Claimed]:
+    """Say that you work on a file, so that no other agent does: exactly one has it. Claiming again renews the lease."""
+    if action == "release":
+        done = call.door("release", path=path)
+        says = "released" if done["released"] else "nobody had claimed"
+        return Answer(f"{says} {escaped(done['path'])}\n", Claimed(path=done["path"], until=None))
+    made = Claimed(**call.door("claim_next" if action == "next" else "claim", path=path, lease=lease))
+    return Answer(f"{escaped(made.path)}\n" if made.path else "(nothing to claim)\n", made)
+
+
 def _json(call: Call, path: str) -> Any:
     return json.loads(read_content(call, path, 0, 4_000_000).content)
 

@@ -20,6 +20,7 @@ from avmfs.rpc.methods import method
 from avmfs.store.protocol.store import Reader
 from avmfs.store.rows import api_keys
 from avmfs.store.rows.api_keys import KeyRow
+from avmfs.views.who import present, working
 
 _NEEDS = {
     "read": Access.READ,
@@ -32,11 +33,20 @@ _NEEDS = {
 
 @method
 def agents(memory: Memory) -> list[dict[str, Any]]:
-    """Every agent that is known or configured, by name: [{"name", "groups", "capabilities", "quota", "used"}]. "used"
-    is {"nodes", "bytes", "history_bytes"}, or None where it is not counted or not for the asker."""
+    """Every agent that is known or configured, by name: [{"name", "groups", "capabilities", "quota", "used", "here",
+    "claims"}]. "used" is {"nodes", "bytes", "history_bytes"}, or None where it is not counted or not for the asker;
+    "here" {route: since}; "claims" [{"path", "until"}] of what the asker sees."""
+    here = present(memory)
     with memory.reading() as reader:
-        names = {*reader.agents(), *(name for name in reader.people.policy().people if name != ANYBODY)}
-        return [_agent(reader, name) for name in sorted(names)]
+        names, works = {*reader.agents(), *(n for n in reader.people.policy().people if n != ANYBODY)}, working(reader)
+        return [
+            {
+                **_agent(reader, name),
+                "here": {route: mail.iso(at) for route, at in here.get(name, {}).items()},
+                "claims": [{"path": paths.text(path), "until": mail.iso(at)} for path, at in works.get(name, [])],
+            }
+            for name in sorted(names)
+        ]
 
 
 @method

@@ -14,12 +14,10 @@ apart from every result.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import selectors
 import socket
-import struct
-import sys
 import threading
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from avmfs_config import Settings, check_agent_id
 from avmfs import calls, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
+from avmfs.listener import Listener, peer_uid
 from avmfs.memory import Memory
 from avmfs.rpc import identity, methods
 from avmfs.rpc.client import REQUEST_LIMIT
@@ -58,18 +57,11 @@ def serve_door(
     and nobody waits for an answer. Returns once every client accepted has its answer, except for those that wait for
     something to happen, or after LAST_ANSWERS_S; connections end with the process."""
     door = _Door(open_for, settings, control)
-    listener.setblocking(False)
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        while not stop.is_set():
-            if selector.select(0.5):
-                try:
-                    client, _ = listener.accept()
-                except BlockingIOError:
-                    continue
-                door.admit(client)
-            if idle is not None and door.quiet_s() > idle[0]:
-                idle[1]()
+    for client in Listener(listener, "door").clients(stop):
+        if client is not None:
+            door.admit(client)
+        if idle is not None and door.quiet_s() > idle[0]:
+            idle[1]()
     door.answer_the_last()
 
 
@@ -93,7 +85,6 @@ class _Door:
 
     def admit(self, client: socket.socket) -> None:
         uid = peer_uid(client)
-        client.setblocking(True)
         own = uid in (os.geteuid(), 0)
         with self._mutex:
             full = self._clients.total() >= CLIENTS or self._clients[uid] >= (
@@ -145,6 +136,14 @@ class _Door:
             self._open_for(Principal(f"uid:{uid}")).refused("greeting", e)  # no agent has such a name
             wire.send(client, {"error": _error(e)})
             return
+        presence = memory.around.presence
+        with contextlib.ExitStack() as while_here:
+            if presence is not None and who.name:
+                while_here.enter_context(presence.entered(who.name, who.route or "door", memory.now()))
+            self._converse(client, memory)
+
+    def _converse(self, client: socket.socket, memory: Memory) -> None:
+        who = memory.who
         wire.send(client, {"ok": {"agent": who.name, "operator": who.operator}})
         client.settimeout(IDLE_S)
         while True:
@@ -210,16 +209,6 @@ class _Door:
                 "result": None,
                 "urgent": "",
             }
-
-
-def peer_uid(client: socket.socket) -> int:
-    """The Unix user at the other end, as the kernel knows it."""
-    if sys.platform.startswith("linux"):
-        _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(uid)
-    # macOS and the BSDs: struct xucred behind LOCAL_PEERCRED (level 0, option 1): version, uid, ...
-    _, uid = struct.unpack_from("II", client.getsockopt(0, 1, 76))
-    return int(uid)
 
 
 def _error(error: AvmError) -> list[Any]:

@@ -59,6 +59,11 @@ SAYS: Final = 4.0
 """Terms from which a passage may be as relevant as what it stands beside. "Ann: thanks!" has two: by its own evidence
 it may be anything, but by its place no more than a quarter, (2 / 4) squared."""
 
+BRIEF: Final = (-0.4, 1.5)
+"""Added to the log odds that there is an answer: this, and so much of the brevity of the store. A note of a line that
+answers is less near to its question than a page is, and of pages on the world at large one is near to any question.
+Chosen where notes lose no more than one answer of twenty-five (benchmarks/README.md)."""
+
 Floats = NDArray[np.float64]
 
 
@@ -69,10 +74,11 @@ def relevance(
     shortness: Floats,
     terms: Floats | None = None,
     named: Floats | None = None,
+    brevity: float | None = None,
 ) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
-    in the question, if it was asked without the name."""
+    in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages."""
     if not len(scores):
         return scores
     if named is not None:
@@ -82,6 +88,9 @@ def relevance(
     # Of all but the nearest: it would weigh against itself where there are few.
     common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
+    if brevity is not None:
+        odds = math.exp(BRIEF[0] + BRIEF[1] * brevity)
+        best = best * odds / (1 + best * (odds - 1))
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())
     share = (scores - middle) / (top - middle) if top > middle else (scores == top).astype(np.float64)

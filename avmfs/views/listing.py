@@ -14,6 +14,7 @@ from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
+from avmfs.store.protocol.claims import Claim
 from avmfs.store.protocol.store import Reader
 from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.views.registry import Context, view
@@ -21,6 +22,7 @@ from avmfs.views.shape import json_text, lines
 
 LINE: Final = 100  # characters of a first line that are shown
 TOP_TAGS: Final = 20
+CLAIMS: Final = 10_000  # those that are over last
 TREE_ENTRIES: Final = 50  # of one directory that are shown; the others are counted
 _NO_HANDLE: Final = "-".ljust(5)
 _ROWS_PER_PATH: Final = 4  # of the log: what one path usually has of them
@@ -47,7 +49,8 @@ def listing(
         node = reader.node(ctx.node.id)
         below = b"" if node.id == ROOT else reader.path(node.id)
         found, total = reader.listing(node.id, limit=limit, offset=offset, query=q, tag=tag)
-        rows = [_entry(reader, entry, first, below) for entry, first in found]
+        claims = {each.node: each for each in reader.claims.held(CLAIMS)} if ctx.memory.then is None else {}
+        rows = [_entry(reader, entry, first, below, claims.get(entry.node.id)) for entry, first in found]
     left = total - offset - len(found)
     if left > 0:
         rows.append(f"({left} more: offset={offset + len(found)})")
@@ -56,7 +59,7 @@ def listing(
     return lines(rows, "empty" if q is None and tag is None else "no matches")
 
 
-def _entry(reader: Reader, entry: Entry, first: str, below: bytes) -> str:
+def _entry(reader: Reader, entry: Entry, first: str, below: bytes, claim: Claim | None) -> str:
     name = paths.printable(entry.path[len(below) + 1 :])
     if entry.node.kind is Kind.DIRECTORY:
         name += "/"
@@ -64,7 +67,8 @@ def _entry(reader: Reader, entry: Entry, first: str, below: bytes) -> str:
         name += f" -> {paths.printable(reader.target(entry.node.id))}"
     handle = _NO_HANDLE if entry.handle is None else f"@{entry.handle}"
     line = _HEADING.sub("", first, count=1) if _HEADING.match(first) else first
-    return f"{handle}  {name}  {line[: LINE - 1] + '…' if len(line) > LINE else line}".rstrip()
+    held = "" if claim is None else f"  (claimed by {claim.agent})"
+    return f"{handle}  {name}  {line[: LINE - 1] + '…' if len(line) > LINE else line}".rstrip() + held
 
 
 @view("tree", "directory", summary="directories and files below it, `depth` deep", past=True)

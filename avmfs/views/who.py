@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
-from avmfs.agents import librarian
+from avmfs import paths
+from avmfs.agents import librarian, mail
 from avmfs.agents.librarian import Knows
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
@@ -27,6 +28,7 @@ from avmfs.views.shape import lines, size
 Via = Literal["librarian", "gossip"]
 SEARCHED = 20  # hits of a search whose authors are named
 ASKED = 5  # of those who know, in the answer to a question
+WORKS_SHOWN, CLAIMS_MOST = 10, 10_000  # of one agent in :agents; that are looked at
 _NOBODY = "nobody is known to know"
 
 
@@ -135,21 +137,44 @@ def write_who(ctx: Context, text: str) -> None:
     set_privacy(ctx.memory, cast(Privacy, text.strip()))
 
 
-@view("agents", "root", summary="all agents, and how large the digest is that each has published")
+@view("agents", "root", summary="all agents: who is here, since when, works on what; the size of its digest")
 def agents(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         own = {host.host for host in reader.discovery.hosts() if host.own}
         digests = {row.agent: row.bits for row in reader.discovery.digests() if row.host in own and row.bits}
-        names = reader.agents()
-    return lines(
-        (
+        names, works = reader.agents(), working(reader)
+    here = present(ctx.memory)
+    zone = ctx.memory.zone
+    found = []
+    for name in names:
+        routes = ", ".join(f"{route} since {mail.show_time(at, zone)}" for route, at in here.get(name, {}).items())
+        found.append(
             name
             + ("  (you)" if name == ctx.memory.who.name else "")
             + (f"  digest {size(len(digests[name]))}" if name in digests else "")
-            for name in names
-        ),
-        "no agents",
-    )
+            + (f"  here: {routes}" if routes else "")
+        )
+        claimed = works.get(name, [])
+        found += [
+            f"  works on {paths.printable(path)} until {mail.show_time(until, zone)}"
+            for path, until in claimed[:WORKS_SHOWN]
+        ]
+        found += [f"  ({len(claimed) - WORKS_SHOWN} more)"] if len(claimed) > WORKS_SHOWN else []
+    return lines(found, "no agents")
+
+
+def present(memory: Memory) -> dict[str, dict[str, int]]:
+    """By which routes each agent is here, in order, and since when (ns). Empty without a daemon."""
+    presence = memory.around.presence
+    return {} if presence is None else {agent: dict(sorted(at.items())) for agent, at in presence.all().items()}
+
+
+def working(reader: Reader) -> dict[str, list[tuple[bytes, int]]]:
+    """Of each agent what it has claimed of all that the asker sees, and until when (ns)."""
+    found: dict[str, list[tuple[bytes, int]]] = {}
+    for each in reader.claims.held(CLAIMS_MOST):
+        found.setdefault(each.agent, []).append((reader.path(each.node), each.until))
+    return found
 
 
 def _section(known: Known) -> str:

@@ -13,8 +13,6 @@ import os
 import select
 import selectors
 import socket
-import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any, TypeVar
 from avmfs_config import Paths
 
 from avmfs import wire
+from avmfs.listener import Listener, peer_uid
 from avmfs.store.files.store_lock import StoreLock
 from avmfs_daemon import runtime
 from avmfs_daemon.framed_stream import FRAME_LIMIT, Closed, FramedStream
@@ -73,7 +72,7 @@ class ControlServer:
     def __init__(
         self, listener: socket.socket, selector: selectors.BaseSelector, handle: Callable[[str, Peer], None]
     ) -> None:
-        self._listener = listener
+        self._listener = Listener(listener, "control")
         self._selector = selector
         self._handle = handle
         self._peers: set[Peer] = set()
@@ -81,14 +80,13 @@ class ControlServer:
 
     def listen(self, listener: socket.socket) -> None:
         """On this one from now on; who is connected stays."""
-        if listener is not self._listener:
-            self._selector.unregister(self._listener)
-            self._listener = listener
+        if listener is not self._listener.sock:
+            self._selector.unregister(self._listener.sock)
+            self._listener = Listener(listener, "control")
             self._register()
 
     def _register(self) -> None:
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._listener.sock, selectors.EVENT_READ, self._accept)
 
     def next_deadline(self) -> float:
         return min((peer.deadline for peer in self._peers), default=float("inf"))
@@ -108,12 +106,11 @@ class ControlServer:
         for peer in list(self._peers):
             if peer.deadline != float("inf"):
                 self._drop(peer)
-        self._selector.unregister(self._listener)
+        self._selector.unregister(self._listener.sock)
 
     def _accept(self, mask: int) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
+        sock = self._listener.accept()
+        if sock is None:
             return
         if len(self._peers) >= PEERS or peer_uid(sock) not in (os.geteuid(), 0):
             sock.close()
@@ -155,15 +152,6 @@ class ControlServer:
         if peer.stream.descriptor >= 0:
             self._selector.unregister(peer.stream.descriptor)
             peer.stream.close()
-
-
-def peer_uid(sock: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel knows it."""
-    if sys.platform == "linux":
-        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    else:
-        _, uid = struct.unpack_from("2I", sock.getsockopt(0, 1, 76))  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred
-    return int(uid)
 
 
 def reached(paths: Paths, do: Callable[[Path], T]) -> T:

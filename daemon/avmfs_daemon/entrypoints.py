@@ -182,10 +182,12 @@ def open_memory(
     """The memory of the spec's agent, with the store and the engine below it."""
     from avmfs.access import Principal
     from avmfs.agents import anchors
+    from avmfs.agents.presence import Presence
     from avmfs.agents.questions import QuestionLog
     from avmfs.agents.refusals import Refusals
     from avmfs.localtime import LocalZone
     from avmfs.memory import Memory
+    from avmfs.providers.live import SOCKET, LiveTree, RemoteAsker
     from avmfs.search.engine import Engine
     from avmfs.services import Services
     from avmfs.store.store import open_attached
@@ -213,6 +215,16 @@ def open_memory(
         refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
         embedded=settings.embedding.enabled,
+        live=LiveTree(
+            store,
+            settings.providers,
+            RemoteAsker(spec.runtime_dir / SOCKET, settings.providers),
+            time.time_ns,
+            lasting=True,
+        )
+        if settings.providers
+        else None,
+        presence=Presence(spec.runtime_dir / "present"),
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
 
@@ -298,15 +310,35 @@ def run_mount(spec: ChildSpec) -> None:
         embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
-        serve(
-            tree,
-            mount,
-            ready=ready,
-            before_mount=before_mount,
-            runtime_dir=spec.runtime_dir,
-            report=lambda about: runtime.tell({"mount": about}),
-            fd_entry=fd_entry,
-        )
+        presence = tree.memory.around.presence
+        assert presence is not None
+        with presence.entered(mount.agent_id, "mount", time.time_ns()):
+            serve(
+                tree,
+                mount,
+                ready=ready,
+                before_mount=before_mount,
+                runtime_dir=spec.runtime_dir,
+                report=lambda about: runtime.tell({"mount": about}),
+                fd_entry=fd_entry,
+            )
+
+
+def run_live(spec: ChildSpec) -> None:
+    """All that providers fetch, for every other process: what hangs or ends by it is this one alone."""
+    from avmfs.providers.fetching import Fetcher
+    from avmfs.providers.live import serve
+    from avmfs.store.store import open_attached
+
+    with living(spec) as runtime:
+        assert spec.listener is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        settings, stop = spec.settings, threading.Event()
+        fetcher = Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+        runtime.on_stop = lambda message: stop.set()
+        runtime.ready()
+        serve(spec.listener, fetcher, stop)
+        fetcher.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +350,7 @@ class Entries:
     keeper: Entry = run_keeper
     mount: Entry = run_mount
     index: Entry = run_index
+    live: Entry = run_live
 
     def of(self, kind: Kind) -> Entry:
         return {
@@ -326,4 +359,5 @@ class Entries:
             "door": self.door,
             "keeper": self.keeper,
             "mount": self.mount,
+            "live": self.live,
         }[kind]

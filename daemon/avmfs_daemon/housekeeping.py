@@ -41,8 +41,9 @@ CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
 BUSY_PER_S: Final = 50.0  # so many changes a second come from somebody who writes as fast as it goes;
 PACE_S: Final = 0.5  # measured over at least this long
-HOLD_S: Final = 1.0  # meanwhile vectors are made this often,
-TRICKLE: Final = 8  # and only so many: a twentieth of a core
+HOLD_S: Final = 1.0  # meanwhile vectors are made this often at most,
+TRICKLE: Final = 8  # only so many,
+RESTS: Final = 20  # and after so many times as long as it took: texts are long or short, and processors busy
 
 
 def trim_mail(store: Store, limits: Limits, now: int) -> int:
@@ -90,7 +91,7 @@ class Housekeeper:
         self._figures: dict[str, Any] = {"embedded": 0, "per_second": None, "last_burst": 0, "searchable_after_s": None}
         self._since: float | None = None  # by our clock: when passages began to wait for vectors
         self._burst, self._told_at = 0, float("-inf")
-        self._embedded_at = float("-inf")
+        self._embedded_at, self._took = float("-inf"), 0.0  # the last time, and for how long
         self._newest = 0  # the last change that we heard of
         self._pace, self._paced_at, self._paced = 0.0, clock(), 0  # changes a second, as of when, up to which change
         self._pause = IDLE_S
@@ -139,6 +140,8 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
+            if self._store.unwiped():  # whoever purged has not seen to it
+                self._store.submit(OPERATOR, "wipe")
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:
@@ -213,14 +216,14 @@ class Housekeeper:
         assert self._embedder is not None
         began = self._clock()
         busy = self._others_write()
-        if busy and began - self._embedded_at < HOLD_S:
+        if busy and began - self._embedded_at < max(HOLD_S, RESTS * self._took):
             self._pause = PACE_S  # the end of the writing is no notice
             return False
         if self._since is None:
             self._since, self._burst = began, 0
         done = embed_some(self._store, self._embedder, model, TRICKLE if busy else BATCH, self._others_write)
         self._embedded_at = self._clock()
-        took = self._embedded_at - began
+        took = self._took = self._embedded_at - began
         self._burst += done
         self._figures["embedded"] += done
         self._figures["per_second"] = round(done / took, 1) if took > 0 and done else self._figures["per_second"]

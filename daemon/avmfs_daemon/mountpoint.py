@@ -135,7 +135,6 @@ class Mountpoint:
         self.path = path
         self.mode = mode
         self._descriptor = descriptor
-        self._protected = False
         self._warned = False
 
     @staticmethod
@@ -187,11 +186,9 @@ class Mountpoint:
 
     def protect(self) -> None:
         if self._set_immutable(True):
-            self._protected = True
             return
         try:
             os.fchmod(self._descriptor, 0)
-            self._protected = True
         except OSError as e:
             self._warn(e.strerror or "")
         if os.geteuid() == 0:
@@ -201,7 +198,6 @@ class Mountpoint:
         self._set_immutable(False)
         if stat.S_IMODE(os.fstat(self._descriptor).st_mode) == 0 != self.mode:
             os.fchmod(self._descriptor, self.mode)
-        self._protected = False
 
     def close(self) -> None:
         self.release()

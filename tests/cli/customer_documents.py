@@ -38,7 +38,6 @@ PLACES: Final = (
 
 NAMED = "`from avm import …`"
 NOBODY = "`AVM()`, `avm read …`, without an agent"
-PROVIDERS = "`providers:`, `/live/…`, handlers"
 WEBHOOK = "`-w http://localhost:3000/hook`"
 URGENT = "`urgent`: “injected into next file read”"
 PLAYGROUND = "`python playground.py`"
@@ -364,8 +363,7 @@ class RedisHandler(BaseHandler):
 
 register_handler('redis', RedisHandler)
 """,
-        "ImportError",
-        PROVIDERS,
+        "",
     ),
 )
 

@@ -115,6 +115,14 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
     ],
+    "purge": [
+        Good("purge /shared/e/a.md -n", "there", "agreed bytes count files purged refused snapshots"),
+        Good("purge --tag none-has-this -y", "nothing to purge"),
+        Bad("purge", 2, "PATH"),
+        Bad("purge /shared/e/a.md", 2, "--yes"),
+        Bad("purge /shared/none -y", 1, "No such"),
+        Bad("purge --verify harvest", 1, "--operator"),
+    ],
     "archive": [
         Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
         Bad("archive /shared/none", 1, "No such"),
@@ -296,7 +304,10 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "unsubscribe": [Good("unsubscribe '/shared/e/*'", "ended", "ended"), Bad("unsubscribe '/none*'", 1, "/none*")],
     "pending": [Good("pending", "", "directories files notices unread"), Bad("pending x", 2, "unexpected")],
-    "agents": [Good("agents", "write", "capabilities groups name quota used"), Bad("agents x", 2, "unexpected")],
+    "agents": [
+        Good("agents", "write", "capabilities claims groups here name quota used"),
+        Bad("agents x", 2, "unexpected"),
+    ],
     "keys": [
         Good("keys create --path '/shared/e/*'", "avm_", "actions agent expires id key paths"),
         Good("keys list", "valid", "actions agent expires id label made maker paths revoked state"),
@@ -328,6 +339,18 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("snapshot make 'a b'", 2, "name"),
         Bad("snapshot diff none", 1, "no snapshot"),
         Bad("snapshot rm none", 1, "no snapshot"),
+    ],
+    "claim": [
+        Good(f"claim {A} --lease 1h", "/memory/shared/e/a.md", "path until"),
+        Good("claim", "alice", "claims"),
+        Good("claim --next /shared/e", "/memory/shared/e/", "path until"),
+        Bad(f"claim {A} --lease never", 2, "never"),
+        Bad("claim /shared/e/none", 1, "No such"),
+        Bad(f"claim --next {A}", 1, "directory"),
+    ],
+    "release": [
+        Good(f"release {A}", A.rpartition("/")[2], "path released"),
+        Bad("release /shared/e/none", 1, "No such"),
     ],
     "blame": [
         Good(f"blame {A}", "alice", "lines path"),

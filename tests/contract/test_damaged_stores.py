@@ -37,7 +37,7 @@ from avmfs.store.schema import tables
 from avmfs.store.store import SqliteStore, open_direct
 from avmfs.store.tx.transaction import IndexRules
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 ALICE, BOB = Principal("alice"), Principal("bob")
 NOTES = 300

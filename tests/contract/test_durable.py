@@ -24,7 +24,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.tx.transaction import IndexRules
-from avmfs.store.writer import checkpoint, wal_sync
+from avmfs.store.writer import checkpoint, loop, wal_sync
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.loop import RECENT, Writer
 from avmfs.store.writer.wal_sync import WalSync
@@ -501,6 +501,25 @@ def test_the_sync_of_a_close_is_foreseen_after_an_append(
     for _ in range(10):
         append().result(300)
     assert disk.syncs <= before + 3, "one that was foreseen in vain, and what the clock demands"
+
+
+def test_no_more_notes_wait_for_their_words_than_a_search_can_make_up_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long there is no idle time."""
+    drain, writer = running.writer._drain, running.writer
+    monkeypatch.setattr(loop, "LAG", 5)
+    monkeypatch.setattr(writer, "_drain", lambda limit=0: drain(limit) if limit == loop.BEHIND_STEP else None)
+    waited = []
+    with contextlib.closing(database.connect(running.applier.path, writable=False)) as db:
+        for number in range(20):
+            running.ask("write_path", path=[b"memory", b"%d" % number], data=b"words").result(LIMIT_S)
+            done = threading.Event()
+            writer.call(done.set)  # once the transaction is over
+            assert done.wait(LIMIT_S)
+            waited.append(db.execute("select count(*) from document where due is not null").get)
+    assert waited[:5] == [1, 2, 3, 4, 5], "until then they are left alone"
+    assert max(waited) == 5 and waited[5] == 6 - loop.BEHIND_STEP
 
 
 def test_commits_find_room_in_the_logs_file(running: Running) -> None:

@@ -33,7 +33,7 @@ from avmfs.store.store import open_direct
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "2"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 30 * ROUNDS)]
 
-LIMIT_S = 40.0
+LIMIT_S = 200.0
 SMALL_LOG = {
     "CHECKPOINT_PAGES": 60,
     "RESTART_PAGES": 200,

@@ -23,8 +23,6 @@ from avmfs.store.repair import wal_restore
 from avmfs.store.schema import database
 from avmfs.store.store import SqliteStore
 
-pytestmark = pytest.mark.timeout(120)
-
 ROWS = 40
 
 READING = """

@@ -235,6 +235,8 @@ def test_what_was_appended_is_data_wherever_blocks_end(world: World, data: int, 
             assert not whole[gap:after].strip(b"\0"), offset
             if offset >= begins:
                 assert (found, gap) == (offset, ends), "all of it is data"
+        blank = -(-data // BLOCK) * BLOCK  # the first block without any data, if the appended ones begin behind it
+        assert reader.seek(node, 0, hole=True) == (blank if blank < begins else ends)
     world.unlink(ALICE, "/memory/f")
     if world.mode == "direct":  # nobody else has it open
         assert world.rows("select * from tail") == [] == world.rows("select * from extent")

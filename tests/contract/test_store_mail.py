@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 
 import pytest
@@ -194,6 +195,16 @@ def test_what_would_be_refused_is_known_beforehand(world: World) -> None:
     assert asked("carol") is asked("@all") is asked("carol", 9, first) is None
     world.clock.advance(MINUTE_S)
     assert asked("carol", rate_limit=1) is None
+
+
+def test_a_minute_of_messages_is_over_when_the_clock_has_its_next(world: World) -> None:
+    """What is known beforehand goes by the minute that counts the messages."""
+    tell(world, ALICE, "bob")
+    [(since,)] = world.rows("select since from mailbox where agent = 'alice'")
+    with world.reading(ALICE) as reader:
+        for reader.now, refused in ((since + MINUTE_S * 10**9 - 1, True), (since + MINUTE_S * 10**9, False)):
+            with pytest.raises(OverQuota) if refused else contextlib.nullcontext():
+                reader.mail.refusal("carol", 1, None, body_limit=9, unread_limit=9, rate_limit=1)
 
 
 def test_mail_is_deleted_by_its_receiver_for_itself(world: World) -> None:

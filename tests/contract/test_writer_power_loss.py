@@ -209,10 +209,10 @@ def rounds(disk: DroppingDisk | Ext4Disk, root: Path, chance: random.Random, kee
             assert writer.process is not None
             writer.process.kill()
             disk.revive()
-            writer.process.wait(40)
+            writer.process.wait(200)
             writer.listener.close()  # or who was not accepted yet would wait
             for thread in threads:
-                thread.join(60)
+                thread.join(200)
             assert not any(thread.is_alive() for thread in threads)
         # What was not acknowledged may be there in part, and it is right to say that it is left out.
         assert all(line.startswith("WARNING ") for line in said.splitlines()), said
@@ -235,7 +235,7 @@ def lose_power(disk: DroppingDisk, writer: WriterProcess, keep: Keep = "synced",
     assert writer.process is not None
     writer.process.kill()
     disk.revive()
-    writer.process.wait(40)
+    writer.process.wait(200)
 
 
 def on_disk(disk: DroppingDisk, target: Path) -> Files:

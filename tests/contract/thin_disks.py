@@ -22,7 +22,7 @@ _TOOLS = ("mkfs.ext4", "debugfs", "losetup", "mount", "umount")
 
 
 def _run(*words: str | Path) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=200).stdout.strip()
 
 
 class ThinDisk:

@@ -69,7 +69,7 @@ class Machine:
                     os.kill(pid, signal.SIGKILL)
         for agent in self.daemon.agents:
             while self.daemon.mounted(agent):
-                subprocess.run(["fusermount3", "-uz", self.daemon.at(agent)], timeout=20, check=True)
+                subprocess.run(["fusermount3", "-uz", self.daemon.at(agent)], timeout=200, check=True)
         shutil.rmtree(self.daemon.run, ignore_errors=True)  # it is in memory
 
     def close(self) -> None:

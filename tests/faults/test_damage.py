@@ -7,12 +7,9 @@ import os
 from pathlib import Path
 
 import apsw
-import pytest
 from daemons import Daemon
 
 from avmfs.store.files import loss_check, wal_frames
-
-pytestmark = pytest.mark.timeout(180)
 
 NOTES = 120
 

@@ -18,7 +18,7 @@ from machines import Machine, machine
 
 from avmfs.store.files.store_lock import StoreLock
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.mount
 
 FOREVER = 1_000_000
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(600 + DELIVERIES)
 
 
 def door(daemon: Daemon, agent: str, **more: Any) -> RemoteDoor:
-    return RemoteDoor(daemon.run / "avm.sock", agent, timeout_s=20, **more)
+    return RemoteDoor(daemon.run / "avm.sock", agent, timeout_s=200, **more)
 
 
 def configured(daemon: Daemon, *allow: str, more: str = "", backoff_s: float = 0.05, attempts: int = 100) -> None:

@@ -93,7 +93,7 @@ def facts_of(machine: Machine, agents: set[str]) -> dict[str, Counter[Any]]:
         "linked": Counter[Any](),
     }
     for agent in agents:
-        door = RemoteDoor(machine.daemon.run / "avm.sock", agent, timeout_s=40)
+        door = RemoteDoor(machine.daemon.run / "avm.sock", agent, timeout_s=200)
         try:
             found["subscribed"].update(one["pattern"] for one in door.call("subscriptions")["subscriptions"])
             found["key"].update(key["label"] for key in door.call("list_keys"))
@@ -120,7 +120,7 @@ def check_facts(machine: Machine, works: list[Work]) -> None:
 
 
 def check_store(machine: Machine) -> None:
-    operator = RemoteDoor(machine.daemon.run / "avm.sock", "alice", operator=True, timeout_s=40)
+    operator = RemoteDoor(machine.daemon.run / "avm.sock", "alice", operator=True, timeout_s=200)
     try:
         verdict = operator.call("audit_verify")
     finally:
@@ -158,7 +158,7 @@ def run(
     ended = [program.poll() for program in started]
     at = machine.power_loss(keep, number)
     for program in started:
-        program.wait(40)
+        program.wait(200)
     assert ended == [None] * len(started), (root / "programs.log").read_text()
     daemon.start()
     works = [
@@ -189,7 +189,7 @@ def rounds(it: Machine, chance: random.Random) -> None:
     acknowledged = 0
     with receiving(receiver := Receiver()):
         it.daemon.start()
-        door = RemoteDoor(it.daemon.run / "avm.sock", "carol", timeout_s=40)
+        door = RemoteDoor(it.daemon.run / "avm.sock", "carol", timeout_s=200)
         door.call("subscribe", pattern="/memory/**", url=receiver.url("/all"))
         door.call("write", path="/memory/log", data=b"")
         door.close()

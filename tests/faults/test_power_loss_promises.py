@@ -30,7 +30,7 @@ from avmfs.fuse.serve import front_end
 from avmfs.rpc.client import RemoteDoor
 from avmfs.store.schema import database
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.mount
 
 
 class World:
@@ -78,7 +78,7 @@ class World:
         done = subprocess.run(
             [sys.executable, "-m", "avmfs.cli", "-a", "alice", *words],
             env=self.machine.daemon.environ,
-            timeout=60,
+            timeout=200,
             capture_output=True,
             text=True,
         )

@@ -360,7 +360,7 @@ def post(**body):
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
                "Authorization": "Bearer " + token, **session}
     asked = urllib.request.Request(url, json.dumps({"jsonrpc": "2.0", **body}).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=30) as reply:
+    with urllib.request.urlopen(asked, timeout=200) as reply:
         if "mcp-session-id" in reply.headers:
             session["mcp-session-id"] = reply.headers["mcp-session-id"]
         return [json.loads(line[5:]) for line in reply.read().decode().splitlines() if line.startswith("data:")]
@@ -390,7 +390,7 @@ def test_each_user_serves_their_own_agent_over_http(machine: Machine) -> None:
         assert machine.python("bob", "print(json.dumps(said(open, sys.argv[1])))", file) == errno.EACCES
     finally:
         server.kill()
-        server.communicate(timeout=40)
+        server.communicate(timeout=200)
     refused = machine.told(
         "alice", sys.executable, "-m", "avmfs.mcp", "--user", "bob", "--http", "--port", "0", agent="bob", code=1
     )

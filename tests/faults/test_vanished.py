@@ -19,7 +19,7 @@ from small_disks import small_disk
 from avmfs.store.files.store_lock import StoreLock
 
 # What is removed here is said, by the supervisor and by whoever meets with it first.
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.mount
 
 SOCKETS = ("avm.sock", "control.sock", "hold.sock", "index.sock", "writer.sock")
 

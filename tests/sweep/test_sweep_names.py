@@ -88,7 +88,7 @@ CONTENT_COMMANDS, CONTENT_TOOLS = (
     {"avm_read", "avm_fetch", "avm_history"},
 )
 CONTENT_VIEWS = {"data", "delta", "diff", "annotated", "blame"}
-RAW_VIEWS = {"path"}
+RAW_VIEWS = {"path", "next"}
 ELSEWHERE = {
     "export",
     "import",
@@ -104,6 +104,7 @@ ELSEWHERE = {
     "model",
     "hook",
     "archive",
+    "purge",
 }
 # Content is not a name: what is stored under it comes back as bytes.
 BODIES = {"content", "text", "body", "data", "file_text", "insert_text", "old_str", "new_str"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, TRICKLE, Housekeeper
+from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
@@ -212,6 +212,32 @@ def test_while_somebody_writes_as_fast_as_it_goes_few_vectors_are_made(house: Ho
     house.later(PACE_S)
     house.work()
     assert vectors(house) == {house.engine.model_id: 50}, "the writing is over, of which no notice tells"
+
+
+def test_long_texts_take_no_more_of_the_processor_from_who_writes_than_short_ones(house: House) -> None:
+    house.work()
+    embed_batch, told = house.engine.embed_batch, [100]
+
+    def time_passes(seconds: float = PACE_S) -> None:
+        told.append(commits(house, told[-1], 2 * BUSY_PER_S, seconds))
+
+    def slow(texts: Sequence[str], *, urgent: bool = False) -> Batch:
+        time_passes()
+        return embed_batch(texts, urgent=urgent)
+
+    house.engine.embed_batch = slow  # type: ignore[method-assign]
+    for number in range(50):
+        house.write(f"n{number}", f"note number {number}")
+    house.index_words()
+    time_passes(2 * PACE_S)
+    house.keeper.step()
+    for _ in range(RESTS - 1):
+        time_passes()
+        assert not house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: TRICKLE}
+    time_passes()
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: 2 * TRICKLE}
 
 
 def test_who_writes_now_and_then_is_waited_for_by_nobody(house: House) -> None:

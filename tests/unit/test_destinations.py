@@ -22,7 +22,7 @@ ASK = (
 needs_namespaces = pytest.mark.skipif(
     shutil.which("ip") is None
     or shutil.which("unshare") is None
-    or subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=30).returncode != 0,
+    or subprocess.run(["unshare", "-rn", "true"], capture_output=True, timeout=200).returncode != 0,
     reason="no network namespaces here",
 )
 PRIVATE = (

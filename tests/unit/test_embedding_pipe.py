@@ -67,14 +67,14 @@ def load(service: EmbeddingService, engine: Embedder) -> None:
     wait(lambda: service.status()["state"] == "ready")
 
 
-def wait(condition: Callable[[], bool], limit_s: float = 40.0) -> None:
+def wait(condition: Callable[[], bool], limit_s: float = 200.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "nothing happened in time"
         time.sleep(0.005)
 
 
-def embedder(connection: Connection, timeout_s: float = 40.0) -> PipeEmbedder:
+def embedder(connection: Connection, timeout_s: float = 200.0) -> PipeEmbedder:
     return PipeEmbedder(connection, timeout_s)
 
 
@@ -107,7 +107,7 @@ def test_no_texts_give_an_empty_matrix_of_the_right_width(connect: Connect) -> N
 
 def test_more_and_longer_texts_than_a_request_holds_are_sent_in_parts(connect: Connect) -> None:
     texts = [f"word{number} " * 9000 for number in range(40)] + [f"short {number}" for number in range(700)]
-    batch = embedder(connect(), 20).embed_batch(texts)
+    batch = embedder(connect(), 200).embed_batch(texts)
     assert batch.vectors.shape == (740, 64)
     cut = [text[:TEXT_BYTES] for text in texts]
     np.testing.assert_array_equal(batch.vectors, HashingEmbedding().embed_batch(cut).vectors)
@@ -262,10 +262,10 @@ def test_a_query_overtakes_indexing(service: EmbeddingService, connect: Connect)
     indexer.send_bytes(ask(["x"] * 200))
     assert stopped.acquire(timeout=300), "the first of what was written is being embedded"
     asker.send_bytes(ask(urgent=True))
-    assert asker.poll(20), "the query waits for what was written"
+    assert asker.poll(200), "the query waits for what was written"
     assert len(sizes) == 1 and not indexer.poll(0)
     on.release(200)
-    assert indexer.poll(20)
+    assert indexer.poll(200)
     assert sum(sizes) == 200 and max(sizes) <= INDEX_BATCH
 
 

@@ -20,8 +20,6 @@ from avmfs.errors import NotFound, from_wire
 from avmfs.logs import log_to_stderr
 from avmfs.text.escapes import escaped, json_safe, visible, visible_lines
 
-pytestmark = pytest.mark.timeout(60)
-
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 # Of other categories, but fonts show them as nothing.
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u2065\u3164\ufe0f\uffa0\ufff0\U000e0000\U000e0100\U000e0fff"
@@ -114,7 +112,7 @@ def test_a_shell_reads_a_name_back(shell: str) -> None:
         [shell, "-c", f"printf %s $'{escaped(name)}'"],
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=200,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
     assert os.fsdecode(done.stdout) == name

@@ -18,7 +18,7 @@ from avmfs.rpc import fairness
 from avmfs.rpc.fairness import ClientsCall, Fairness
 from avmfs.store.protocol.store import Store
 
-LIMIT_S = 30.0
+LIMIT_S = 200.0
 ALICE, BOB = Principal("alice"), Principal("bob")
 
 

@@ -31,6 +31,7 @@ from avmfs.search.index import SearchIndex
 from avmfs.search.indexer import embed_pending
 from avmfs.store import commands
 from avmfs.store.protocol.audit import AuditReader
+from avmfs.store.protocol.claims import ClaimsReader
 from avmfs.store.protocol.discovery import DiscoveryReader
 from avmfs.store.protocol.mail import MailReader
 from avmfs.store.protocol.outbox import OutboxReader
@@ -110,6 +111,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         directory = alice.node(f"{SPACE}/d")
         alice.memory.submit("set_tags", node=node.id, add=[CANARY], remove=[], replace=False)
         alice.memory.submit("add_link", node=node.id, target=other.id, type=CANARY)
+        alice.memory.submit("claim", nodes=[node.id], lease=60 * 10**9)
         common = alice.node("/memory/shared/common.md")
         alice.memory.submit("add_link", node=node.id, target=common.id, type=CANARY)
         link = alice.memory.submit("symlink", parent=directory.id, name=b"l", target=CANARY.encode())["node"]
@@ -201,6 +203,7 @@ _READER: dict[str, Ask] = {
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
     "newest_seq": lambda r, it: r.newest_seq(),
+    "live": lambda r, it: r.live(b"/memory/private/alice/x.md"),
     "changes": lambda r, it: r.changes(ROOT),
     "listing": lambda r, it: r.listing(ROOT, limit=99, offset=0, query="e"),
     "counts": lambda r, it: r.counts(ROOT),
@@ -208,6 +211,8 @@ _READER: dict[str, Ask] = {
     "file_counts": lambda r, it: [r.file_counts(each, 99) for each in (ROOT, MEMORY, PRIVATE)],
     "agents": lambda r, it: r.agents(),
     "removed": lambda r, it: r.removed(99),
+    "ended": lambda r, it: r.ended(),
+    "has_term": lambda r, it: r.has_term("finch", set()),
 }
 # The parts of the reader, each with a protocol of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -255,7 +260,13 @@ _PENDING: dict[str, Ask] = {
     "directories": lambda p, it: p.directories(99),
     "files": lambda p, it: p.files(99),
 }
+_CLAIMS: dict[str, Ask] = {
+    "of": lambda c, it: c.of(it.file),
+    "held": lambda c, it: c.held(99),
+    "free": lambda c, it: [c.free(each, 99) for each in (it.directory, PRIVATE)],
+}
 _PARTS: dict[str, tuple[type, dict[str, Ask]]] = {
+    "claims": (ClaimsReader, _CLAIMS),
     "people": (PeopleReader, {}),
     "discovery": (DiscoveryReader, _DISCOVERY),
     "mail": (MailReader, _MAIL),
@@ -326,6 +337,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
 # an agent: what these do with the answers is said there.
@@ -345,6 +357,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": set(),
+    "unwiped": set(),
     "feed_cache": {"*"},
     "keep": {"*"},
     "once": {"*"},
@@ -357,6 +370,8 @@ _NEW = {"mode": 0o644, "name": b"new"}
 _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "add_link": lambda it: {"node": it.file, "target": it.other, "type": ""},
     "append": lambda it: {"node": it.file, "handle": None, "data": b"x"},
+    "claim": lambda it: {"nodes": [it.file], "lease": 10**9},
+    "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "put_back": lambda it: {"node": it.file},
     "write_index": lambda it: {"project": b"hers", "items": [{"path": [b"x.md"], "data": b"x"}]},
@@ -372,6 +387,9 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "actions": ["read"],
         "expires": None,
     },
+    "mirror": lambda it: {"path": [b"live", b"x"], "data": b"x", "source": "s", "until": 0},
+    "mirror_failed": lambda it: {"path": [b"live", b"x"], "source": "s", "until": 0, "error": "e", "gone": True},
+    "mirror_names": lambda it: {"path": [b"live"], "names": [b"x"], "source": "s", "until": 0},
     "drop_vectors": lambda it: {"passages": it.passages},
     "act_as_operator": lambda it: {},
     "extend_chain": lambda it: {"first": 1, "last": 1, "hashes": b"x" * 8, "head": b"x" * 32},
@@ -405,6 +423,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "put_many": lambda it: {"items": [{"path": [b"memory", b"private", b"alice", b"d", b"z.md"], "data": b"x"}]},
     "put_vectors": lambda it: {"model": "m", "vectors": [[each, b"1234"] for each in it.passages]},
     "sum_contents": lambda it: {},
+    "purge": lambda it: {"nodes": [it.file], "documents": []},
     "reap_all_orphans": lambda it: {},
     "reap_expired": lambda it: {},
     "reap_orphans": lambda it: {"nodes": [it.file]},
@@ -432,6 +451,7 @@ _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "drain_lexical": lambda it: {},
     "enroll": lambda it: {},
     "snapshot": lambda it: {"name": "s"},
+    "wipe": lambda it: {},
     "mark_read": lambda it: {},
     "sync": lambda it: {},
     "hold": lambda it: {"holder": b"h", "nodes": [it.file]},
@@ -456,6 +476,10 @@ _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
     "archive": [{"path": _X}],
+    "claim": [{"path": _X}],
+    "claim_next": [{"path": f"{SPACE}/d"}],
+    "claims": [{}],
+    "release": [{"path": _X}],
     "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
     "trash": [{}],
     "empty_trash": [{}, {"under": SPACE}],
@@ -475,6 +499,15 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
         {"path": SPACE, "at": "seq.9"},
         {"path": "/memory", "at": "seq.1", "dry_run": True},
     ],
+    "purge": [
+        {"path": _X},
+        {"path": SPACE},
+        {"path": "/"},
+        {"author": "alice"},
+        {"tag": CANARY},
+        {"before": "2100-01-01"},
+    ],
+    "wipe": [{}],
     "snapshot": [{"name": "bobs"}],
     "snapshots": [{}],
     "remove_snapshot": [{"name": "none"}],
@@ -545,7 +578,7 @@ def outcome(ask: Callable[[], Any]) -> str:
         return f"{type(e).__name__}: {e.reason}"
     text = repr(found)
     text = re.sub(r"handle[=':\" ]+@?[a-z2-7]{4,}'|@[a-z2-7]{4}\b", "HANDLE", text)
-    return re.sub(r"\d{10,}", "N", text)
+    return re.sub(r"'[0-9a-f]{64}'|\d{10,}", "N", text)  # a digest is of ids
 
 
 def alike(sides: list[Side], ask: Callable[[Side], Any]) -> str:

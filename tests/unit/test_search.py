@@ -16,8 +16,9 @@ from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import lexical, signals
 from avmfs.search.engine import NO_EMBEDDER, Answer, Engine
+from avmfs.search.excerpts import SUMMARY, summary
 from avmfs.search.fusion import POOL, Ranked, fuse
-from avmfs.search.pack import SUMMARY, format_search, summary
+from avmfs.search.pack import format_search
 from avmfs.search.relevance import relevance
 from avmfs.store.index.columns import SESSION_GAP, Columns
 from avmfs.store.index.postings import Postings
@@ -263,6 +264,16 @@ def test_what_all_cosines_have_in_common_says_nothing() -> None:
     few, many = relevance_of([0.6, *[0.1] * 500], [0.0] * 501), relevance_of([0.6, *[0.5] * 500], [0.0] * 501)
     assert few[0] > 0.7
     assert many[0] < 0.2
+
+
+def test_among_notes_less_nearness_is_an_answer_than_among_pages() -> None:
+    scores, cosines, coverage = (np.array(each) for each in ([0.3, 0.1, 0.0], [0.32, 0.1, 0.0], [0.2, 0.0, 0.0]))
+    notes, either, pages = (
+        relevance(scores, cosines, coverage, np.ones(3), brevity=brevity)[0] for brevity in (1.0, None, 0.0)
+    )
+    assert pages < either < notes
+    nothing = np.zeros(3)
+    assert relevance(scores, nothing, nothing, np.ones(3), brevity=1.0).max() < 0.05
 
 
 def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not() -> None:

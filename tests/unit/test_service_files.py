@@ -98,7 +98,7 @@ def test_systemd_finds_nothing_wrong_with_the_machine_s_unit(tmp_path: Path, pro
     unit = tmp_path / "avm-daemon.service"
     unit.write_text(service.make_system(program, {"PATH": "/usr/bin:/bin"}, "daemon").text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=50
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, [line for line in done.stderr.splitlines() if str(unit) in line]) == (0, []), done.stderr
 

@@ -168,7 +168,7 @@ def test_a_virtual_node_is_never_served_by_who_leads(kernel: Kernel) -> None:
 
 def test_what_is_computed_for_a_reader_ends_when_it_has_given_up(kernel: Kernel) -> None:
     unique = kernel.ask(Op.OPEN)
-    assert kernel.waiting.wait(40) and not kernel.ended.is_set()
+    assert kernel.waiting.wait(200) and not kernel.ended.is_set()
     kernel.interrupt(unique)
     assert kernel.reply() == (unique, errno.EINTR, b"")
-    assert kernel.ended.wait(40)
+    assert kernel.ended.wait(200)

@@ -139,14 +139,16 @@ def test_a_version_that_was_amended_while_one_read_is_told_again(world: World) -
     assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
 
 
-def test_a_slower_reader_does_not_move_the_mark_back(world: World) -> None:
-    bob = world.agent("bob")
-    slow = bob.rendered(f"{NOTE}:delta")
-    write(world, "two\n")
-    bob.cat(f"{NOTE}:delta")
+@pytest.mark.parametrize(("who", "other"), [("bob", "alice"), ("alice", "bob")], ids=["another's", "its own"])
+def test_a_slower_reader_does_not_move_the_mark_back(world: World, who: str, other: str) -> None:
+    reader = world.agent(who)
+    write(world, "two\n", agent=other)
+    slow = reader.rendered(f"{NOTE}:delta")
+    write(world, "three\n", agent=other)
+    assert "three" in reader.cat(f"{NOTE}:delta")
     assert slow.at_end is not None
     slow.at_end()
-    assert bob.cat(f"{NOTE}:delta") == "(no changes)\n"
+    assert reader.cat(f"{NOTE}:delta") == "(no changes)\n"
 
 
 def test_a_slower_reader_of_a_directory_does_not_move_its_mark_back(world: World) -> None:

@@ -16,6 +16,7 @@ from avmfs.node import Kind
 from avmfs.views import View, registry, table
 
 ALL = views.all_views()
+STILL = [view for view in ALL if view.name != "next"]  # which is there to take a file
 FILES = ("/shared/note.md", "/shared/sub/other.md", "/shared/blob")
 DIRECTORIES = ("/", "/shared/", "/shared/sub/", "/memory/private/")
 # Everything but what answering derives (indexes and their queues) and what a reader's end moves (mark, delivery).
@@ -102,6 +103,7 @@ def queries(view: View) -> list[str]:
         "via": "gossip",
         "unread": "1",
         "agent": "alice",
+        "lease": "5m",
     }
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
@@ -109,7 +111,7 @@ def queries(view: View) -> list[str]:
     return [f"{each}?{one}" for each in bare if one]
 
 
-@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", STILL, ids=lambda view: view.name)
 def test_rendering_changes_nothing_at_all(world: World, view: View) -> None:
     bob = world.agent("bob")
     before = world.dump(*KEPT)
@@ -123,7 +125,7 @@ def _but_for_the_audit(rows: dict[str, Any]) -> dict[str, Any]:
     return {**rows, "log": [row for row in rows["log"] if row[7] != 0]}
 
 
-@pytest.mark.parametrize("view", ALL, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", STILL, ids=lambda view: view.name)
 def test_reading_to_the_end_moves_only_the_readers_own_marks(world: World, view: View) -> None:
     bob = world.agent("bob")
     kept = [name for name in KEPT if name not in ("mark", "delivery")]
@@ -195,6 +197,7 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
         "feed",
         "list",
         "mark",
+        "next",
         "plan",
         "recall",
         "search",

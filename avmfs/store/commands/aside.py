@@ -71,6 +71,7 @@ def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> N
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
     renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), by_system=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
+    tx.do("delete from claim where document = ?", (node.document,))
     tx.do(
         "insert or replace into removed(node, at, agent, path, owner) values(?, ?, ?, ?, ?)",
         (node.id, tx.now, tx.who.name, paths.join(parts), owner),
@@ -110,7 +111,7 @@ def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]
         tx.do("delete from removed where node = ?", (found.id,))
         owner = paths.agent_space(target) or row[1] or tx.who.name
         tx.do("update node set owner = ? where id = ?", (owner, found.id))
-    _prune(tx, here)
+    prune(tx, here)
     return {"path": path}
 
 
@@ -135,7 +136,7 @@ def empty_trash(tx: Tx, before: int, limit: int = 256, under: list[bytes] | None
         directory = tx.node(found.parent)
         namespace.remove(tx, directory, found)
         tx.do("delete from removed where node = ?", (number,))
-        _prune(tx, directory)
+        prune(tx, directory)
         removed += 1
     return {"removed": removed, "more": False}
 
@@ -158,7 +159,7 @@ def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, An
         directory = tx.node(parent)
         namespace.remove(tx, directory, tx.node(number))
         tx.do("delete from removed where node = ?", (number,))
-        _prune(tx, directory)
+        prune(tx, directory)
     return {"removed": len(rows)}
 
 
@@ -217,7 +218,7 @@ def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:
     return tx.directory(found.id)
 
 
-def _prune(tx: Tx, directory: Node) -> None:
+def prune(tx: Tx, directory: Node) -> None:
     """Remove a mirrored directory that has become empty, and those above it."""
     while directory.id not in _TOPS.values() and directory.parent is not None:
         if not paths.aside(tx.parts(directory.id)):

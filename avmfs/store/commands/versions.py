@@ -40,6 +40,7 @@ _SAYS = (
     ("link", "source = ?1"),
     ("link", "target = ?1"),
     ("mark", "subject = ?1"),
+    ("claim", "document = ?1"),
 )
 _SAID = (
     "select exists(select 1 from version where document = ?1 and encoding = ?2),"
@@ -159,6 +160,11 @@ def add_version(tx: Tx, document: int, number: int, size: int, seq: int, handle:
         _drop_versions(tx, document, over)
 
 
+def drop_before(tx: Tx, document: int, number: int) -> None:
+    """Keep no version before this one, the newest."""
+    _drop_versions(tx, document, number - 1)
+
+
 def _drop_versions(tx: Tx, document: int, up_to: int) -> None:
     """Forget the oldest versions. No newer one is stated against them."""
     _release_maps(tx, document, up_to)
@@ -176,7 +182,7 @@ def _release_maps(tx: Tx, document: int, up_to: int) -> None:
 
 def keep_for(tx: Tx, node: Node, document: int, last: Newest, edits: list[Edit]) -> bool:
     """Before the edits: keep the newest version. Is its body still to be stated against the new bytes (``settle``)?"""
-    if not last.number or not last.open:
+    if not last.open:
         return False
     if content.only_appends(node.size, edits):
         _set(tx, document, last.number, Encoding.PREFIX, None)
@@ -240,7 +246,7 @@ def continue_document(tx: Tx, target: Node, source: Node) -> tuple[Node, Newest]
     if kept is None or gone is None:
         raise ValueError("both must be regular files")
     _, last = to_write(tx, target.id)
-    if last.number and last.open:
+    if last.open:
         if last.inline is None:
             _set(tx, kept, last.number, Encoding.MAP, content.take_map(tx.db, target.id))
         else:

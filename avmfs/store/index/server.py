@@ -29,6 +29,7 @@ import numpy as np
 
 from avmfs import wire
 from avmfs.errors import AvmError, Busy, Denied, StoreFailed
+from avmfs.listener import Listener
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
 from avmfs.store.index.vectors import NONE_YET, Nearest, Toward
@@ -66,7 +67,7 @@ class IndexServer:
         repair: Callable[[list[int]], None],
         told: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._listener = listener
+        self._listener = Listener(listener, "index")
         self._key = key
         self._open = opener
         self._model = model
@@ -93,12 +94,11 @@ class IndexServer:
         """Answer until stopped."""
         follower = threading.Thread(target=self._follow, name="follow", daemon=True)
         follower.start()
-        self._listener.setblocking(False)
         with self._wake, self._waker, selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._listener.sock, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)
             while not self._stopping.is_set():
-                if self._listener in {key.fileobj for key, _ in selector.select()}:
+                if self._listener.sock in {key.fileobj for key, _ in selector.select()}:
                     self._accept()
             follower.join(1)
         with self._counting:
@@ -174,11 +174,8 @@ class IndexServer:
     # One connection ---------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            client, _ = self._listener.accept()
-        except OSError as e:
-            log.warning("index: cannot accept: %s", e)
-            self._stopping.wait(0.05)  # the listener stays readable: do not spin
+        client = self._listener.accept()
+        if client is None:
             return
         with self._counting:
             full = len(self._clients) >= CONNECTIONS

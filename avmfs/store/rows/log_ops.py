@@ -58,6 +58,8 @@ OPS: Final = (
     Op("shared", "access", "all names", verb="shared"),
     Op("ttl", "access", "all names", verb="set the ttl of"),
     Op("tell", "nothing", "nothing", still=True, listed=False),
+    Op("claim", "nothing", "nothing", still=True, listed=False, subscribed=False),
+    Op("release", "nothing", "nothing", still=True, listed=False, subscribed=False),
     Op("privacy", listed=False),
     Op("key", notifies="nothing", listed=False),
     Op("people", notifies="nothing", listed=False),

@@ -157,6 +157,10 @@ create table link(source int, target int, type text, agent text not null, at int
                   primary key(source, target, type)) without rowid;
 create index linked on link(target);
 
+-- Who works on a document, since and until when (ns). A row that is over means nothing, and goes with the next claim.
+create table claim(document integer primary key, agent text not null, since int not null, until int not null);
+create index claim_over on claim(until);
+
 -- Where an agent stopped reading. node: a document's id for a file, a directory's node id otherwise. What the creator
 -- of a document has read of it is in document.read.
 create table mark(agent text, subject int, version int not null, seq int not null,
@@ -417,6 +421,13 @@ create table digest_host(host text primary key, name text not null, version int 
 create table digest(host text, agent text, version int not null, bits blob not null, primary key(host, agent))
   without rowid;
 create index digest_version on digest(host, version);
+
+
+-- LIVE CONTENT (avmfs/providers): what is known of the sources of paths outside /memory. The bytes are those of the
+-- file there (size); fetched null: never, there may be no file; until: nobody asks again before; searched: it is
+-- indexed.
+create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
+                  searched int not null, size int not null) without rowid;
 """
 
 # 10 -> 11: contents have a checksum.
@@ -456,6 +467,24 @@ create table removed(node integer primary key, at int not null, agent text not n
 create index removed_at on removed(at);
 """
 
+# 13 -> 14: claims.
+_CLAIMS: Final = """
+create table claim(document integer primary key, agent text not null, since int not null, until int not null);
+create index claim_over on claim(until);
+"""
+
+# 14 -> 15: live content.
+_LIVE: Final = """
+create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
+                  searched int not null, size int not null) without rowid;
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH)  # the first one takes OLDEST to the next version
+MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next version
+    _CHECKSUMS,
+    _PAST,
+    _TRASH,
+    _CLAIMS,
+    _LIVE,
+)
 VERSION: Final = OLDEST + len(MIGRATIONS)

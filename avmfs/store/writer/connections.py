@@ -24,6 +24,7 @@ import apsw
 from avmfs import wire
 from avmfs.access import ROUTES, Principal
 from avmfs.errors import Denied, Invalid
+from avmfs.listener import PAUSE_S, Listener
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.notify.kernel_notices import Sink, noticed, parse_sink
 from avmfs.store.rows import api_keys
@@ -65,7 +66,7 @@ class Peers:
     """``asked`` is called with each request of a client."""
 
     def __init__(self, listener: socket.socket, key: bytes, asked: Callable[[Peer, Request], None]) -> None:
-        self._listener = listener
+        self._listener = Listener(listener, "writer", self._make_room)
         self._key = key
         self._asked = asked
         self._selector = selectors.DefaultSelector()
@@ -74,7 +75,6 @@ class Peers:
         self._kernel_sinks: dict[Peer, Sink] = {}
         self._seq = 0  # the newest that there is to be told
         self._tells = 0  # commits with messages among them
-        listener.setblocking(False)
         self._wake.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
@@ -172,25 +172,20 @@ class Peers:
     # Listening -----------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as e:
-            self._make_room(e)
-            return
-        sock.setblocking(False)
-        self._selector.register(sock, selectors.EVENT_READ, Peer(sock))
+        sock = self._listener.accept()
+        if sock is not None:
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, Peer(sock))
 
-    def _make_room(self, error: OSError) -> None:
+    def _make_room(self) -> None:
         """Out of descriptors: whoever has not said who he is has to go."""
         peers = [key.data for key in self._selector.get_map().values() if isinstance(key.data, Peer)]
         strangers = [peer for peer in peers if peer.agent is None]
-        log.error("writer: cannot accept: %s; dropping %d of %d peers", error, len(strangers), len(peers))
+        log.error("writer: dropping %d of %d peers", len(strangers), len(peers))
         for peer in strangers:
             self._drop(peer)
         if not strangers:
-            time.sleep(0.05)  # the listener stays readable: do not spin
+            time.sleep(PAUSE_S)
 
     def _woken(self) -> None:
         self._wake.recv(4096)

@@ -57,6 +57,7 @@ def fill(path: Path) -> None:
     assert answer["id"]
     carol("tell", recipient="@all", body="hello all")
     carol("privacy", mode="existence")
+    bob("claim", path="/shared/plan.md", lease="30d")
     alice("create_key", paths=["/memory/deep"], label="a key")
     bob("read", path="/shared/:delta")
     alice("write", path="/memory/gone.md", data=b"removed\n")

@@ -1,0 +1,52 @@
+"""Questions about claims to the SQLite store: see ``protocol.claims``.
+
+Owns these SELECTs, for ``reader.claims``. Only what the asker may see.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import apsw
+
+from avmfs.node import Kind
+from avmfs.store.protocol.claims import Claim
+from avmfs.store.rows.scopes import Visible
+
+_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
+_CLAIMS: Final = (
+    "select node.id, agent, claim.since, until from claim cross join document on document.id = claim.document"
+    f" cross join node on node.id = document.node where until > :now and parent is not null and {_SEEN}"
+)
+
+
+class SqliteClaims:
+    """See ClaimsReader. Lives as long as its reader."""
+
+    __slots__ = ("_db", "_now", "_visible")
+
+    def __init__(self, db: apsw.Connection, visible: Visible, now: int) -> None:
+        self._db, self._visible, self._now = db, visible, now
+
+    def of(self, node: int) -> Claim | None:
+        found = self._all(f"{_CLAIMS} and claim.document = (select document from node where id = :node)", node=node)
+        return Claim(*found[0]) if found else None
+
+    def held(self, limit: int) -> list[Claim]:
+        return [Claim(*row) for row in self._all(f"{_CLAIMS} order by until desc, node.id limit :limit", limit=limit)]
+
+    def free(self, parent: int, limit: int) -> list[int]:
+        scopes = [scope for scope in json.loads(self._visible.json) if self._visible.writable(scope)]
+        rows = self._all(
+            "select node.id from node left join claim on claim.document = node.document and until > :now"
+            f" where parent = :parent and kind = {int(Kind.FILE)} and size > 0 and substr(name, 1, 1) <> x'2e'"
+            f" and {_SEEN} and claim.document is null order by mtime, name limit :limit",
+            scopes=json.dumps(scopes),
+            parent=parent,
+            limit=limit,
+        )
+        return [row[0] for row in rows]
+
+    def _all(self, sql: str, **bindings: Any) -> list[Any]:
+        return self._db.execute(sql, {"scopes": self._visible.json, "now": self._now, **bindings}).fetchall()

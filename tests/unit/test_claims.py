@@ -1,0 +1,181 @@
+"""Who works on what: exactly one, until its lease is over, wherever the file goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.access import Principal
+from avmfs.agents.presence import Presence
+from avmfs.errors import Busy, Denied, Invalid
+from avmfs.rpc import methods
+from avmfs.store.commands.claims import CANDIDATES
+
+A = "/memory/shared/q/a.md"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        for number, name in enumerate("abc"):
+            made.agent("alice").put(f"/memory/shared/q/{name}.md", f"item {number}\n")
+            made.clock.pass_(1)
+        made.agent("bob")
+        yield made
+
+
+def taken(world: World, agent: str) -> str:
+    return world.agent(agent).cat("/shared/q:next").strip()
+
+
+def holder(world: World, path: str) -> str:
+    return world.agent("alice").cat(f"{path}:claim").split()[0]
+
+
+def test_the_oldest_first_and_none_twice(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/memory/shared/q/empty.md", "")
+    alice.put("/memory/shared/q/.being-made", "x")
+    alice.put("/memory/shared/q/below/x.md", "x")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/q/a.md", "item 0, again\n")  # now the youngest
+    assert [taken(world, agent) for agent in ("bob", "alice", "bob")] == [
+        "/memory/shared/q/b.md",
+        "/memory/shared/q/c.md",
+        "/memory/shared/q/a.md",
+    ]
+    assert taken(world, "bob") == taken(world, "alice") == "(nothing to claim)"
+
+
+def test_what_has_been_taken_meanwhile_is_not_given_again(world: World) -> None:
+    """Two that have read the same list: the command decides, and more are looked at where all of a list are taken."""
+    alice, bob = world.agent("alice"), world.agent("bob")
+    directory = alice.node("/memory/shared/q").id
+    with alice.memory.reading() as reader:
+        free = reader.claims.free(directory, 2)
+    first = [agent.memory.submit("claim", nodes=free, lease=10**9, parent=directory)["node"] for agent in (alice, bob)]
+    assert sorted(first) == sorted(free)
+    assert bob.memory.submit("claim", nodes=free, lease=10**9, parent=directory)["node"] is None
+    alice.memory.rename(b"/memory/shared/q/c.md", b"/memory/shared/elsewhere.md")
+    left = alice.node("/memory/shared/elsewhere.md").id
+    assert bob.memory.submit("claim", nodes=[left], lease=10**9, parent=directory)["node"] is None
+
+
+def test_a_claim_is_refused_to_others_renewed_by_its_holder_and_free_after_its_lease(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.echo("5m\n", f"{A}:claim")
+    with pytest.raises(Busy, match="bob"):
+        alice.echo("\n", f"{A}:claim")
+    with pytest.raises(Denied, match="bob"):
+        alice.echo("release\n", f"{A}:claim")
+    world.clock.pass_(4)
+    bob.echo("\n", f"{A}:claim")
+    world.clock.pass_(9)
+    assert holder(world, A) == "bob"
+    world.clock.pass_(1)
+    assert holder(world, A) == "(unclaimed)"
+    alice.echo("\n", f"{A}:claim")
+    bob.put(A, "advice, not a lock\n")
+    assert holder(world, A) == "alice"
+    operator = Principal("root", operator=True)
+    world.store.submit(operator, "release", node=alice.node(A).id)
+    assert holder(world, A) == "(unclaimed)"
+
+
+def test_a_claim_follows_the_file_and_ends_with_it(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.echo("1d\n", f"{A}:claim")
+    alice.memory.rename(b"/memory/shared/q/a.md", b"/memory/shared/done/a.md")
+    alice.put("/memory/shared/done/new", "saved as editors do\n")
+    alice.memory.rename(b"/memory/shared/done/new", b"/memory/shared/done/a.md")
+    assert holder(world, "/memory/shared/done/a.md") == "bob"
+    world.clock.pass_(10)
+    assert alice.memory.delete("/memory/shared/done/a.md") == 1
+    assert [each.path for each in _removed(world)] == [b"/memory/shared/done/a.md"]  # the trash has it
+    assert methods.call(alice.memory, "claims", {}) == {"claims": []}
+    bob.echo("1d\n", "/memory/shared/q/b.md:claim")
+    alice.memory.delete("/memory/shared/q/b.md", permanently=True)
+    assert world.applied.applier.db.execute("select count(*) from claim").get == 0
+
+
+def _removed(world: World) -> list[object]:
+    with world.agent("alice").memory.reading() as reader:
+        return list(reader.removed(9))
+
+
+def test_who_may_not_change_a_file_may_not_claim_it_and_does_not_get_it(tmp_path: Path) -> None:
+    from avmfs.access import Policy
+
+    with opened(tmp_path, Policy.from_words([("/memory/fixed/*", "ro", ("bob",))], "rw")) as world:
+        alice, bob = world.agent("alice"), world.agent("bob")
+        alice.put("/memory/fixed/a.md", "x\n")
+        with pytest.raises(Denied):
+            bob.echo("\n", "/memory/fixed/a.md:claim")
+        assert bob.cat("/memory/fixed:next") == "(nothing to claim)\n"
+        alice.put("/memory/shared/hers.md", "x\n")
+        alice.echo("alice\n", "/memory/shared/hers.md:shared")
+        alice.echo("\n", "/memory/shared/hers.md:claim")
+        assert bob.cat("/memory/shared:next") == "(nothing to claim)\n"
+        assert methods.call(bob.memory, "claims", {}) == {"claims": []}
+        assert "works on" not in bob.cat("/:agents") and "works on /memory/shared/hers.md" in alice.cat("/:agents")
+        assert all(not each["claims"] for each in methods.call(bob.memory, "agents", {}))
+
+
+@pytest.mark.parametrize("lease", ["", "never", "0s", "31d", "-5m"])
+def test_a_bad_lease_is_refused(world: World, lease: str) -> None:
+    with pytest.raises(Invalid):
+        methods.call(world.agent("bob").memory, "claim", {"path": A, "lease": lease})
+    assert holder(world, A) == "(unclaimed)"
+
+
+def test_a_command_looks_at_no_more_than_it_says(world: World) -> None:
+    node = world.agent("bob").node(A)
+    with pytest.raises(Invalid, match=str(CANDIDATES)):
+        world.agent("bob").memory.submit("claim", nodes=[node.id] * (CANDIDATES + 1), lease=1, parent=node.parent)
+    with pytest.raises(Invalid, match="1 file"):
+        world.agent("bob").memory.submit("claim", nodes=[node.id, node.id], lease=1)
+
+
+_HERE = """
+import sys, time
+from pathlib import Path
+from avmfs.agents.presence import Presence
+with Presence(Path(sys.argv[1])).entered("bob", "mount", 7):
+    print("here", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_is_here_is_seen_and_who_was_killed_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "present"
+    mine = Presence(folder)
+    assert mine.all() == {}
+    other = subprocess.Popen([sys.executable, "-c", _HERE, str(folder)], stdin=-1, stdout=-1)
+    assert other.stdout is not None and other.stdout.readline() == b"here\n"
+    with mine.entered("alice", "cli", 9), mine.entered("alice", "cli", 5):
+        assert mine.all() == {"alice": {"cli": 5}, "bob": {"mount": 7}}
+        other.kill()
+        other.communicate(timeout=60)
+        assert mine.all() == {"alice": {"cli": 5}}
+        assert not [name for name in os.listdir(folder) if name.startswith(str(other.pid))]
+    assert mine.all() == {}
+
+
+def test_a_process_takes_away_what_another_of_its_number_has_left(tmp_path: Path) -> None:
+    (tmp_path / f"{os.getpid()}.7").symlink_to("eve mount 1")
+    presence = Presence(tmp_path)
+    with presence.entered("alice", "cli", time.time_ns()):
+        assert [*presence.all()] == ["alice"]
+
+
+def test_nobody_is_refused_because_it_cannot_be_shown(tmp_path: Path) -> None:
+    (tmp_path / "present").write_text("a file")
+    with Presence(tmp_path / "present").entered("alice", "cli", 1):
+        assert Presence(tmp_path / "present").all() == {}
