@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from avmfs.codeindex.modules import Place
 from avmfs.errors import Invalid
 from avmfs.text.escapes import escaped
 
+_LOOK_S = 0.5  # between two looks at what waits
 _private = click.option("--private", is_flag=True, help="For you alone, below /index/private.")
 _one = click.option("--project", "-p", help="In this one.  [default: all that you may see]")
 
@@ -30,8 +32,9 @@ def index_() -> None:
 
 @index_.command("status", cls=Command)
 @click.argument("what", default="/")
+@click.option("--wait", is_flag=True, help="Of a PATH: until nothing waits any more, or nobody is there to do it.")
 @click.pass_context
-def index_status_(ctx: click.Context, what: str) -> None:
+def index_status_(ctx: click.Context, what: str, wait: bool) -> None:
     """How many files below a PATH can be found by words and by meaning already, and by which model; or, of a PROJECT,
     what its index has, and how many files are new, changed or gone since."""
     with door(ctx) as memory:
@@ -40,6 +43,11 @@ def index_status_(ctx: click.Context, what: str) -> None:
             show(ctx, found, _project(found), prose=False)
             return
         found = memory.call("index_status", path=what)
+        with working("indexing") as progress:
+            while wait and _at_work(found):
+                progress(found["files"] - max(found["waiting"].values()), found["files"])
+                time.sleep(_LOOK_S)
+                found = memory.call("index_status", path=what)
         waiting = found["waiting"]
         model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
         state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
@@ -153,6 +161,14 @@ def index_drop_(ctx: click.Context, project: str, private: bool) -> None:
     with door(ctx) as memory:
         removed = scanning.drop(memory, project, private=private)
         show(ctx, {"removed": removed}, f"{removed} notes removed\n", prose=False)
+
+
+def _at_work(found: dict[str, Any]) -> bool:
+    """Whether a daemon still has to index what waits; vectors, only while there is a model."""
+    waiting = found["waiting"]
+    return found["state"] is not None and bool(
+        waiting["words"] or (waiting["vectors"] and found["state"] in ("loading", "ready"))
+    )
 
 
 def _named(project: str | None, directory: str | None) -> tuple[str, Path | None]:

@@ -236,6 +236,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "index": [
         Good("index status", "words", "dimension files model projects reason state waiting"),
+        Good("index status --wait", "indexed, 0 wait", "dimension files model projects reason state waiting"),
         Good(f"index scan house {HOUSE}", "1 files, 1 symbols; 1 added", SCANNED),
         Good(f"index scan house {HOUSE} --private", "/index/private/alice/house", SCANNED),
         Good(
