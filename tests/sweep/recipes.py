@@ -124,6 +124,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         **dict.fromkeys(
             (
                 "strategy",
+                "on_duplicate",
                 "mode",
                 "priority",
                 "cite",

@@ -498,7 +498,10 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "read": [{"path": _X}, {"path": f"{_X}:meta"}, {"path": f"/:recall?q={CANARY}"}],
     "recall": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}],
     "recent": [{"path": "/memory"}],
-    "remember": [{"content": "x", "path": f"{SPACE}/d/new.md"}],
+    "remember": [
+        {"content": "x", "path": f"{SPACE}/d/new.md"},
+        {"content": f"the {CANARY} secret, again #finch", "on_duplicate": "refuse", "path": f"{SPACE}/d/new.md"},
+    ],
     "remove": [{"path": _X}],
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
