@@ -227,10 +227,31 @@ class AVM(Collaboration):
         self, path: str, at: str | datetime | None = None, *, version: int | None = None, dry_run: bool = False
     ) -> builtins.list[tuple[str, str]]:
         """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant, as a change of
-        now; what came since stays. Returns (path, "make", "write" or "mode"); with ``dry_run`` what would be done."""
+        now, and bring back tags and links; what came since stays. Returns (path, "make", "write", "mode", "tags" or
+        "links"); with ``dry_run`` what would be done."""
         said = None if at is None else _iso(at)
         found = self._door.call("restore", path=path, at=said, version=version, dry_run=dry_run)
         return [(each["path"], each["action"]) for each in found["restored"]]
+
+    def purge(
+        self,
+        path: str | None = None,
+        *,
+        tag: str | None = None,
+        author: str | None = None,
+        before: str | None = None,
+        dry_run: bool = False,
+    ) -> builtins.list[str]:
+        """Forget for good what is below a path, has a tag, was made by an author or has not been changed since an ISO
+        8601 time, with its past and every trace; it cannot be undone. Returns the paths, the first 1000; with
+        ``dry_run`` what it would be."""
+        named = {"path": path, "tag": tag, "author": author, "before": before}
+        found = self._door.call("purge", **named)
+        if not dry_run and found["count"]:
+            self._door.call("purge", **named, agreed=found["agreed"])
+            while not self._door.call("wipe")["wiped"]:
+                time.sleep(0.5)
+        return [each["path"] for each in found["files"]]
 
     def snapshot(self, name: str | None = None) -> str:
         """Keep the whole tree as it is now under a name, by default one of the time; returns it. It is below

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,6 +89,17 @@ class QuestionLog:
                 self._file(agent).unlink(missing_ok=True)
         return count
 
+    def forget_about(self, about: Callable[[str], bool]) -> None:
+        """Delete those of any agent of which this is true, as others that no longer can be read."""
+        if not self._folder.exists():
+            return
+        with self._locked():
+            for file in self._folder.glob("*.jsonl"):
+                lines = self._lines(file.stem)
+                left = [line for line in lines if (said := _question(line)) is not None and not about(said)]
+                if len(left) < len(lines):
+                    self._cut(file, left)
+
     def _append(self, agent: str, line: str) -> None:
         file = self._file(agent)
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -100,10 +111,13 @@ class QuestionLog:
             lines = self._lines(agent)
             self._noted[agent] = 0
             if len(lines) > self._kept:
-                fresh = file.with_suffix(".new")
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as cut:
-                    cut.writelines(f"{each}\n" for each in lines[-self._kept :])
-                fresh.replace(file)
+                self._cut(file, lines[-self._kept :])
+
+    def _cut(self, file: Path, lines: list[str]) -> None:
+        fresh = file.with_suffix(".new")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as cut:
+            cut.writelines(f"{each}\n" for each in lines)
+        fresh.replace(file)
 
     def _lines(self, agent: str) -> list[str]:
         try:
@@ -124,3 +138,10 @@ class QuestionLog:
                 yield
             finally:
                 os.close(descriptor)
+
+
+def _question(line: str) -> str | None:
+    try:
+        return str(json.loads(line)["q"])
+    except (ValueError, KeyError, TypeError):
+        return None

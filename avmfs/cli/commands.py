@@ -69,6 +69,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "backup": "avm backup /media/usb/avm",
         "restore": "avm restore /shared/plan.md --at yesterday",
         "snapshot": "avm snapshot make before-cleanup",
+        "purge": "avm purge /private/secret.md",
         "export": "avm export tar memory.tar.gz /shared",
         "import": "avm import markdown notes --into /shared/notes",
         "sync": "avm sync ~/notes /shared/notes",

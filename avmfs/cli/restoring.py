@@ -29,7 +29,7 @@ def restore_(
     to: Path | None,
 ) -> None:
     """Make PATH again what it was in a version or, with all below it, at an instant: as a change of now, which its
-    history has too. What came since stays.
+    history has too, and bring back tags and links that it had. What came since stays.
 
     With --from, make a store of a backup, where there is none: the last one made no later than --at. avm backup restore
     FOLDER is the same.

@@ -11,7 +11,8 @@ from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.search.engine import Answer
-from avmfs.search.pack import format_search, summary
+from avmfs.search.excerpts import summary
+from avmfs.search.pack import format_search
 from avmfs.text import segment
 
 WARMUP_S = 100.0  # below the client's own time limit
@@ -27,7 +28,8 @@ def search(
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
-    return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+    text = memory.unsearched() + format_search(answer)
+    return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
 
 
 @method

@@ -74,9 +74,10 @@ def restore(
     memory: Memory, path: str, at: str | None = None, version: int | None = None, dry_run: bool = False
 ) -> dict[str, Any]:
     """Make a file what it was in a ``version``, or a file or subtree what it was ``at`` an instant (as after the ``@``
-    of a path), as a change of now. What came since stays. {"restored": [{"path", "action": "make", "write" or
-    "mode"}], "more"}: of the first 1000; ``dry_run``: what would be done. Raises Exists where something else stands in
-    the way, before anything is done."""
+    of a path), as a change of now. What came since stays, tags and links that are gone come back to files that have
+    something to be told of. {"restored": [{"path", "action": "make", "write", "mode", "tags" or "links"}], "more"}: of
+    the first 1000; ``dry_run``: what would be done. Raises Exists where something else stands in the way, before
+    anything is done."""
     if (at is None) == (version is None):
         raise Invalid("restore takes a time or a version")
     if version is not None:
@@ -102,6 +103,8 @@ def restore(
                 plan.append(("write", place, old))
             elif old.kind is not Kind.SYMLINK and old.mode != new.mode:
                 plan.append(("mode", place, old))
+            lost = _lost(then, now, old, new, where)
+            plan += [(what, place, old) for what, some in zip(("tags", "links"), lost, strict=True) if some]
             inside = _children(now, new)
             waiting += [
                 ((*place, name), below, inside.get(name))
@@ -109,8 +112,12 @@ def restore(
             ]
     if not dry_run:
         memory.enroll()
+        said = [one for one in plan if one[0] in ("tags", "links")]
         for action, place, old in plan:
-            _do(memory, past, action, place, old)
+            if action not in ("tags", "links"):
+                _do(memory, past, action, place, old)
+        for action, place, old in said:  # once all is there that a link may lead to
+            _say(memory, past, action, place, old)
         for _, place, old in reversed(plan):  # now that all is in them, directories may refuse to take more
             if old.kind is Kind.DIRECTORY:
                 _set_mode(memory, place, old.mode)
@@ -166,6 +173,40 @@ def _same_bytes(then: Reader, now: Reader, old: Node, new: Node) -> bool:
     if same and then.document(old).head == now.document(new).head:
         return True
     return then.read(old.id, 0, old.size) == now.read(new.id, 0, new.size)
+
+
+def _lost(
+    then: Reader, now: Reader, old: Node, new: Node | None, where: tuple[bytes, ...] = ()
+) -> tuple[list[str], list[tuple[bytes, str]]]:
+    """Tags, and links by where they led, that a file had then and does not have now. Links that lead to nothing any
+    more are left out, but for what comes back ``where`` all is restored."""
+    if old.document is None:
+        return [], []
+    tags, links = then.tags(old.document), []
+    for each in then.links(old.document) if where or new is not None else ():
+        end = paths.split(each.path)
+        if each.outgoing and (end[: len(where)] == where != () or _at(now, end) is not None):
+            links.append((each.path, each.type))
+    if new is not None and new.document is not None:
+        has = now.tags(new.document)
+        leads = {(each.path, each.type) for each in now.links(new.document) if each.outgoing}
+        return [tag for tag in tags if tag not in has], [link for link in links if link not in leads]
+    return tags, links
+
+
+def _say(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old: Node) -> None:
+    """A link comes back where something is at its other end."""
+    with past.reading() as then, memory.reading() as now:
+        _at(then, place)
+        new = _at(now, place)
+        assert new is not None
+        tags, links = _lost(then, now, old, new)
+        ends = [(_at(now, paths.split(path)), kind) for path, kind in links]
+    if action == "tags" and tags:
+        memory.submit("set_tags", node=new.id, add=tags, remove=[], replace=False)
+    for end, kind in ends if action == "links" else ():
+        if end is not None and end.document not in (None, new.document):
+            memory.submit("add_link", node=new.id, target=end.id, type=kind)
 
 
 def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old: Node) -> None:

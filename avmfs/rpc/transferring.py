@@ -41,7 +41,7 @@ def records(
         top = memory.resolve(reader, path)
         root = paths.split(reader.path(top.id))
     passed = () if after is None else paths.split(paths.raw(after))[len(root) :]
-    walk = _below(memory, top, root, passed) if top.kind is Kind.DIRECTORY else iter([(root, top)])
+    walk = below(memory, top, root, passed) if top.kind is Kind.DIRECTORY else iter([(root, top)])
     found: list[dict[str, Any]] = []
     room, last = ANSWER, None
     for where, node in walk:
@@ -124,14 +124,14 @@ def names_log(memory: Memory, path: str = "/memory", after: int = 0, limit: int 
     return {"rows": told, "next": rows[-1].seq if len(rows) == limit else None}
 
 
-def _below(
+def below(
     memory: Memory, directory: Node, where: tuple[bytes, ...], passed: tuple[bytes, ...]
 ) -> Iterator[tuple[tuple[bytes, ...], Node]]:
     """``passed`` are the names from here to the last that has been told."""
     name = passed[0] if passed else b""
     inside = memory.store.cached_child(memory.who, directory.id, name) if passed else None
     if inside is not None and inside.kind is Kind.DIRECTORY:
-        yield from _below(memory, inside, (*where, name), passed[1:])
+        yield from below(memory, inside, (*where, name), passed[1:])
     more = True
     while more:
         try:
@@ -140,9 +140,11 @@ def _below(
             return
         for child in found:
             name = child.name
+            if not where and paths.is_live((name,)):
+                continue  # it is what other programs have
             yield (*where, name), child
             if child.kind is Kind.DIRECTORY:
-                yield from _below(memory, child, (*where, name), ())
+                yield from below(memory, child, (*where, name), ())
 
 
 def _record(reader: Reader, where: tuple[bytes, ...], node: Node) -> dict[str, Any]:

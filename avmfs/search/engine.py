@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from functools import partial
@@ -193,7 +193,8 @@ class Engine:
         tz: tzinfo = UTC,
     ) -> Answer:
         """Like search(), of passages: several may be of one document. Where one reaches ``min_relevance``, the others
-        of its document come with it, and what reaches FILLING of it."""
+        of its document come with it, and what reaches FILLING of it. Behind them stand, with no relevance of their own,
+        what else the documents of the first hits say: what fits is handed out whole."""
         return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=False)
 
     def ranking(
@@ -254,7 +255,9 @@ class Engine:
         lengths = table.lengths[ranked.positions]
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None
-        absolute = relevance(ranked.scores, evidence["cosine"], evidence["coverage"], short, terms_in, named)
+        cosine, coverage = evidence["cosine"], evidence["coverage"]
+        count = len(table.passages)
+        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
 
     def _feedback(
@@ -333,7 +336,10 @@ class Engine:
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
         degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
-        return Answer(q, tuple(hits[:limit]), degraded, seq)
+        hits = hits[:limit]
+        if not one_per_document:
+            hits += _rest(index, ranking.table, hits, under)
+        return Answer(q, tuple(hits), degraded, seq)
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""
@@ -413,6 +419,21 @@ def _fetch(
         return list(found.values())
     chosen = list(found.values())[:limit]
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
+
+
+def _rest(index: SearchIndex, table: Columns, hits: Sequence[Scored], under: tuple[bytes, ...]) -> list[Scored]:
+    """Passages of the first _SPARE documents of ``hits`` that are not among them, of each that has SIBLINGS at most.
+    Those of one document were indexed together, so they stand next to each other."""
+    there = {scored.hit.passage for scored in hits}
+    parts = {scored.hit.document: scored.hit.passage for scored in reversed(hits) if not scored.hit.whole}
+    missing: list[int] = []
+    for document in list(dict.fromkeys(scored.hit.document for scored in hits))[:_SPARE]:
+        if document in parts:
+            at = int(table.find(np.array([parts[document]]))[0])
+            near = slice(max(at + 1 - SIBLINGS, 0), at + SIBLINGS)
+            inside = table.passages[near][table.documents[near] == document].tolist()
+            missing += [passage for passage in inside if passage not in there] if len(inside) <= SIBLINGS else []
+    return [Scored(hit, 0.0, 0.0, {}, {}) for hit in index.hits(missing, under)] if missing else []
 
 
 def _together(documents: Places, best: Places) -> Places:

@@ -1,6 +1,6 @@
-"""Cutting a passage to a number of tokens: its beginning, or the sentences that answer.
+"""Cutting a passage to a number of tokens, its beginning or the sentences that answer, or to a line.
 
-Owns where a text may be cut and the marks of what is left out. Called by pack.
+Owns where a text may be cut, the marks of what is left out, and what is never shown. Called by pack.
 """
 
 from __future__ import annotations
@@ -16,8 +16,25 @@ MORE: Final = " …"
 NEARLY: Final = 0.8
 """Share of a text from which its beginning is given, though the sentences that answer may stand elsewhere in it."""
 
+SUMMARY: Final = 160
+"""Characters of the one line by which :search shows a hit."""
+
 _SENTENCE_END: Final = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？；][」』”’）]*|\n""")
 _SPACE: Final = re.compile(r"\s+")
+_MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
+# What nobody sees but a model reads, or what shows text elsewhere than it stands: overrides of the direction of
+# writing, invisible operators, tags, selectors beyond those of emoji.
+_UNSEEN: Final = (
+    *range(0x202A, 0x202F),
+    *range(0x2060, 0x206A),
+    0xFEFF,
+    *range(0xE0000, 0xE0080),
+    *range(0xE0100, 0xE01F0),
+)
+# Where UTF-8 was once read as Latin-1, C1 characters stand for a dash or a quotation mark: words end there.
+CONTROL: Final = {code: None for code in (*range(0x20), 0x7F, *_UNSEEN) if code != 0x09} | dict.fromkeys(
+    range(0x80, 0xA0), " "
+)
 
 
 def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
@@ -60,3 +77,25 @@ def excerpt(text: str, tokens: int, terms: Sequence[str], counter: TokenCounter)
         if (cut := shorten(rest, room, counter)) and counter.count(f"… {cut}") <= tokens:
             return f"… {cut}"
     return ""
+
+
+def summary(text: str, terms: Sequence[str]) -> str:
+    """The line of ``text`` with most of the query's ``terms``, the first such, else the first with a word in it;
+    without its markup, and cut to SUMMARY characters around the match."""
+    lines = [line for line in map(one_line, text.splitlines()) if any(c.isalnum() for c in line)]
+    if not lines:
+        return ""
+    wanted = frozenset(terms)
+    best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
+    line = _MARKUP.sub("", best) or best
+    if len(line) <= SUMMARY:
+        return line
+    low = line.casefold()
+    at = min((place for term in terms if (place := low.find(term)) >= 0), default=0)
+    start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
+    before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
+    return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.translate(CONTROL | {9: " ", 10: " ", 13: " "}).split())

@@ -24,7 +24,7 @@ from typing import Final
 from avmfs import calls, paths
 from avmfs.node import signed
 from avmfs.search.engine import Answer, Scored
-from avmfs.search.excerpts import MORE, NEARLY, excerpt
+from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -53,9 +53,6 @@ WORTH: Final = 20
 SMALL: Final = 100
 """Tokens of a budget below which the frame is but a line of place, day and author, and the nonce."""
 
-LONG: Final = 100
-"""Tokens from which a note is given with its handle, though it is whole: who wants to change it need not repeat it."""
-
 PRICE: Final = 0.3
 EARLY: Final = 3
 """An item's turn to be packed is (its rank + EARLY) times (its tokens + OVERHEAD) to the power of PRICE: of two that
@@ -65,9 +62,6 @@ OVERHEAD: Final = 12
 JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
-SUMMARY: Final = 160
-"""Characters of the one line by which :search shows a hit."""
-
 KNOWN: Final = 8192
 """Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
 half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
@@ -76,21 +70,10 @@ _TRIES: Final = 8
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# What nobody sees but a model reads, or what shows text elsewhere than it stands: overrides of the direction of
-# writing, invisible operators, tags, selectors beyond those of emoji.
-_UNSEEN: Final = (
-    *range(0x202A, 0x202F),
-    *range(0x2060, 0x206A),
-    0xFEFF,
-    *range(0xE0000, 0xE0080),
-    *range(0xE0100, 0xE01F0),
-)
-_CONTROL: Final = {code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_UNSEEN) if code != 0x09}
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
 _NUMBER: Final = re.compile(r"\d+")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
-_MARKUP: Final = re.compile(r"^[\s#>*+\-=`|]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +114,10 @@ class Frame:
     scores: bool = False  # handle and relevance in every item
     terms: tuple[str, ...] = ()  # of the question: what an excerpt is chosen by
     shared: Shared | None = None
+    timed: bool = False  # the question is about a time
 
     def notice(self) -> str:
-        return "" if self.degraded is None else f"# semantic search unavailable: {_one_line(self.degraded)}\n"
+        return "" if self.degraded is None else f"# semantic search unavailable: {one_line(self.degraded)}\n"
 
 
 _Group = tuple[int, str]
@@ -192,32 +176,14 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 
 def format_search(answer: Answer) -> str:
     """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
-    lines = [] if answer.degraded is None else [f"# semantic search unavailable: {_one_line(answer.degraded)}"]
+    lines = [] if answer.degraded is None else [f"# semantic search unavailable: {one_line(answer.degraded)}"]
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
-        lines += [
-            f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}",
-            f"  {summary(scored.hit.text, terms)}".rstrip(),
-        ]
+        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
+        of = live if scored.hit.route == "live" else ""
+        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
+        lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
-
-
-def summary(text: str, terms: Sequence[str]) -> str:
-    """The line of ``text`` with most of the query's ``terms``, the first such, else the first with a word in it;
-    without its markup, and cut to SUMMARY characters around the match."""
-    lines = [line for line in map(_one_line, text.splitlines()) if any(c.isalnum() for c in line)]
-    if not lines:
-        return ""
-    wanted = frozenset(terms)
-    best = max(lines, key=lambda line: len(wanted.intersection(segment.terms(line))))
-    line = _MARKUP.sub("", best) or best
-    if len(line) <= SUMMARY:
-        return line
-    low = line.casefold()
-    at = min((place for term in terms if (place := low.find(term)) >= 0), default=0)
-    start = line.rfind(" ", 0, max(at - SUMMARY // 3, 0)) + 1 if at > SUMMARY * 2 // 3 else 0
-    before, after = "… " if start else "", MORE if start + SUMMARY < len(line) else ""
-    return before + line[start : start + SUMMARY - len(before) - len(after)].rstrip() + after
 
 
 def _by_price(items: Sequence[_Item]) -> list[list[_Item]]:
@@ -271,10 +237,10 @@ def _choose(
         return False
 
     def some(unit: Sequence[_Item], most: int) -> None:
-        """The best passages of what does not fit, and of the next one the sentences that do."""
+        """Passages of what does not fit, the best first, and of the next one the sentences that do."""
         stop = spent + most
         for item in unit:
-            if not add([item], stop - spent):
+            if item.rank not in {one.rank for one in chosen} and not add([item], stop - spent):
                 if stop - spent >= SCRAP or not chosen:
                     cut(item, stop - spent)
                 return
@@ -282,10 +248,13 @@ def _choose(
     for unit in units:
         if add(unit, room - spent):
             continue
-        if not chosen and unit[0].rank == 0:
-            nearly = unit[0].tokens * NEARLY < room - spent
-            some(unit, room - spent if nearly or room < 3 * SMALL else (room - spent) // 2)
-        elif not refused:
+        found = [item for item in unit if item.scored.score > 0]
+        if chosen and 0 < len(found) < len(unit) and add(found, room - spent):
+            continue
+        if not chosen and unit[0].rank == 0:  # of the best its best passage; others may tell all of theirs in the rest
+            alone = room < 3 * SMALL or sum(item.tokens for item in unit) * NEARLY < room - spent
+            some(unit[: None if alone else 1], room - spent if alone else (room - spent) // 2)
+        if not refused:
             refused = unit
     if refused and (room - spent >= SCRAP or not chosen):
         some(refused, room - spent)
@@ -364,18 +333,26 @@ def _placed(item: _Item, part: int, frame: Frame) -> _Item:
     author = _word(signed(hit.author, "" if hit.route == shared.route else hit.route or "?"))
     where = ""
     if place != shared.base:
-        inside = shared.base not in (b"", b"/") and place.startswith(shared.base + b"/")
-        where = _place(place[len(shared.base) + 1 :] if inside else place)
+        where = _place(_beside(place, shared.base))
     short = "" if day == shared.day else _short(day, shared.day)
     where += "" if shared.scattered else short
     said = " ".join(filter(None, [where, "" if author == shared.author else author]))
-    return replace(item, group=(part, said), day=short if shared.scattered else "")
+    dated = shared.scattered and (item.rank < FIRST or frame.timed)
+    return replace(item, group=(part, said), day=short if dated else "")
 
 
 def _short(day: str, shared: str) -> str:
     """2026-03-07 as 7Mar26, without the year where it is that of the ``shared`` day: two tokens, where ISO has six."""
     year, month, date = day.split("-")
     return f"{int(date)}{_MONTHS[int(month) - 1]}" + ("" if year == shared[:4] else year[-2:])
+
+
+def _beside(place: bytes, base: bytes) -> bytes:
+    """``place`` as seen from ``base``, where it is below it or beside it."""
+    up = base.rpartition(b"/")[0]
+    if base not in (b"", b"/") and place.startswith(base + b"/"):
+        return place[len(base) + 1 :]
+    return b".." + place[len(up) :] if up and place.startswith(up + b"/") else place
 
 
 def _directory(path: bytes) -> bytes:
@@ -388,7 +365,7 @@ def _place(directory: bytes) -> str:
 
 
 def _word(text: str) -> str:
-    return _one_line(text).replace(" ", "\\x20")
+    return one_line(text).replace(" ", "\\x20")
 
 
 @lru_cache(KNOWN)
@@ -413,7 +390,8 @@ def _header(group: _Group) -> str:
 
 def _block(passages: Sequence[_Item], frame: Frame) -> str:
     """What is given of one document, its passages in order. With its handle where there is more to it than its text:
-    where it is an excerpt, long, or stands for others, where it would begin as the frame does, and on demand."""
+    where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, and on
+    demand."""
     first = passages[0]
     hit = first.scored.hit
     text, stop = "", hit.start
@@ -422,15 +400,16 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
         stop = item.scored.hit.stop
     partial = any(item.cut for item in passages) or (not hit.whole and len(passages) == 1)
     also = [*dict.fromkeys(handle for item in passages for handle in item.also)]
-    long = sum(item.tokens for item in passages) >= LONG
     quoted = text.replace("\n", "\n  ")
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
     replaced = any(item.scored.replaced for item in passages)
-    marked = any((frame.scores, frame.cite, also, long, partial, not hit.whole, replaces, replaced))
+    marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced))
     if not marked and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
-    figure = [_figure(min(first.scored.relevance, 0.99)).removeprefix("0")] if frame.scores else []
+    figure = (
+        [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
+    )
     others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
     noted = ", ".join([*figure, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
@@ -482,12 +461,8 @@ def _gist(text: str) -> bytes:
 @lru_cache(KNOWN)
 def _clean(text: str) -> str:
     """Lines ending in a newline and nothing else, none blank, no control characters."""
-    lines = (line.translate(_CONTROL).rstrip() for line in text.splitlines())
+    lines = (line.translate(CONTROL).rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line).strip()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.translate(_CONTROL | {9: " ", 10: " ", 13: " "}).split())
 
 
 def _figure(relevance: float) -> str:

@@ -16,7 +16,7 @@ from avmfs_config import SearchSettings
 
 from avmfs.access import Principal
 from avmfs.errors import Invalid
-from avmfs.search import pack
+from avmfs.search import pack, signals
 from avmfs.search.engine import Answer, Engine, Mode, Scored
 from avmfs.text import segment
 
@@ -109,6 +109,7 @@ def recall(
         scores=scores,
         terms=tuple(segment.query_terms(q)),
         nonce="" if nonce is None else nonce(answer.seq),
+        timed=(asked := signals.asked(q, now, tz)).when or bool(asked.days),
     )
     packed = pack.pack(order(answer.hits, STRATEGIES[strategy], now), frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)

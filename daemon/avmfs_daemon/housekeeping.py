@@ -140,6 +140,8 @@ class Housekeeper:
             self._chores_at = self._clock() + CHORES_S
             if self._store.anything_expired():
                 self._store.submit(OPERATOR, "reap_expired")
+            if self._store.unwiped():  # whoever purged has not seen to it
+                self._store.submit(OPERATOR, "wipe")
             if self._chainer is not None:
                 self._chainer.step()
             if self._unsummed:

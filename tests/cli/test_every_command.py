@@ -111,6 +111,14 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("trash restore /shared/never-there", 1, "trash"),
         Bad("trash ls --to /shared/x", 2, "--to"),
     ],
+    "purge": [
+        Good("purge /shared/e/a.md -n", "there", "agreed bytes count files purged refused snapshots"),
+        Good("purge --tag none-has-this -y", "nothing to purge"),
+        Bad("purge", 2, "PATH"),
+        Bad("purge /shared/e/a.md", 2, "--yes"),
+        Bad("purge /shared/none -y", 1, "No such"),
+        Bad("purge --verify harvest", 1, "--operator"),
+    ],
     "archive": [
         Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
         Bad("archive /shared/none", 1, "No such"),
@@ -226,6 +234,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "index": [
         Good("index status", "words", "dimension files model reason state waiting"),
+        Good("index status --wait", "indexed, 0 wait", "dimension files model reason state waiting"),
         Bad(f"index status {A}", 2, "directory"),
         Bad("index nonsense", 2, "nonsense"),
     ],

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import apsw
 import pytest
 
 from avmfs import AVM
@@ -91,6 +94,64 @@ def test_a_subtree_comes_back_as_a_change_of_now(avm: AVM) -> None:
         avm.restore(f"{D}/keep", then)
     with pytest.raises(NotFound, match="v9"):
         avm.restore(f"{D}/keep/new.md", version=9)
+
+
+def test_tags_and_links_come_back_with_what_was_restored(avm: AVM) -> None:
+    for name in ("a", "b", "out"):
+        avm.write(f"{D}/k/{name}.md" if name != "out" else f"{D}/out.md", name)
+    avm.write(f"{D}/k/a.md:tags", "red,blue")
+    avm.link(f"{D}/k/a.md", f"{D}/k/b.md", "cites")
+    avm.link(f"{D}/k/a.md", f"{D}/out.md")
+    avm.link(f"{D}/out.md", f"{D}/k/a.md")
+    then = instant()
+    avm.write(f"{D}/k/b.md:tags", "new")
+    avm.delete(f"{D}/k/a.md", permanently=True)
+    avm.delete(f"{D}/out.md", permanently=True)
+    planned = avm.restore(f"{D}/k", then, dry_run=True)
+    assert planned == [(f"/memory{D}/k/a.md", what) for what in ("make", "tags", "links")]
+    assert avm.restore(f"{D}/k", then) == planned and avm.restore(f"{D}/k", then) == []
+    assert avm.read(f"{D}/k/a.md:tags").strip() == "blue,red" and avm.read(f"{D}/k/b.md:tags").strip() == "new"
+    assert avm.read(f"{D}/k/a.md:links").splitlines() == [f"-> /memory{D}/k/b.md (cites)"]
+    assert avm.restore(f"{D}/out.md", then)[-1] == (f"/memory{D}/out.md", "links")
+    assert "<- /memory/shared/p/out.md" in avm.read(f"{D}/k/a.md:links")
+
+
+def test_a_handle_leads_to_what_its_file_was(avm: AVM, environ: dict[str, str]) -> None:
+    avm.write(f"{D}/h.md", "before")
+    handle = json.loads(avm.read(f"{D}/h.md:meta"))["id"]
+    then = instant()
+    avm.write(f"{D}/h.md", "after")
+    avm.move(f"{D}/h.md", f"{D}/i.md")
+    with at(environ, then) as past:
+        assert past.read(f"/{handle}") == "before"
+    avm.delete(f"{D}/i.md", permanently=True)
+    with at(environ, then) as past:
+        assert past.read(f"/{handle}") == "before"
+    with at(environ, then, "bob") as past, pytest.raises(NotFound):
+        past.read("/@zzzz")
+
+
+def test_doctor_finds_damaged_versions_of_what_was_removed_and_repair_says_what_is_lost(
+    environ: dict[str, str],
+) -> None:
+    with AVM(agent="alice", environ=environ, embeddings=False) as avm:
+        for number in range(3):
+            avm.write(f"{D}/d.md", f"{number} of three lines\n" * 50)
+            time.sleep(1.1)  # a version each
+        avm.delete(f"{D}/d.md", permanently=True)
+    db = apsw.Connection(str(Path(environ["AVM_DATA_DIR"]) / "avm.db"))
+    db.execute("update past_version set crc = crc + 1 where number = 2")
+    db.close()
+
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-m", "avmfs.cli", *words], env=environ, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run("doctor")
+    assert code == 1 and "v2 of a removed file" in said
+    code, said = run("repair", "--yes")
+    assert code == 0 and "v2 of a removed file, and those before it" in said, said
+    assert "v2 of a removed file" not in run("doctor")[1]
 
 
 def test_snapshots_are_compared_and_read(environ: dict[str, str]) -> None:

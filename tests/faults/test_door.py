@@ -669,6 +669,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "snapshots": {},
     "remove_snapshot": {"name": "none"},
     "restore": {"path": "/private/y.md", "version": 1},
+    "purge": {"path": "/private/y.md"},
+    "wipe": {},
     "names_log": {},
     "records": {},
     "put": {"items": [{"path": "/private/put.md", "data": b"x"}]},

@@ -104,6 +104,7 @@ ELSEWHERE = {
     "model",
     "hook",
     "archive",
+    "purge",
 }
 # Content is not a name: what is stored under it comes back as bytes.
 BODIES = {"content", "text", "body", "data", "file_text", "insert_text", "old_str", "new_str"}

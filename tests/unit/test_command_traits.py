@@ -11,22 +11,23 @@ from avmfs.store.commands import Traits
 
 # A command that comes to stand here, or no longer does, changes what a crash, a full disk or a kernel's cache means.
 WITH = {
-    "repeatable": "drain_lexical enroll hold sync",
+    "repeatable": "drain_lexical enroll hold sync wipe",
     "frees_space": "delete_mail drop_vectors empty_trash enroll extend_chain forget_clients forget_hosts forget_notices"
-    " hold mark_read note_refusal outbox_tidy reap_all_orphans reap_expired reap_orphans release remove_snapshot"
-    " revoke_key rmdir settle settle_refusals trim_mail trim_past trim_trash unlink",
+    " hold mark_read note_refusal outbox_tidy purge reap_all_orphans reap_expired reap_orphans release remove_snapshot"
+    " revoke_key rmdir settle settle_refusals trim_mail trim_past trim_trash unlink wipe",
     "uses_reserve": "drain_lexical",
     "native": "append commit create mkdir rename rmdir set_attributes symlink unlink",
     "begins_file": "create",
     "fills_file": "commit",
     "appends": "append",
+    "rewrites": "wipe",
     "only_syncs": "sync",
 }
 NOT_DURABLE = (
     "act_as_operator append collect_notices create drain_lexical drop_vectors extend_chain follow_model forget_clients"
     " forget_hosts hold merge_digests name_host note_refusal outbox_fill outbox_report outbox_take outbox_tidy"
     " publish_digests put_vectors reap_expired reap_orphans reindex set_attributes settle_refusals skip_vectors"
-    " sum_contents trim_mail trim_past trim_trash"
+    " sum_contents trim_mail trim_past trim_trash wipe"
 )
 
 

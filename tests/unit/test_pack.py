@@ -67,11 +67,35 @@ def test_handles_and_figures_are_given_on_demand() -> None:
 def test_a_long_note_and_a_passage_of_one_have_a_handle() -> None:
     made = MemoryCorpus()
     made.add("/short", "The zebra crossed.", updated=NOW)
-    made.add("/long", "The zebra stood still. " * 30, updated=NOW)
+    made.add("/long", "The zebra stood still. " * 60, updated=NOW)
     text = ask(made, "zebra").text
     assert "\n@aaac The zebra stood still." in text and "\nThe zebra crossed.\n" in text
     part = packed([scored(1, "zebra 1", whole=False)], 200, COUNTER).text
     assert "\n@k7f2 zebra 1\n" in part
+
+
+def test_a_note_of_which_a_passage_answers_is_given_whole_where_there_is_room() -> None:
+    made = MemoryCorpus()
+    made.add("/long", "The zebra stood still. " * 35 + "A lion came by at noon. " * 35, updated=NOW)
+    made.add("/short", "Zebra and gnu.", updated=NOW)
+    assert "lion" in ask(made, "zebra", words_only=True).text
+    small = ask(made, "zebra", max_tokens=260, words_only=True).text
+    assert "The zebra stood still." in small and "lion" not in small
+
+
+def test_beyond_the_ten_best_a_scattered_item_says_its_day_where_a_time_is_asked_for() -> None:
+    items = [scored(number, f"zebra {number}") for number in range(1, 13)]
+    lines = packed(items, 500, COUNTER).text.splitlines()
+    assert lines[2] == "6Mar zebra 1" and lines[11] == "25Feb zebra 10" and lines[12:14] == ["zebra 11", "zebra 12"]
+    made = MemoryCorpus()
+    for number in range(12):
+        made.add(f"/n/{number}", f"Zebra number {number} crossed.", updated=NOW - number * DAY)
+    assert len(re.findall("[0-9][FM][a-z]+ Zebra", ask(made, "Which zebra crossed?").text)) == 10
+    assert len(re.findall("[0-9][FM][a-z]+ Zebra", ask(made, "When has a zebra crossed?").text)) == 12
+
+
+def test_misread_dashes_part_words() -> None:
+    assert "\nthe zebra\u00e2  it ran\n" in packed([scored(1, "the zebra\u00e2\x80\x94it ran")], 200, COUNTER).text
 
 
 def test_the_first_and_the_last_line_say_the_nonce_and_the_usual_way() -> None:
@@ -102,7 +126,7 @@ def test_what_places_have_in_common_is_named_once() -> None:
     assert heading == f"## Relevant Memory (10 items, {answer.tokens} tokens)"
     assert common == f"# in {log}/ 2026 alice"
     assert sorted(line for line in lines if line.startswith("#")) == [
-        f"# {log}book/4Mar",
+        "# ../captains-logbook/4Mar",
         "# 5Mar",
         "# june/6Mar",
         "# may/7Mar",

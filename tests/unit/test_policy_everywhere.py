@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import AvmError, Denied, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
@@ -200,6 +200,7 @@ _READER: dict[str, Ask] = {
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
     "newest_seq": lambda r, it: r.newest_seq(),
+    "live": lambda r, it: r.live(b"/memory/private/alice/x.md"),
     "changes": lambda r, it: r.changes(ROOT),
     "listing": lambda r, it: r.listing(ROOT, limit=99, offset=0, query="e"),
     "counts": lambda r, it: r.counts(ROOT),
@@ -207,6 +208,8 @@ _READER: dict[str, Ask] = {
     "file_counts": lambda r, it: [r.file_counts(each, 99) for each in (ROOT, MEMORY, PRIVATE)],
     "agents": lambda r, it: r.agents(),
     "removed": lambda r, it: r.removed(99),
+    "ended": lambda r, it: r.ended(),
+    "has_term": lambda r, it: r.has_term("finch", set()),
 }
 # The parts of the reader, each with a protocol of its own.
 _DISCOVERY: dict[str, Ask] = {
@@ -216,7 +219,6 @@ _DISCOVERY: dict[str, Ask] = {
     "evidence": lambda d, it: d.evidence([CANARY, "finch"]),
     "revealed": lambda d, it: d.revealed([CANARY, "finch"]),
     "known_to_all": lambda d, it: list(d.known_to_all()),
-    "privacies": lambda d, it: d.privacies(),
     "privacy": lambda d, it: d.privacy("alice"),
     "topics_state": lambda d, it: d.topics_state(),
 }
@@ -331,6 +333,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
 # an agent: what these do with the answers is said there.
@@ -350,6 +353,7 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "pending_passages": set(),
     "idle_documents": set(),
     "anything_expired": set(),
+    "unwiped": set(),
     "feed_cache": {"*"},
     "keep": {"*"},
     "once": {"*"},
@@ -378,6 +382,9 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "actions": ["read"],
         "expires": None,
     },
+    "mirror": lambda it: {"path": [b"live", b"x"], "data": b"x", "source": "s", "until": 0},
+    "mirror_failed": lambda it: {"path": [b"live", b"x"], "source": "s", "until": 0, "error": "e", "gone": True},
+    "mirror_names": lambda it: {"path": [b"live"], "names": [b"x"], "source": "s", "until": 0},
     "drop_vectors": lambda it: {"passages": it.passages},
     "act_as_operator": lambda it: {},
     "extend_chain": lambda it: {"first": 1, "last": 1, "hashes": b"x" * 8, "head": b"x" * 32},
@@ -411,6 +418,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "put_many": lambda it: {"items": [{"path": [b"memory", b"private", b"alice", b"d", b"z.md"], "data": b"x"}]},
     "put_vectors": lambda it: {"model": "m", "vectors": [[each, b"1234"] for each in it.passages]},
     "sum_contents": lambda it: {},
+    "purge": lambda it: {"nodes": [it.file], "documents": []},
     "reap_all_orphans": lambda it: {},
     "reap_expired": lambda it: {},
     "reap_orphans": lambda it: {"nodes": [it.file]},
@@ -438,6 +446,7 @@ _HARMLESS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "drain_lexical": lambda it: {},
     "enroll": lambda it: {},
     "snapshot": lambda it: {"name": "s"},
+    "wipe": lambda it: {},
     "mark_read": lambda it: {},
     "sync": lambda it: {},
     "hold": lambda it: {"holder": b"h", "nodes": [it.file]},
@@ -485,6 +494,15 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
         {"path": SPACE, "at": "seq.9"},
         {"path": "/memory", "at": "seq.1", "dry_run": True},
     ],
+    "purge": [
+        {"path": _X},
+        {"path": SPACE},
+        {"path": "/"},
+        {"author": "alice"},
+        {"tag": CANARY},
+        {"before": "2100-01-01"},
+    ],
+    "wipe": [{}],
     "snapshot": [{"name": "bobs"}],
     "snapshots": [{}],
     "remove_snapshot": [{"name": "none"}],
@@ -557,7 +575,7 @@ def outcome(ask: Callable[[], Any]) -> str:
         return f"{type(e).__name__}: {e.reason}"
     text = repr(found)
     text = re.sub(r"handle[=':\" ]+@?[a-z2-7]{4,}'|@[a-z2-7]{4}\b", "HANDLE", text)
-    return re.sub(r"\d{10,}", "N", text)
+    return re.sub(r"'[0-9a-f]{64}'|\d{10,}", "N", text)  # a digest is of ids
 
 
 def alike(sides: list[Side], ask: Callable[[Side], Any]) -> str:

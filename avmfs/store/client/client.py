@@ -22,8 +22,9 @@ import apsw
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Busy, StoreFailed, TooBig, from_wire
+from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed, TooBig, from_wire
 from avmfs.handover import HandoverState
+from avmfs.store import commands
 from avmfs.store.client.inflight import InFlight
 from avmfs.store.client.watch import SharedWatch
 from avmfs.store.files import loss_check
@@ -36,6 +37,7 @@ from avmfs.store.protocol.store import Attendant
 from avmfs.store.schema import database
 from avmfs.store.schema.fork_gate import GATE
 from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer import rewriting
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.connections import REQUEST_LIMIT
 from avmfs.store.writer.wal_sync import WalFile
@@ -329,6 +331,9 @@ class DirectWriter:
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()
             self._applier.alone(OPERATOR, "settle", {})
+            if rewriting.due(self._applier.db):  # a purge was killed before it was through
+                with contextlib.suppress(Busy, NoSpace):
+                    rewriting.rewrite(path)
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         with self._mutex:
@@ -337,6 +342,8 @@ class DirectWriter:
                     if found := self._in_place.displaced():  # by a repair, say: what we have open is nobody's store
                         raise StoreFailed(f"{described(found)}; open it anew", os.fspath(self._path))
                     self._recover()
+                    if commands.traits(command).rewrites and rewriting.due(self._applier.db):
+                        rewriting.rewrite(self._path)
                     reply = self._applier.alone(who, command, arguments)
                     self._note.write(self._applier.seq)  # each commit is synced
                     return reply

@@ -43,6 +43,8 @@ class Traits:
     """It writes the ``edits`` of one ``node``, which may be laid down in parts, and from the start again."""
     appends: bool = False
     """Who does it and then syncs, again and again, is foreseen to sync."""
+    rewrites: bool = False
+    """Before it, whoever writes writes the whole file anew, where that is due."""
     only_syncs: bool = False
     """It changes nothing: its reply waits for what is committed already."""
 

@@ -111,7 +111,7 @@ def put_back(tx: Tx, node: int, to: list[bytes] | None = None) -> dict[str, Any]
         tx.do("delete from removed where node = ?", (found.id,))
         owner = paths.agent_space(target) or row[1] or tx.who.name
         tx.do("update node set owner = ? where id = ?", (owner, found.id))
-    _prune(tx, here)
+    prune(tx, here)
     return {"path": path}
 
 
@@ -136,7 +136,7 @@ def empty_trash(tx: Tx, before: int, limit: int = 256, under: list[bytes] | None
         directory = tx.node(found.parent)
         namespace.remove(tx, directory, found)
         tx.do("delete from removed where node = ?", (number,))
-        _prune(tx, directory)
+        prune(tx, directory)
         removed += 1
     return {"removed": removed, "more": False}
 
@@ -159,7 +159,7 @@ def trim_trash(tx: Tx, before: int, most: int, limit: int = 256) -> dict[str, An
         directory = tx.node(parent)
         namespace.remove(tx, directory, tx.node(number))
         tx.do("delete from removed where node = ?", (number,))
-        _prune(tx, directory)
+        prune(tx, directory)
     return {"removed": len(rows)}
 
 
@@ -218,7 +218,7 @@ def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:
     return tx.directory(found.id)
 
 
-def _prune(tx: Tx, directory: Node) -> None:
+def prune(tx: Tx, directory: Node) -> None:
     """Remove a mirrored directory that has become empty, and those above it."""
     while directory.id not in _TOPS.values() and directory.parent is not None:
         if not paths.aside(tx.parts(directory.id)):

@@ -13,9 +13,9 @@ from typing import Any
 import apsw
 
 from avmfs import calls, paths
-from avmfs.access import Principal
-from avmfs.errors import Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Entry, Kind, Link, Mark, Moment, Node, Removed, Snapshot, Version
+from avmfs.access import Access, Principal
+from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
@@ -29,6 +29,7 @@ from avmfs.store.queries.people import PeopleReader
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
+from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.schema.tables import ROOT
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
@@ -43,6 +44,17 @@ with recursive below(id) as (
 """
 # Operations that change no file's contents or place.
 _UNLISTED = tuple(sorted(log_ops.ops_where(lambda op: not op.listed)))
+# Where each document that has ended was last. Of several states that are told of one it is the newest.
+_ENDED = """
+select said.document, value, max(log.at), path,
+  (select value from past_said where document = said.document and what = 'tags' order by until desc limit 1)
+from (select document, value, max(until) from past_said where what = 'document' group by document) as said
+cross join (select document, path, at, max(seq) from log where path <> x''
+            and document in (select document from past_said where what = 'document') group by document) as log
+  on log.document = said.document
+where not exists (select 1 from document where id = said.document)
+group by said.document
+"""
 # What a file begins with, for a query over node.
 _HEAD = f"""substr(coalesce(
   (select data from body where body.id = node.body),
@@ -257,6 +269,12 @@ class SqliteReader:
         ).get
         return waits is not None
 
+    def live(self, path: bytes) -> Live | None:
+        if not self.who.operator and self.people.access(self.who.name, paths.split(path)) < Access.READ:
+            return None
+        row: Any = self._db.execute("select source, fetched, until, error from live where path = ?", (path,)).fetchone()
+        return None if row is None else Live(*row)
+
     def newest_seq(self) -> int:
         """The newest change that the asker may see: the store's own newest would tell of others' doings."""
         return int(
@@ -350,6 +368,28 @@ class SqliteReader:
             limit=limit,
         )
         return [Removed(node_of(row[:-3]), *row[-3:]) for row in rows]
+
+    def has_term(self, term: str, but: set[int]) -> bool:
+        if not self.who.operator:
+            raise Denied("only an operator may ask this")
+        found = self._db.execute(
+            "select 1 from scope join posting on posting.term = scope.id || 'x' || ?1"
+            " join passage on passage.id = posting.doc"
+            " where document not in (select value from json_each(?2)) limit 1",
+            (term, json.dumps(sorted(but))),
+        )
+        return bool(found.get)
+
+    def ended(self) -> list[Ended]:
+        if self.who.key is not None:
+            return []
+        policy, found = policy_in_force(self._db), []
+        for document, value, at, path, tags in self._db.execute(_ENDED):
+            _, creator, *_, scope = json.loads(value)
+            place = policy.scope(paths.split(bytes(path)), None, [])
+            if self.visible.writable(scope) and place.access(self.who) >= Access.WRITE:
+                found.append(Ended(document, at, bytes(path), creator, tuple(json.loads(tags or "[]"))))
+        return found
 
     def agents(self) -> list[str]:
         return [row[0] for row in self._db.execute("select name from agent order by name")]

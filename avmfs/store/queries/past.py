@@ -93,8 +93,14 @@ class PastReader(SqliteReader):
         return bytes(row[0]) if row is not None else b""
 
     def by_handle(self, handle: str) -> Node | None:
-        """Handles are of today."""
-        return None
+        """A document keeps its handle; one that has ended had it."""
+        document = self._db.execute("select id from document where handle = ?", (handle,)).get
+        if document is None:
+            document = self._db.execute(
+                "select document from past_said where what = 'document' and json_extract(value, '$[0]') = ?", (handle,)
+            ).get
+        node = None if document is None else self._node_with(document)
+        return None if node is None else self.node(node)
 
     def read(self, node: int, offset: int, length: int) -> bytes:
         """Raises NotFound where the bytes are no longer kept, whatever is known of the file."""

@@ -231,6 +231,15 @@ def _bytes(db: apsw.Connection, lost: Losses) -> None:
     for table, key in checksums.wrong(db):
         if table == "version":
             continue
+        if table == "past_version":  # older ones are stated against it
+            lost.gone += [f"{name}, and those before it" for name in examine.owners(db, table, key)]
+            db.execute(
+                "delete from past_version where (document, number) in (select older.document, older.number"
+                " from past_version as older join past_version as bad on older.document = bad.document"
+                " and older.number <= bad.number where bad.id = ?)",
+                key,
+            )
+            continue
         lost.kept += [
             f"{name}: some of its bytes are not those that were written" for name in examine.owners(db, table, key)
         ]

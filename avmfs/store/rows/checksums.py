@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 crc = zlib.crc32
 
 TABLES: Final = ("body", "block", "tail", "version")
-_COLUMN: Final = {"version": "body"}
+_COLUMN: Final = {"version": "body", "past_version": "body"}
 _MIGRATED: Final = "unsummed"  # a setting: tables of which the keeper has not come to the end
 _DEEPEST: Final = 4096  # of a tree that may be a circle
 _SAID: set[int] = set()  # nodes whose damage is in this process's log
@@ -73,7 +73,7 @@ def path_of(db: apsw.Connection, node: int) -> str:
 
 def wrong(db: apsw.Connection) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every piece whose bytes are others: its table, and its key there. In slices, so that no reader stays for long."""
-    for table in TABLES:
+    for table in (*TABLES, "past_version"):
         data = _COLUMN.get(table, "data")
         key = {"tail": "node, at", "version": "document, number"}.get(table, "id")
         parts = key.split(", ")

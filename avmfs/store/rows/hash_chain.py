@@ -105,7 +105,12 @@ def commitment(row: Row, *, lengths: bool = True) -> bytes:
         return row.salt
     if not lengths:
         return hashlib.sha256(row.salt + row.path + b"\0" + (row.other or b"")).digest()
-    fields = (row.salt, row.path) if row.other is None else (row.salt, row.path, row.other)
+    return committed(row.salt, row.path, row.other)
+
+
+def committed(salt: bytes, path: bytes, other: bytes | None) -> bytes:
+    """The commitment to the paths of a row."""
+    fields = (salt, path) if other is None else (salt, path, other)
     return hashlib.sha256(b"".join(_NUMBER.pack(len(field)) + field for field in fields)).digest()
 
 

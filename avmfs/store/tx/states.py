@@ -109,6 +109,13 @@ class States:
         for (document, what), value in self._said.items():
             do("insert or replace into past_said values(?, ?, ?, ?)", (document, what, seq, value))
 
+    def disown(self, nodes: set[int], documents: set[int]) -> None:
+        """What this request did to them is not to be written down."""
+        for node in nodes & self._was.keys():
+            del self._was[node]
+        self._came -= nodes
+        self._said = {key: value for key, value in self._said.items() if key[0] not in documents}
+
     def _newest(self) -> int:
         return int(self._db.execute("select max(seq) from log").get or 0)
 

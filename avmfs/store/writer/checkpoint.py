@@ -29,6 +29,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -196,6 +197,15 @@ class Checkpointer(threading.Thread):
             self._begun_anew()
             self._room, self._refused = 0, False
             self._reserve.committed(0)
+
+    def emptied_by(self, rewrite: Callable[[], None]) -> None:
+        """Let ``rewrite`` empty the log, by a connection of its own. For the writer's thread."""
+        with self._at_work:
+            self._moved = self._tried = self._again = 0  # should it fail
+            rewrite()
+        self._begun_anew()
+        self._room = 0
+        self._reserve.committed(0)
 
     def _between_readers(self, mode: int, patience_s: float) -> bool:
         """In the writer's thread. Not one wait as long as that: SQLite would go on waiting for a reader that has begun

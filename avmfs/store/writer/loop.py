@@ -36,7 +36,7 @@ from avmfs.store.files.displaced import of_store
 from avmfs.store.files.wal_header import CommitHeader
 from avmfs.store.notify.change_ring import ChangeRing
 from avmfs.store.schema import database
-from avmfs.store.writer import split_commit
+from avmfs.store.writer import rewriting, split_commit
 from avmfs.store.writer.applied import AppliedRequests, refused, refused_instead, reply
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.checkpoint import Checkpointer
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 IDLE_BEFORE_DRAIN_S = 0.02
 SYNC_AT_LEAST_S = 1.0  # what nobody waits for is synced this often
+REWRITES = 20  # times as long as the file took to be written anew, it is not again: others wait for it
 RECENT = 8  # requests that tell how many are asking
 DRAIN_STEP = 16
 BEHIND_STEP = 4  # documents at a time where there is no idle time: others wait for each step
@@ -68,7 +69,7 @@ class Writer:
 
     def __init__(self, listener: socket.socket, key: bytes, applier: Applier) -> None:
         self._applier = applier
-        self._scheduler: Scheduler[Peer] = Scheduler(self._only_in_parts)
+        self._scheduler: Scheduler[Peer] = Scheduler(self._by_itself)
         self._peers = Peers(listener, key, self._scheduler.add)
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
@@ -90,6 +91,7 @@ class Writer:
         self._reserve = DiskReserve(applier.path, applier.db)
         self._checkpointer = Checkpointer(applier.path, self._reserve)
         self._in_place = of_store(applier.path)
+        self._rewritable = 0.0  # when the file may be written anew, by the monotonic clock
         self._held: _Replies = []  # of whom a sync failed for
         self.on_failure: Callable[[str], None] = lambda reason: None  # why nothing can be written; "": it can again
 
@@ -144,7 +146,7 @@ class Writer:
             batch = self._scheduler.next()
             if self._only_in_parts(batch[0][1]):
                 self._commit_in_parts(*batch[0])
-            else:
+            elif not batch[0][1].traits.rewrites or self._rewritten(*batch[0]):
                 self._commit(batch)
         elif not busy and self._may_drain:
             self._drain()
@@ -190,6 +192,25 @@ class Writer:
             self._send_all(self._held)
             self._held = []
         self.on_failure(str(self._log.failure or ""))
+
+    def _by_itself(self, request: Request) -> bool:
+        return request.traits.rewrites or self._only_in_parts(request)
+
+    def _rewritten(self, peer: Peer, request: Request) -> bool:
+        """Write the file anew if that is due, unless it was a moment ago. False: it failed, and the asker has heard."""
+        began = time.monotonic()
+        if began < self._rewritable or not rewriting.due(self._applier.db):
+            return True
+        try:
+            self._checkpointer.emptied_by(lambda: rewriting.rewrite(self._applier.path))
+        except AvmError as e:
+            if not isinstance(e, Busy):
+                log.error("writer: the store is not written anew: %s", e)
+            self._send_all([(peer, refused(request.number, e))])
+            return False
+        finally:
+            self._rewritable = time.monotonic() + REWRITES * (time.monotonic() - began)
+        return True
 
     def _only_in_parts(self, request: Request) -> bool:
         if not request.traits.fills_file:

@@ -1,0 +1,185 @@
+"""Methods of the door about forgetting for good: what it would be, and doing it. Called through the registry.
+
+Owns the plan: what the asker names, as far as it may change it. Nothing else decides what is purged; whoever asks for
+it says which plan was agreed to, and gets Stale where there is another one by now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from avmfs import calls, paths
+from avmfs.errors import Busy, Denied, Invalid, NotFound, Stale
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.rpc.aside import LOOKED_AT
+from avmfs.rpc.methods import method
+from avmfs.rpc.transferring import below
+from avmfs.store.identity import OPERATOR
+from avmfs.text import segment
+from avmfs.views.listing import parse_since
+
+PLANNED = 1000  # paths that one answer names
+AT_ONCE = 100  # in one transaction, for which others wait
+_TOPS = ("/memory", "/archive", "/trash")
+
+
+class _Part(NamedTuple):
+    where: tuple[bytes, ...]
+    node: Node | None  # None: it has ended
+    document: int | None
+    head: int
+    created: int
+
+
+@method
+def purge(
+    memory: Memory,
+    path: str | None = None,
+    tag: str | None = None,
+    author: str | None = None,
+    before: str | None = None,
+    agreed: str | None = None,
+) -> dict[str, Any]:
+    """What is to be forgotten for good: all that is below ``path``, or was when it was removed; with a tag; made by an
+    author; not changed since ``before`` (ISO 8601). {"files": [{"path", "size", "state": "there" or "removed"}] the
+    first 1000, "count", "bytes", "refused": how many of them the asker may not change, "snapshots": which had some of
+    it, "agreed", "purged"}. Given "agreed" back, it is done, unless it would be something else by now (Stale)."""
+    if path is None and tag is None and author is None and before is None:
+        raise Invalid("purge takes a path, a tag, an author or a time")
+    plan, refused = _planned(memory, path, tag, author, before)
+    files = [each for each in plan if each.node is None or each.node.kind is not Kind.DIRECTORY]
+    said = [(0 if each.node is None else each.node.id, each.document, each.head) for each in plan]
+    digest = hashlib.sha256(repr(sorted(said, key=str)).encode()).hexdigest()
+    with memory.reading() as reader:
+        snapshots = [each.name for each in reader.snapshots() if any(one.created <= each.at for one in files)]
+    found = {
+        "files": [
+            {
+                "path": paths.text(paths.join(each.where)),
+                "size": 0 if each.node is None else each.node.size,
+                "state": "removed" if each.node is None else "there",
+            }
+            for each in files[:PLANNED]
+        ],
+        "count": len(files),
+        "bytes": sum(each.node.size for each in files if each.node is not None),
+        "refused": refused,
+        "snapshots": snapshots,
+        "agreed": digest,
+        "purged": 0,
+    }
+    if agreed is None:
+        return found
+    if agreed != digest:
+        raise Stale("what would be purged is not what it was: look at the plan again", path)
+    memory.enroll()
+    _forget_questions(memory, plan)
+    for first in range(0, len(plan), AT_ONCE):
+        calls.go_on()
+        piece = plan[first : first + AT_ONCE]
+        memory.submit(
+            "purge",
+            nodes=[each.node.id for each in piece if each.node is not None],
+            documents=[each.document for each in piece if each.node is None],
+        )
+    return {**found, "purged": len(files)}
+
+
+@method
+def wipe(memory: Memory) -> dict[str, Any]:
+    """{"wiped"}: nothing that was purged is in the store's file any more. False: ask again in a while."""
+    try:
+        return {"wiped": bool(memory.submit("wipe")["wiped"])}
+    except Busy:
+        return {"wiped": False}
+
+
+def _planned(
+    memory: Memory, path: str | None, tag: str | None, author: str | None, before: str | None
+) -> tuple[list[_Part], int]:
+    """In the order in which it goes: what is in a directory before it. And how many the asker may not change."""
+    until = None if before is None else parse_since(memory, before)[1]
+    named = tag is not None or author is not None or until is not None
+    where = None if path is None else memory.real_parts(paths.raw(path))
+    plan, refused, seen = [], 0, set()
+    for place, node in _standing(memory, path, where):
+        calls.go_on()
+        if node.id in seen:
+            continue
+        seen.add(node.id)
+        document, head, created = node.document, 0, 0
+        if document is not None:
+            with memory.reading() as reader:
+                try:
+                    about = reader.document(node)
+                    changed = next((each.at for each in reader.versions(document)[:1]), about.created)
+                    wanted = tag is None or tag in reader.tags(document)
+                except NotFound:
+                    continue
+            head, created = about.head, about.created
+            if not wanted or author not in (None, about.creator) or (until is not None and changed >= until):
+                continue
+        elif named or _fixed(place):
+            continue
+        if memory.store.cached_writable(memory.who, node.scope):
+            plan.append(_Part(place, node, document, head, created))
+        else:
+            refused += node.kind is not Kind.DIRECTORY
+    with memory.reading() as reader:
+        for one in reader.ended():
+            place = paths.split(one.path)
+            wanted = where is None or where in (place[: len(where)], paths.origin(place)[: len(where)])
+            wanted = wanted and (tag is None or tag in one.tags) and author in (None, one.creator)
+            if wanted and (until is None or one.at < until):
+                plan.append(_Part(place, None, one.document, 0, 0))
+    if not plan and path is not None and not named:
+        raise Denied("not writable for you", path) if refused else NotFound(path=path)
+    plan.sort(key=lambda each: (each.node is not None and each.node.kind is Kind.DIRECTORY, -len(each.where)))
+    return plan, refused
+
+
+def _standing(
+    memory: Memory, path: str | None, where: tuple[bytes, ...] | None
+) -> Iterator[tuple[tuple[bytes, ...], Node]]:
+    """What is at the path, and below it, and what in the trash was."""
+    with memory.reading() as reader:
+        removed = [] if where is None else [each for each in reader.removed(LOOKED_AT)
+                                            if paths.split(each.path)[: len(where)] == where]  # fmt: skip
+        trashed = [(paths.split(reader.path(each.node.id)), each.node) for each in removed]
+        tops = []
+        for top in _TOPS if path is None else (path,):
+            try:
+                node = memory.resolve(reader, top, follow=False)
+            except NotFound:
+                continue
+            tops.append((paths.split(reader.path(node.id)), node))
+    yield from trashed
+    for place, node in tops:
+        yield place, node
+        if node.kind is Kind.DIRECTORY:
+            yield from below(memory, node, place, ())
+
+
+def _fixed(place: tuple[bytes, ...]) -> bool:
+    """A directory that every tree has, or the top of an agent's space."""
+    inside = paths.origin(place)
+    return len(inside) < 2 or inside in ((paths.MEMORY, paths.SHARED), (paths.MEMORY, paths.PRIVATE)) or (
+        len(inside) == 3 and inside[:2] == (paths.MEMORY, paths.PRIVATE)
+    )  # fmt: skip
+
+
+def _forget_questions(memory: Memory, plan: list[_Part]) -> None:
+    """Those that have a word which no other text has."""
+    log = memory.around.questions
+    if log is None:
+        return
+    documents = {each.document for each in plan if each.document is not None}
+
+    def about(q: str) -> bool:
+        with memory.around.store.reading(OPERATOR) as reader:
+            return not all(reader.has_term(term, documents) for term in segment.query_terms(q))
+
+    log.forget_about(about)

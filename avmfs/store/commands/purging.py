@@ -1,0 +1,186 @@
+"""Forgetting that cannot be undone: what nodes and documents were, and all that was ever said of them, in every table.
+
+Owns the command ``purge``. The past, snapshots, the indexes, the outbox, kept replies and the names in the log go with
+the bytes, in one transaction. What SQLite leaves of deleted rows in the file goes when that is written anew
+(``writer.rewriting``), which the setting 'unwiped' asks for; the same transaction sets it. Called by the door, for what
+it has shown the asker before.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from avmfs import paths, wire
+from avmfs.errors import Denied, NotFound
+from avmfs.node import Kind
+from avmfs.store.commands import aside, command, namespace, versions
+from avmfs.store.rows import content, events, hash_chain
+from avmfs.store.rows.deltas import SAME, Encoding
+from avmfs.store.rows.log_ops import ORPHANED
+from avmfs.store.tx.transaction import Tx
+
+_OF = "(node in (select value from json_each(?1)) or document in (select value from json_each(?2)))"
+_LINKS_LEFT = (
+    "update past_said set value = (select json_group_array(json(value)) from json_each(past_said.value) where"
+    " json_extract(value, '$[0]') not in (select value from json_each(?1))"
+    " and json_extract(value, '$[1]') not in (select value from json_each(?1))) where what = 'links'"
+    " and exists (select 1 from json_each(?1) where instr(past_said.value, json_each.value))"
+)
+
+
+@command(frees_space=True)
+def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
+    """Forget files and symlinks, directories that are empty by then, and ``documents`` that have ended. Who may change
+    them, and where they are or were, may do it, else nothing is done. The audit keeps a row that says how many.
+    {"purged"}."""
+    states, tx.states = tx.states, None  # nothing of this is to become the past
+    try:
+        found = {document for document in documents if _require_ended(tx, document)}
+        gone = set()
+        for node in nodes:
+            if not tx.db.execute("select 1 from node where parent = ? limit 1", (node,)).get:
+                gone.add(node)
+                found |= _remove(tx, node, gone)
+    finally:
+        tx.states = states
+    found |= _became(tx, found)
+    if states is not None:
+        states.disown(gone, found)
+    _forget_past(tx, gone, found)
+    names = _forget_names(tx, gone, found)
+    _forget_deliveries(tx, gone)
+    _blank_replies(tx, names)
+    tx.do("insert or replace into setting(key, value) values('unwiped', ?)", (str(tx.now),))
+    tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(gone)}))
+    return {"purged": len(gone) + len(documents)}
+
+
+@command(durable=False, repeatable=True, frees_space=True, rewrites=True)
+def wipe(tx: Tx) -> dict[str, Any]:
+    """After whoever writes has written the file anew, where that was due. {"wiped"}: nothing of what was purged is in
+    it. Else it has been done a moment ago for others, or a reader is in the way: ask again."""
+    return {"wiped": not tx.db.execute("select 1 from setting where key = 'unwiped'").get}
+
+
+def _remove(tx: Tx, number: int, gone: set[int]) -> set[int]:
+    """A node that is there, with what its document is found by. Returns its document. Of a directory, ``gone`` gets
+    those that had this name before and are no more."""
+    node = tx.writable(number)
+    parts = tx.parts_of(node)
+    namespace.refuse_fixed(tx, node)
+    if node.parent is None:
+        raise NotFound()
+    above = tx.node(node.parent) if paths.aside(parts) == "trash" else tx.directory(node.parent)
+    if node.kind is Kind.DIRECTORY:
+        namespace.remove_directory(tx, above, node)
+        names = {paths.join(parts), *(paths.join((top, *parts[1:])) for top in (paths.TRASH, paths.ARCHIVE))}
+        marks = ",".join("?" * len(names))
+        rows: list[Any] = tx.db.execute(
+            f"select distinct node from log where path in ({marks})", tuple(names)
+        ).fetchall()
+        gone.update(each for (each,) in rows if not tx.db.execute("select 1 from node where id = ?", (each,)).get)
+        return set()
+    tx.log("remove", node, b"")
+    if node.document is not None:
+        versions.drop_document(tx, node.document)
+        versions.drop_index(tx, [node.document])
+        tx.do("delete from ended where document = ?", (node.document,))
+    tx.events.append((ORPHANED, node.id, None, b""))
+    content.release(tx.db, node.id)  # whoever has it open finds it gone
+    tx.do("delete from node where id = ?", (node.id,))
+    tx.do("delete from removed where node = ?", (node.id,))
+    tx.touch(above.id)
+    aside.prune(tx, above)
+    return set() if node.document is None else {node.document}
+
+
+def _require_ended(tx: Tx, document: int) -> bool:
+    """Raise NotFound where nothing is kept of it that the asker may see, Denied where it may not write."""
+    said: Any = tx.db.execute(
+        "select value from past_said where document = ? and what = 'document' order by until desc limit 1", (document,)
+    ).get
+    path: Any = tx.db.execute(
+        "select path from log where document = ? and path <> x'' order by seq desc limit 1", (document,)
+    ).get
+    if said is None or path is None or tx.db.execute("select 1 from document where id = ?", (document,)).get:
+        raise NotFound()
+    for scope in (json.loads(said)[6], tx.scope_at(paths.split(bytes(path)))):
+        if scope not in tx.visible:
+            raise NotFound()
+        if not tx.visible.writable(scope):
+            raise Denied("not writable for you")
+    versions.drop_index(tx, [document])
+    tx.do("delete from ended where document = ?", (document,))
+    return True
+
+
+def _became(tx: Tx, documents: set[int]) -> set[int]:
+    """Documents of before whose last version is one of these documents': files that were saved over them."""
+    rows: list[Any] = tx.db.execute(
+        "select document, body from past_version where encoding = ?", (int(Encoding.SAME),)
+    ).fetchall()
+    return {document for document, body in rows if SAME.unpack(body)[0] in documents}
+
+
+def _forget_past(tx: Tx, nodes: set[int], documents: set[int]) -> None:
+    of = json.dumps(sorted(nodes)), json.dumps(sorted(documents))
+    within = "document in (select value from json_each(?))"
+    maps: list[Any] = tx.db.execute(
+        f"select body from past_version where encoding = {int(Encoding.MAP)} and {within}", of[1:]
+    ).fetchall()
+    for (packed,) in maps:
+        content.release_map(tx.db, packed)
+    tx.do(f"delete from past_version where {within}", of[1:])
+    tx.do(f"delete from past_said where {within}", of[1:])
+    tx.do(_LINKS_LEFT, of[1:])
+    tx.do(f"delete from past where {_OF}", of)
+
+
+def _forget_names(tx: Tx, nodes: set[int], documents: set[int]) -> set[bytes]:
+    """Take the paths out of the log, which keeps their commitments, and out of what follows it. Returns these paths,
+    and the names at their ends."""
+    of = json.dumps(sorted(nodes)), json.dumps(sorted(documents))
+    rows: list[Any] = tx.db.execute(
+        f"select seq, path, other, salt from log where {_OF} and path <> x'' and length(salt) = {hash_chain.SALT}", of
+    ).fetchall()
+    said: set[bytes] = set()
+    for seq, path, other, salt in rows:
+        said |= {bytes(each) for each in (path, other) if each}
+        tx.do(
+            "update log set path = x'', other = null, salt = ? where seq = ?",
+            (hash_chain.committed(bytes(salt), bytes(path), other if other is None else bytes(other)), seq),
+        )
+    for path in said:
+        tx.do("delete from outbox_throttle where path = ?", (path,))
+        tx.do("update or replace refusal set path = x'' where path = ?", (path,))
+    return said | {path.rpartition(b"/")[2] for path in said}
+
+
+def _forget_deliveries(tx: Tx, nodes: set[int]) -> None:
+    """Notices of them that have not been delivered, or not been read."""
+    rows: list[Any] = tx.db.execute("select turn, events from outbox").fetchall()
+    for turn, packed in rows:
+        told = events.unpack(packed)
+        left = [event for event in told if event.node not in nodes]
+        if not left:
+            tx.do("delete from outbox where turn = ?", (turn,))
+        elif len(left) < len(told):
+            tx.do("update outbox set events = ?, size = ? where turn = ?", (events.pack(left), len(left), turn))
+
+
+def _blank_replies(tx: Tx, names: set[bytes]) -> None:
+    """A reply is kept for a client that asks again; it may have named what it made."""
+    texts = names | {paths.text(name) for name in names}
+
+    def blank(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: blank(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [blank(each) for each in value]
+        return type(value)() if isinstance(value, bytes | str) and value in texts else value
+
+    rows: list[Any] = tx.db.execute("select client, reply from applied").fetchall()
+    for client, reply in rows:
+        if any(name in bytes(reply) for name in names):
+            tx.do("update applied set reply = ? where client = ?", (wire.pack(blank(wire.unpack(reply))), client))

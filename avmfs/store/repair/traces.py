@@ -1,0 +1,103 @@
+"""Where a text still is, in any file of a store: for the proof that something has been forgotten.
+
+Owns the search. Every file below the data directory is read as it is, deflated pieces unpacked; and the database is
+asked row by row, for what lies across its pages: all columns of all tables, contents and old versions whole, and terms
+of the words' index, in which a text is as single stems. Changes nothing; beside a daemon or without one. Called by the
+command of the store's owner; who may run it can read the files anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from avmfs.store.repair.examine import FrozenStore
+from avmfs.store.rows import content, kept_versions
+from avmfs.text import segment
+
+_PIECE: Final = 1 << 20
+_DEFLATED: Final = tuple(bytes((window << 4 | 8,)) for window in range(1, 8))  # how a zlib stream begins: RFC 1950, 2.2
+_UNPACKED: Final = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """``where``: an offset, or a table and column, a term or version."""
+
+    file: str
+    where: str
+
+
+def of(database: Path, text: str) -> Iterator[Trace]:
+    """Every place where these characters are, as UTF-8, or as JSON writes them."""
+    forms = {text.encode(), json.dumps(text)[1:-1].encode()}
+    for path in sorted(each for each in database.parent.rglob("*") if each.is_file() and not each.is_symlink()):
+        name = str(path.relative_to(database.parent))
+        yield from (Trace(name, where) for where in _in_file(path, forms))
+    if database.exists():
+        with contextlib.closing(FrozenStore(database, False)) as store, store.connection() as (db, _):
+            yield from (Trace(database.name, where) for where in _in_rows(db, text, forms))
+
+
+def _in_file(path: Path, forms: set[bytes]) -> Iterator[str]:
+    longest = max(map(len, forms))
+    before, at = b"", 0
+    with path.open("rb") as file:
+        while data := file.read(_PIECE):
+            piece, start = before + data, at - len(before)
+            for form in forms:
+                if (found := piece.find(form)) >= 0 and found + len(form) > len(before):
+                    yield f"byte {start + found}"
+            before, at = piece[-longest + 1 :] if longest > 1 else b"", at + len(data)
+    data = path.read_bytes()
+    for begin in _DEFLATED:
+        found = data.find(begin)
+        while found >= 0:
+            if int.from_bytes(data[found : found + 2], "big") % 31 == 0 and _unpacks(data, found, forms):
+                yield f"deflated, byte {found}"
+            found = data.find(begin, found + 1)
+
+
+def _unpacks(data: bytes, at: int, forms: set[bytes]) -> bool:
+    unpacker, whole = zlib.decompressobj(), b""
+    with contextlib.suppress(zlib.error):
+        while at < len(data) and not unpacker.eof and len(whole) < _UNPACKED:
+            whole += unpacker.decompress(data[at : at + 4096])  # what comes before damage counts
+            at += 4096
+    return any(form in whole for form in forms)
+
+
+def _in_rows(db: apsw.Connection, text: str, forms: set[bytes]) -> Iterator[str]:
+    tables: list[Any] = db.execute("select name from sqlite_schema where type = 'table' and rootpage > 0").fetchall()
+    for (table,) in tables:
+        columns: list[Any] = db.execute(f'pragma table_info("{table}")').fetchall()
+        for _, column, *_ in columns:
+            for form in forms:
+                if db.execute(f'select 1 from "{table}" where instr(cast("{column}" as blob), ?) limit 1', (form,)).get:
+                    yield f"table {table}, {column}"
+    large: list[Any] = db.execute("select id, size from node where extents").fetchall()
+    for node, size in large:
+        if any(form in content.read(db, node, size, True, 0, size) for form in forms):
+            yield f"contents of node {node}"
+    for table in ("version", "past_version"):
+        versions: list[Any] = db.execute(f"select document, number from {table} where body is not null").fetchall()
+        for document, number in versions:
+            data = kept_versions.read(db, document, number) or b""
+            if any(form in data for form in forms):
+                yield f"{table} {number} of document {document}"
+    terms, passages = set(segment.terms(text)), None
+    for term in terms:
+        rows = db.execute(
+            "select posting.doc from scope join posting on posting.term = scope.id || 'x' || ?", (term,)
+        ).fetchall()
+        having = {passage for (passage,) in rows}
+        passages = having if passages is None else passages & having
+    if passages:
+        yield f"words of {len(passages)} passages"

@@ -1,0 +1,46 @@
+"""Writing the store's file anew, so that none of its pages has bytes of rows that were deleted.
+
+Owns the order: the words' index is merged, which alone takes the words of deleted passages out of it; the file is
+written anew, which leaves no free page and nothing between rows; the log is emptied; only then the setting 'unwiped'
+goes. Killed anywhere, it is due still. Called by the one that writes, between two transactions; no checkpoint may be at
+work. Others wait meanwhile, and the disk needs room for the file twice more (SQLite's own: lang_vacuum.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from avmfs.errors import Busy
+from avmfs.store.files.wal_index import WalIndex
+from avmfs.store.schema import database
+
+PATIENCE_MS: Final = 500  # for readers of before: everybody who writes waits
+
+
+def due(db: apsw.Connection) -> bool:
+    return bool(db.execute("select 1 from setting where key = 'unwiped'").get)
+
+
+def rewrite(path: Path) -> None:
+    """Raises Busy while a reader is in the way, NoSpace, StoreFailed: it stays due then."""
+    # Not the connection that writes: another kind of temporary tables would take its triggers away.
+    with (
+        database.translated(path),
+        contextlib.closing(database.connect(path, writable=True, busy_ms=PATIENCE_MS)) as db,
+    ):
+        database.run(db, "pragma temp_store = file")  # not all of the store in memory; the file has no name
+        database.run(db, "insert into terms(terms) values('optimize')")
+        database.run(db, "vacuum")
+        try:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            WalIndex(path).forget_moved(())  # SQLite has not synced what it has moved
+            raise Busy("somebody reads the store as it was before") from None
+        except apsw.Error:
+            WalIndex(path).forget_moved()
+            raise
+        db.execute("delete from setting where key = 'unwiped'")

@@ -1,0 +1,233 @@
+"""Forgetting for good: nothing of it is in any file of the store, nobody is refused what is another's, and the audit
+still verifies."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_world
+from avmfs_config import Limits, SearchSettings, load_settings
+from store_world import ALICE, BOB, World
+
+from avmfs.access import Principal
+from avmfs.agents import auditing, backups
+from avmfs.agents.questions import QuestionLog
+from avmfs.errors import Denied, NotFound, Stale
+from avmfs.memory import Memory
+from avmfs.rpc import purging
+from avmfs.search.engine import Engine
+from avmfs.services import Services
+from avmfs.store.backup import archive
+from avmfs.store.commands.aside import YOUNG_NS
+from avmfs.store.identity import OPERATOR
+from avmfs.store.repair import traces
+from avmfs.text.tokens import TokenCounter
+
+COUNTER = TokenCounter()
+PLANTED = ("zqxcanary", "zqxpigeon", "zqxmagpie", "zqxsparrow", "zqxname", "zqxdir", "zqxtag", "zqxmeta", "zqxlink")
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    """A store that keeps its past."""
+    monkeypatch.setattr(store_world, "RULES", replace(store_world.RULES, past_days=30))
+    made: list[World] = []
+
+    def make(rules: list[Any] | None = None) -> World:
+        made.append(World(tmp_path / "store", "direct", rules))
+        return made[-1]
+
+    (tmp_path / "store").mkdir()
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(build: Callable[..., World]) -> World:
+    return build()
+
+
+def memory(world: World, who: Principal) -> Memory:
+    search = SearchSettings(query_log=9)
+    engine = Engine(world.store.search_index, None, COUNTER)
+    log = QuestionLog(world.path, search)
+    return Memory(Services(world.store, engine, search, Limits(), world.clock, UTC, questions=log), who)
+
+
+def purge(world: World, who: Principal, path: str | None = None, **more: Any) -> dict[str, Any]:
+    asked = memory(world, who)
+    plan = purging.purge(asked, path, **more)
+    done = purging.purge(asked, path, **more, agreed=plan["agreed"])
+    while not purging.wipe(asked)["wiped"]:
+        pass
+    return done
+
+
+def left(world: World, *words: str) -> list[str]:
+    return [f"{word}: {each}" for word in words for each in traces.of(world.path, word)]
+
+
+def planted(world: World) -> None:
+    """Words in everything that a store keeps of a file: past versions as deltas, blocks and appended pieces, names that
+    it had, what was said of it, the trash, ended documents, a snapshot, notices, questions, words, vectors."""
+    world.do(ALICE, "subscribe", pattern="/memory/*", mode="digest", every=10**15, url=None)
+    world.mkdir(ALICE, "/memory/zqxdir")
+    path = "/memory/zqxdir/zqxname.md"
+    world.write(ALICE, path, b"the zqxcanary lives here\n" + b"and a line that stays\n" * 40)
+    world.drain()
+    for number, word in enumerate((b"zqxpigeon", b"zqxmagpie", b"zqxsparrow")):
+        world.clock.advance(2)
+        text = b"the %b lives here\n" % word + b"and a line that stays\n" * (40 + number)
+        world.write(ALICE, path, text, mode="replace")
+        world.drain()
+    world.tag(ALICE, path, "zqxtag")
+    world.write(ALICE, "/memory/other.md", b"owls are of no concern")
+    world.do(ALICE, "merge_meta", node=world.node(ALICE, path).id, importance=None, user={"title": "zqxmeta"})
+    other = world.node(ALICE, "/memory/other.md").id
+    world.do(ALICE, "add_link", node=other, target=world.node(ALICE, path).id, type="zqxlink")
+    world.do(ALICE, "snapshot", name="before")
+    world.clock.advance(2)
+    world.rename(ALICE, path, "/memory/zqxdir/plain.md")
+    world.write(ALICE, "/memory/zqxdir/large.md", os.urandom(70_000).hex().encode() + b"zqxcanary zqxpigeon")
+    world.clock.advance(2)
+    world.edit(ALICE, "/memory/zqxdir/large.md", ["w", 65_530, b"zqxmagpie over two blocks"])
+    world.write(ALICE, "/memory/zqxdir/gone.md", b"zqxsparrow was removed")
+    world.write(ALICE, "/memory/zqxdir/binned.md", b"zqxcanary in the trash")
+    world.do(ALICE, "symlink", **world.at(ALICE, "/memory/zqxdir/link"), target=b"zqxcanary")
+    world.drain()
+    world.clock.advance(YOUNG_NS / 1e9)
+    world.do(ALICE, "unlink", **world.at(ALICE, "/memory/zqxdir/binned.md"), trash=True)
+    world.unlink(ALICE, "/memory/zqxdir/gone.md")
+    passages = world.rows("select id from passage")
+    world.do(OPERATOR, "put_vectors", model="m", vectors=[[each, b"1234"] for (each,) in passages])
+    world.do(ALICE, "collect_notices")
+    log = memory(world, ALICE).around.questions
+    assert log is not None
+    log.note(ALICE, 1, "where is the zqxcanary?", (), "balanced", None, None)
+    log.note(BOB, 2, "what of owls?", (), "balanced", None, None)
+
+
+def test_what_is_planted_everywhere_is_found_and_after_a_purge_nowhere(world: World, tmp_path: Path) -> None:
+    planted(world)
+    for word in PLANTED:
+        assert left(world, word), word
+    world.clock.advance(100)
+    assert auditing.Chainer(world.store, tmp_path / "anchors", 1.0, world.clock).step()
+    assert purging.purge(memory(world, ALICE), "/memory/zqxdir")["snapshots"] == ["before"]
+    assert purge(world, ALICE, "/memory/zqxdir")["purged"] == 5
+    assert left(world, *PLANTED) == []
+    assert world.bytes(BOB, "/memory/other.md") == b"owls are of no concern"
+    log = memory(world, BOB).around.questions
+    assert log is not None and [each["q"] for each in log.asked("bob")] == ["what of owls?"]
+    assert log.asked("alice") == []
+    found = auditing.verify(world.store, OPERATOR, [])
+    assert found.ok and found.verdict.purged > 5
+    [(about,)] = world.rows("select about from log where op = 'purge'")
+    assert json.loads(about).keys() == {"documents", "nodes"}
+    made = backups.backup(world.path, load_settings(tmp_path / "none.yaml", {}), tmp_path / "kept", 3)
+    (tmp_path / "again").mkdir()
+    archive.lay_out(tmp_path / "kept", made, tmp_path / "again" / "avm.db")
+    assert [each for word in PLANTED for each in traces.of(tmp_path / "again" / "avm.db", word)] == []
+
+
+def test_who_may_purge_what(build: Callable[..., World]) -> None:
+    world = build([("/memory/fixed/*", "ro", None)])
+    world.do(ALICE, "enroll")
+    world.write(ALICE, "/memory/private/alice/hers.md", b"zqxcanary")
+    world.write(OPERATOR, "/memory/fixed/all.md", b"zqxpigeon")
+    world.write(ALICE, "/memory/both.md", b"zqxmagpie")
+    with pytest.raises(NotFound):
+        purging.purge(memory(world, BOB), "/memory/private/alice/hers.md")
+    with pytest.raises(Denied):
+        purging.purge(memory(world, BOB), "/memory/fixed/all.md")
+    node = world.node(ALICE, "/memory/private/alice/hers.md")
+    fixed = world.node(BOB, "/memory/fixed/all.md")
+    both = world.node(BOB, "/memory/both.md")
+    for refused, error in ((node, NotFound), (fixed, Denied)):
+        with pytest.raises(error):
+            world.do(BOB, "purge", nodes=[both.id, refused.id], documents=[])
+    assert world.exists(ALICE, "/memory/both.md")  # all or nothing
+    found = purging.purge(memory(world, BOB), "/memory")
+    assert [each["path"] for each in found["files"]] == ["/memory/both.md"] and found["refused"] == 1
+    assert purge(world, BOB, "/memory/both.md")["purged"] == 1 and left(world, "zqxmagpie") == []
+    assert purge(world, ALICE, "/memory/private/alice/hers.md")["purged"] == 1 and left(world, "zqxcanary") == []
+    assert purge(world, OPERATOR, "/memory/fixed")["purged"] == 1 and left(world, "zqxpigeon") == []
+
+
+def test_what_has_ended_is_purged_by_who_could_write_it_and_by_nobody_else(world: World) -> None:
+    for who, path in ((ALICE, "/memory/private/alice/s.md"), (ALICE, "/memory/s.md")):
+        world.do(who, "enroll")
+        world.write(who, path, b"zqxcanary " + path.encode())
+        document = world.document(who, path).id
+        world.clock.advance(2)
+        world.unlink(who, path)
+        if "private" in path:
+            with pytest.raises(NotFound):
+                world.do(BOB, "purge", nodes=[], documents=[document])
+            with pytest.raises(NotFound):
+                purging.purge(memory(world, BOB), path)
+    assert [each["path"] for each in purging.purge(memory(world, BOB), "/memory")["files"]] == ["/memory/s.md"]
+    assert purge(world, ALICE, "/memory")["purged"] == 2 and left(world, "zqxcanary") == []
+
+
+def test_tag_author_and_time_choose_and_a_plan_that_is_no_longer_so_is_refused(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    world.write(BOB, "/memory/b.md", b"zqxpigeon")
+    world.tag(BOB, "/memory/b.md", "secret")
+    between = world.clock() // 10**9 + 5
+    world.clock.advance(10)
+    world.write(BOB, "/memory/c.md", b"zqxmagpie")
+    asked = memory(world, ALICE)
+    stamp = datetime.fromtimestamp(between, UTC).isoformat()
+
+    def paths(**named: Any) -> list[str]:
+        return [each["path"] for each in purging.purge(asked, **named)["files"]]
+
+    assert paths(tag="secret") == ["/memory/b.md"] and paths(author="alice") == ["/memory/a.md"]
+    assert sorted(paths(before=stamp)) == ["/memory/a.md", "/memory/b.md"]
+    assert paths(author="bob", before=stamp) == ["/memory/b.md"]
+    plan = purging.purge(asked, author="bob")
+    world.write(BOB, "/memory/d.md", b"later")
+    with pytest.raises(Stale):
+        purging.purge(asked, author="bob", agreed=plan["agreed"])
+    assert world.exists(ALICE, "/memory/b.md")
+
+
+def test_a_file_that_an_editor_saved_by_renaming_is_forgotten_with_what_it_was_saved_from(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"first")
+    world.clock.advance(2)
+    world.write(ALICE, "/memory/a.md.tmp", b"zqxcanary")
+    world.rename(ALICE, "/memory/a.md.tmp", "/memory/a.md")
+    world.clock.advance(2)
+    world.write(ALICE, "/memory/a.md", b"third", mode="replace")
+    assert left(world, "zqxcanary")
+    purge(world, ALICE, "/memory/a.md")
+    assert left(world, "zqxcanary") == [] and world.rows("select 1 from past_version") == []
+
+
+def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_later(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    asked = memory(world, ALICE)
+    plan = purging.purge(asked, "/memory/a.md")
+    with world.store.connection() as (db, _):
+        assert db.execute("select count(*) from node").get
+        purging.purge(asked, "/memory/a.md", agreed=plan["agreed"])
+        assert purging.wipe(asked) == {"wiped": False} and world.store.unwiped()
+    assert purging.wipe(asked) == {"wiped": True} and not world.store.unwiped()
+    assert left(world, "zqxcanary") == []
+
+
+def test_a_purge_that_was_killed_before_the_file_was_written_anew_is_finished_by_the_next_start(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"zqxcanary")
+    world.do(ALICE, "purge", nodes=[world.node(ALICE, "/memory/a.md").id], documents=[])
+    assert left(world, "zqxcanary")
+    world.restart()
+    assert left(world, "zqxcanary") == [] and not world.store.unwiped()
