@@ -64,8 +64,8 @@ class Key:
         return Access.READ if seen and not {"read", "write", "search"}.isdisjoint(self.actions) else Access.NONE
 
 
-ROUTES = ("", "cli", "daemon", "http", "mcp", "mount", "python")
-"""By which door somebody asks; "" is one that did not say."""
+ROUTES = ("", "cli", "daemon", "http", "live", "mcp", "mount", "python")
+"""By which door somebody asks; "" is one that did not say, "live" what a provider has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Scope:
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
     whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
     ``aside``: "trash" or "archive" for what stands there, under the rights of where it came from, and is found there
-    alone.
+    alone. ``live``: it comes from outside the store (see providers), and changes only by those who bring it.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
@@ -149,6 +149,7 @@ class Scope:
     leads: frozenset[int] = frozenset()
     owner: str | None = None
     aside: str = ""
+    live: bool = False
 
     @property
     def spec(self) -> str:
@@ -159,6 +160,7 @@ class Scope:
                 *(f"@{area}" for area in sorted(self.inside)),
                 *(f"^{area}" for area in sorted(self.leads)),
                 *([f"~{self.aside}"] if self.aside else ()),
+                *(("+",) if self.live else ()),
             ]
         )
         return said if self.owner == _alone(said) else f"{said};!{self.owner or ''}"
@@ -168,7 +170,7 @@ class Scope:
     def parse(spec: str) -> Scope:
         said, marked, owner = spec.partition(";!")
         head, *rest = said.split(";")
-        agents = (item.split("=") for item in rest if item[0] not in "@^~")
+        agents = (item.split("=") for item in rest if item[0] not in "@^~+")
         return Scope(
             _WORD[head[2:]],
             tuple((name, _WORD[word]) for name, word in agents),
@@ -176,6 +178,7 @@ class Scope:
             frozenset(int(item[1:]) for item in rest if item[0] == "^"),
             (owner or None) if marked else _alone(said),
             "".join(item[1:] for item in rest if item[0] == "~"),
+            "+" in rest,
         )
 
     def access(self, who: Principal) -> Access:
@@ -237,12 +240,18 @@ def _covers(rule: Rule, directory: tuple[bytes, ...]) -> bool | None:
 
 class Policy:
     """The rules in force. The first rule whose pattern and agents match decides; else the default. ``people`` are the
-    agents that the configuration knows something of; ``*`` among them stands for all others."""
+    agents that the configuration knows something of; ``*`` among them stands for all others. Outside /memory nobody but
+    an operator changes anything, except for what providers let agents write: ``live`` has their patterns, and which."""
 
     def __init__(
-        self, rules: Iterable[Rule] = (), default: Access = Access.WRITE, people: Mapping[str, Person] | None = None
+        self,
+        rules: Iterable[Rule] = (),
+        default: Access = Access.WRITE,
+        people: Mapping[str, Person] | None = None,
+        live: Iterable[tuple[str, bool]] = (),
     ) -> None:
         self.rules = tuple(rules)
+        self.live = tuple((pattern, bool(takes)) for pattern, takes in live)
         self.default = default
         self.people = dict(sorted((people or {}).items()))
         self._anybody = self.people.get(ANYBODY, Person())
@@ -270,7 +279,8 @@ class Policy:
             for name, each in settings.agents.items()
         }
         rules = (Rule(each.pattern, _WORD[each.access], each.agents, each.groups) for each in settings.permissions)
-        return Policy(rules, _WORD[settings.default_access], people)
+        live = ((each.pattern, each.writable) for each in settings.providers)
+        return Policy(rules, _WORD[settings.default_access], people, live)
 
     @property
     def plain(self) -> str:
@@ -282,6 +292,7 @@ class Policy:
                 "people": {
                     name: [each.groups, each.capabilities, astuple(each.quota)] for name, each in self.people.items()
                 },
+                "live": self.live,
             },
             sort_keys=True,
         )
@@ -299,17 +310,19 @@ class Policy:
                 name: Person(tuple(groups), tuple(capabilities), Quota(*quota))
                 for name, (groups, capabilities, quota) in data["people"].items()
             },
+            data.get("live", ()),
         )
 
     def joined(self, people: Mapping[str, Person]) -> Policy:
         """With more agents; what this policy says of one already stands."""
-        return Policy(self.rules, self.default, {**people, **self.people}) if people else self
+        return Policy(self.rules, self.default, {**people, **self.people}, self.live) if people else self
 
     @property
     def digest(self) -> str:
         """Changes whenever a stored scope could: the store re-scopes when it differs."""
         sights = {name: (each.groups, self._sight(each)) for name, each in self.people.items()}
-        return hashlib.sha256(repr((_FOLDING, self.rules, self.default, sights)).encode()).hexdigest()
+        folded = (_FOLDING, self.rules, self.default, sights, *((self.live,) if self.live else ()))
+        return hashlib.sha256(repr(folded).encode()).hexdigest()
 
     def person(self, name: str) -> Person:
         return self.people.get(name, self._anybody)
@@ -326,9 +339,12 @@ class Policy:
         self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, areas: Iterable[Area] = ()
     ) -> Scope:
         """The scope of the node at ``parts``; ``shared`` limits it to those agents in shared space."""
-        aside, parts = paths.aside(parts), paths.origin(parts)
+        aside, live, parts = paths.aside(parts), paths.is_live(parts), paths.origin(parts)
         owner = paths.agent_space(parts)
-        if owner is not None:
+        if live:
+            takes = any(takes and paths.matches(pattern, parts) for pattern, takes in self.live)
+            base = Scope(Access.WRITE if takes else Access.READ)
+        elif owner is not None:
             base = Scope(Access.NONE, ((owner, Access.WRITE),))
         elif shared is not None:
             base = Scope(Access.NONE, tuple((name, Access.WRITE) for name in sorted(shared)))
@@ -353,10 +369,13 @@ class Policy:
             frozenset(number for number, top in areas if len(parts) < len(top) and top[: len(parts)] == parts),
             owners[0] if len(owners) == 1 and folded[owners[0]] else None,
             aside,
+            live,
         )
 
     def uniform(self, directory: tuple[bytes, ...]) -> bool:
         """Return whether the rules say the same of all that is below a directory, whatever it is called."""
+        if self.live and paths.is_live(directory):
+            return False
         directory = paths.origin(directory)
         return all(_covers(rule, directory) is not None for rule in self.rules)
 
@@ -364,6 +383,8 @@ class Policy:
         """Return whether all that is below a directory has the same scope below another. False where that depends on
         its name, so that a directory of any size can be moved at once in all other cases."""
         if paths.agent_space(one) != paths.agent_space(other) or paths.aside(one) != paths.aside(other):
+            return False
+        if paths.is_live(one) or paths.is_live(other):
             return False
         if not (one and other):
             return one == other  # below the root is what stands aside

@@ -110,6 +110,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Live:
+    """What is known of the source of a live path. ``source``: by which provider, without secrets; ``fetched``: when
+    what is kept of it was right, None for never; ``until``: till then nobody asks again; ``error``: why the last try
+    failed, "" where it did not."""
+
+    source: str
+    fetched: int | None
+    until: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """An edge as seen from one document: ``outgoing`` points away from it; ``path`` is the other end."""
 

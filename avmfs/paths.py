@@ -14,9 +14,11 @@ The leftmost suffix that reads as a view wins, so a query may contain colons.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from avmfs.errors import Invalid, NameTooLong
 from avmfs.registration import declarations
@@ -27,6 +29,7 @@ MEMORY = b"memory"
 PRIVATE = b"private"
 SHARED = b"shared"
 TELL = b"tell"
+INDEX = b"index"
 TRASH = b"trash"
 ARCHIVE = b"archive"
 EVERYONE = "@all"
@@ -203,6 +206,57 @@ def raw(value: str) -> bytes:
 def printable(value: bytes) -> str:
     """A path for a person or a line-based view: one line, and nothing in it that redraws, reorders or hides."""
     return escaped(text(value))
+
+
+def is_live(parts: tuple[bytes, ...]) -> bool:
+    """Return whether this is a place apart from /memory, /trash and /archive: it shows what is outside the store."""
+    return bool(parts) and parts[0] not in (MEMORY, TRASH, ARCHIVE)
+
+
+@lru_cache(maxsize=1024)
+def _steps(pattern: str) -> tuple[re.Pattern[bytes], ...]:
+    return tuple(re.compile(_step(each), re.DOTALL) for each in pattern[1:].split("/"))
+
+
+def _step(step: str) -> bytes:
+    pieces = re.split(r"(\{[A-Za-z_][A-Za-z0-9_]*\}|\*)", step)
+    return b"".join(
+        b"(.*)" if each == "*" else b"(?P<%s>.+?)" % raw(each[1:-1]) if each[:1] == "{" else re.escape(raw(each))
+        for each in pieces
+    )
+
+
+def parameters(pattern: str, parts: tuple[bytes, ...]) -> dict[str, str] | None:
+    """What a provider's pattern finds in a path: ``/live/{market}/{symbol}``. A name in braces is in one component and
+    never empty; a ``*`` that ends the pattern takes what is left of the path, under the key ``*``. None: no match."""
+    steps, rest = _steps(pattern), pattern.endswith("*")
+    if len(parts) < len(steps) or (len(parts) > len(steps) and not rest):
+        return None
+    found: dict[str, str] = {}
+    for number, step in enumerate(steps):
+        part = b"/".join(parts[number:]) if rest and number == len(steps) - 1 else parts[number]
+        if (hit := step.fullmatch(part)) is None:
+            return None
+        found.update({name: text(value) for name, value in hit.groupdict().items()})
+        if rest and number == len(steps) - 1:
+            found["*"] = text(hit[hit.re.groups])
+    return found
+
+
+def matches(pattern: str, parts: tuple[bytes, ...]) -> bool:
+    return parameters(pattern, parts) is not None
+
+
+def fixed_part(pattern: str) -> tuple[bytes, ...]:
+    """The components of a provider's pattern before the first that has a parameter."""
+    steps = [raw(each) for each in pattern[1:].split("/")]
+    return tuple(itertools.takewhile(lambda step: not set(step) & set(b"{*"), steps))
+
+
+def leads_to(pattern: str, parts: tuple[bytes, ...]) -> bool:
+    """Return whether paths that match the pattern may lie below this directory."""
+    steps = _steps(pattern)
+    return len(parts) < len(steps) and all(step.fullmatch(part) for step, part in zip(steps, parts, strict=False))
 
 
 def aside(parts: tuple[bytes, ...]) -> str:

@@ -17,6 +17,7 @@ from avmfs.agents import digest_cache as digests
 from avmfs.agents.presence import Presence
 from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
+from avmfs.providers.live import LiveTree
 from avmfs.search.engine import Engine
 from avmfs.store.protocol.store import Store
 
@@ -37,6 +38,7 @@ class Services:
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     anchors: Path | None = None  # of the audit, where they are known
     refusals: Refusals | None = None  # where what is refused above the store is told
+    live: LiveTree | None = None  # what providers show; None without any
     questions: QuestionLog | None = None  # where what agents ask is kept
     embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for
     presence: Presence | None = None  # who is here, where a daemon runs

@@ -46,7 +46,9 @@ def last(database: Path) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def backup(database: Path, settings: Settings, folder: Path, keep: int) -> Backup:
+def backup(
+    database: Path, settings: Settings, folder: Path, keep: int, progress: archive.Progress = archive.unheard
+) -> Backup:
     """One more backup in the folder, of which the newest ``keep`` stay. Raises StoreFailed for a store that is damaged:
     the backups that there are stay as they are. Raises Busy, NotFound, OSError."""
     kept = settings.audit.anchors or anchors.beside(database)
@@ -57,7 +59,8 @@ def backup(database: Path, settings: Settings, folder: Path, keep: int) -> Backu
             image.take(database, whole)
             seq = _verified(whole, known)
             lines = [anchors.line(each) for each in known if each.seq <= seq]
-            made = archive.add(folder, whole, seq, at, {"anchors": lines, "database": os.fspath(database)})
+            about = {"anchors": lines, "database": os.fspath(database)}
+            made = archive.add(folder, whole, seq, at, about, progress)
         finally:
             whole.unlink(missing_ok=True)
         archive.prune(folder, keep)
@@ -81,7 +84,13 @@ def _verified(whole: Path, known: list[Any]) -> int:
         return examine.newest(store)
 
 
-def restore(folder: Path, to: Path, at: int | None = None, kept: Path | None = None) -> Backup:
+def restore(
+    folder: Path,
+    to: Path,
+    at: int | None = None,
+    kept: Path | None = None,
+    progress: archive.Progress = archive.unheard,
+) -> Backup:
     """Make the database ``to``, and its anchors, of the newest backup, or of the newest that was made no later than
     ``at`` (ns). Raises Exists where there is a store, or what is left of one; NotFound, Busy, StoreFailed."""
     chosen = archive.newest(folder, at)
@@ -93,7 +102,7 @@ def restore(folder: Path, to: Path, at: int | None = None, kept: Path | None = N
         for each in (to, wal_frames.beside(to), sync_note.beside(to), loss_check.repaired(to), kept):
             if each.exists():
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
-        archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"))
+        archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"), progress)
         lines = "".join(chosen.about["anchors"])
         if lines:
             descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

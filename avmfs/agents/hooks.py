@@ -19,7 +19,7 @@ from typing import Any, Final
 
 ALARM_LATER_S: Final = 2  # than who waits for it would end it
 SAID_BYTES: Final = 300  # of what a failed command wrote
-_LAUNCHER: Final = """
+LAUNCHER: Final = """
 import os, signal, sys
 signal.alarm(int(sys.argv[1]))
 for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -52,7 +52,7 @@ def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
 
 def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
     """Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
     try:
         child = subprocess.Popen(
             [*launcher, *command],
@@ -71,20 +71,20 @@ def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeou
     except subprocess.TimeoutExpired:
         raise HookFailed(f"{command[0]}: not done within {timeout_s:g} s") from None
     finally:
-        _end(child)
+        end(child)
     if child.returncode != 0:
         words = said.decode("utf-8", "replace").strip()[-SAID_BYTES:]
         how = f"status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
         raise HookFailed(f"{command[0]}: {how}{f': {words}' if words else ''}")
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     """The whole group: what it left behind may hold the pipe open, and has had its time."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.wait()
-    for pipe in (child.stdin, child.stderr):
+    for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()

@@ -59,7 +59,7 @@ def post(request: Request, allowed: Allowed, timeout_s: float) -> int:
     """The status, 200 to 299. Raises PostFailed, and Denied when the place may not be reached."""
     deadline = time.monotonic() + timeout_s
     try:
-        with _connected(request.destination, allowed, deadline) as sock:
+        with connected(request.destination, allowed, deadline) as sock:
             sock.settimeout(_left(deadline))
             sock.sendall(request.head() + request.body)
             status, retry_after = _answer(sock, deadline)
@@ -84,7 +84,8 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _connected(destination: Destination, allowed: Allowed, deadline: float) -> socket.socket:
+def connected(destination: Destination, allowed: Allowed, deadline: float) -> socket.socket:
+    """A socket to an address that the guard has seen, until ``deadline`` (monotonic). Raises Denied, OSError."""
     last: OSError | None = None
     for family, kind, protocol, _, address in vetted(destination, allowed):
         sock = socket.socket(family, kind, protocol)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final
 
-from avmfs_config import ConfigError, Paths, find_paths, load_settings
+from avmfs_config import ConfigError, Paths, find_paths
 
 from avmfs.errors import Busy
 from avmfs.store.files.store_lock import StoreLock
@@ -40,6 +40,8 @@ def wanted(where: Paths, environ: Mapping[str, str]) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if where.database.stat().st_uid != os.geteuid():
             return False
+    from avmfs_config import load_settings
+
     return load_settings(where.config_file, environ).autostart
 
 

@@ -6,7 +6,6 @@ MCP server and the Python API.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -17,8 +16,6 @@ from avmfs_config import Paths, check_agent_id, find_paths
 from avmfs.errors import Busy, Invalid
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
-
-log = logging.getLogger(__name__)
 
 SETTLED_S = 15.0  # for a daemon that was started by a command to listen, or to be gone
 
@@ -95,7 +92,9 @@ def open_door(
                 raise
             time.sleep(0.05)
     if reason:
-        log.warning("working without a daemon, which could not be started: %s", reason)
+        import logging  # which a command that asks a daemon can do without
+
+        logging.getLogger(__name__).warning("working without a daemon, which could not be started: %s", reason)
     # Only now: a command that asks a daemon never imports the store, numpy or YAML.
     from avmfs_config import load_settings
 
@@ -110,6 +109,16 @@ def open_door(
         key=key,
         route=route,
     )
+
+
+def running(where: Paths, agent: str | None, within_s: float, environ: Mapping[str, str]) -> RemoteDoor | None:
+    """The door of a daemon that serves, for whoever has only so long for each answer; None where none does. Raises
+    Busy, and what the daemon refuses."""
+    holder = StoreLock(where.database).holder()
+    if holder is None:
+        return None
+    key = environ.get("AVM_API_KEY", "")
+    return RemoteDoor(Path(holder["socket"]), agent, timeout_s=within_s, key=key, route="cli")
 
 
 def read_all(door: Door, path: str) -> bytes:

@@ -47,15 +47,15 @@ def backup_(
     if action == "make":
         where = located(os.environ, ctx.obj.db, ctx.obj.config)
         settings = load_settings(where.config_file, os.environ)
-        with working("backing up"):
-            made = backups.backup(where.database, settings, folder, keep or settings.backup.keep)
+        with working("backing up") as progress:
+            made = backups.backup(where.database, settings, folder, keep or settings.backup.keep, progress)
         show(ctx, _told(made), _line(made))
         return
     found = archive.backups(folder)
     if action == "check":
         for each in found:
-            with working(f"reading {each.path.name}"):
-                archive.check(folder, each)
+            with working(f"reading {each.path.name}") as progress:
+                archive.check(folder, each, progress)
     show(ctx, list(map(_told, found)), "".join(map(_line, found)) or "(no backups)\n")
 
 
@@ -64,8 +64,8 @@ def restored(ctx: click.Context, folder: Path, when: str | None, to: Path | None
     where = located(os.environ, ctx.obj.db, ctx.obj.config)
     kept = load_settings(where.config_file, os.environ).audit.anchors if to is None else None
     database = where.database if to is None else to.absolute() / "avm.db"
-    with working("restoring"):
-        made = backups.restore(folder, database, None if when is None else _moment(when), kept)
+    with working("restoring") as progress:
+        made = backups.restore(folder, database, None if when is None else _moment(when), kept, progress)
     show(ctx, {**_told(made), "database": os.fspath(database)}, f"{escaped(str(database))}: {_line(made)}")
 
 

@@ -7,6 +7,7 @@ would read it is never written.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ import click
 from avmfs_config import check_agent_id
 
 from avmfs.cli import jsonc
-from avmfs.cli.hooking import NATIVE
+from avmfs.cli.hooked import END, NATIVE
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import show
 from avmfs.errors import Invalid
@@ -68,6 +69,7 @@ class Wanted:
     project: Path
     server: str
     avm: str
+    sessions: bool = False
 
     @property
     def root(self) -> Path:
@@ -85,9 +87,9 @@ def entry(path: Sequence[str], value: Any, text: str, remove: bool) -> str:
 def hooks(client: str, wanted: Wanted, text: str, remove: bool) -> str:
     """Our entries in the lists of hooks; those of others stay in their order."""
     text = text or ('{\n  "version": 1\n}\n' if client == "cursor" else "{}\n")
-    for event, native in NATIVE[client].items():
+    for native, event in NATIVE[client].items():
         text = _without_ours(text, native)
-        if remove:
+        if remove or (event == END and not wanted.sessions):
             continue
         command = f"{shlex.quote(wanted.avm)}{_MARK}{client} -a {wanted.agent} {event}"
         limit = 5000 if client == "gemini" else 5  # Gemini CLI counts milliseconds, the others seconds
@@ -218,6 +220,28 @@ def parts(client: str, wanted: Wanted) -> list[Part]:
     return [server(support / "Claude/claude_desktop_config.json", "mcpServers", plain)]
 
 
+def plugin(version: str) -> dict[str, str]:
+    """By path, the files of a marketplace with a plugin for Claude Code: what ``avm setup claude`` writes, calling the
+    programs by their names."""
+    wanted = Wanted("claude", "user", Path(), Path(), "avm-mcp", "avm")
+    places = {"MCP server": ".mcp.json", "hooks": "hooks/hooks.json", "skill": "skills/avm/SKILL.md"}
+    about = {"name": NAME, "description": "One shared, persistent, searchable memory for the agents of a machine"}
+    listed = {**about, "source": "./plugins/claude-code"}
+    shop = {"name": "avmfs", "owner": {"name": "avmfs"}, "description": about["description"], "plugins": [listed]}
+    made: dict[str, Any] = {
+        ".claude-plugin/marketplace.json": shop,
+        "plugins/claude-code/.claude-plugin/plugin.json": {
+            **about,
+            "version": version,
+            "author": shop["owner"],
+            "license": "MIT",
+        },
+    }
+    return {path: json.dumps(value, indent=2) + "\n" for path, value in made.items()} | {
+        f"plugins/claude-code/{places[part.what]}": part.edit("", False) for part in parts("claude", wanted)
+    }
+
+
 CLIENTS: Final = {
     "claude": "Claude Code",
     "codex": "Codex",
@@ -236,11 +260,19 @@ CLIENTS: Final = {
 @click.option("--project", is_flag=True, help="In the files of this directory.  [default: in yours, for all projects]")
 @click.option("--remove", is_flag=True, help="Take our entries out again, and no others.")
 @click.option("--print", "only_print", is_flag=True, help="Say what the files would hold; write nothing.")
+@click.option("--sessions", is_flag=True, help="Keep a note of each session, in the agent's private space.")
 @click.option("--no-hooks", is_flag=True, help="Without hooks: memory only when the agent asks.")
 @click.option("--no-advice", is_flag=True, help="Without a file of advice.")
 @click.pass_context
 def setup_(
-    ctx: click.Context, client: str, project: bool, remove: bool, only_print: bool, no_hooks: bool, no_advice: bool
+    ctx: click.Context,
+    client: str,
+    project: bool,
+    remove: bool,
+    only_print: bool,
+    sessions: bool,
+    no_hooks: bool,
+    no_advice: bool,
 ) -> None:
     """Register the MCP server with CLIENT, hooks that bring memory into its sessions, and advice on how to use it.
     `status` says which clients have what. The agent is called like the client (--project: and the directory), or as
@@ -254,7 +286,7 @@ def setup_(
     if client == "status":
         _status(ctx, project)
         return
-    wanted = _wanted(client, ctx.obj.agent, "project" if project else "user")
+    wanted = _wanted(client, ctx.obj.agent, "project" if project else "user", sessions)
     left_out = {"hooks"} if no_hooks else set[str]()
     left_out |= {"advice", "skill"} if no_advice else set()
     files: dict[Path, tuple[str, str]] = {}
@@ -299,7 +331,7 @@ def _status(ctx: click.Context, project: bool) -> None:
     show(ctx, found, "".join(lines))
 
 
-def _wanted(client: str, agent: str | None, scope: Scope) -> Wanted:
+def _wanted(client: str, agent: str | None, scope: Scope, sessions: bool = False) -> Wanted:
     project = Path.cwd()
     slug = re.sub(r"[^a-z0-9._-]+", "-", f"{client}-{project.name}".lower())[:64]
     name = agent or (client if scope == "user" else slug)
@@ -309,9 +341,8 @@ def _wanted(client: str, agent: str | None, scope: Scope) -> Wanted:
         raise Invalid(f"{e}: name it with --agent") from None
     beside = Path(sys.argv[0]).resolve().parent
     programs = [shutil.which(each) or str(beside / each) for each in ("avm-mcp", "avm")]
-    return Wanted(
-        name, scope, Path(os.path.expanduser("~")), project, os.path.abspath(programs[0]), os.path.abspath(programs[1])
-    )
+    server, avm = map(os.path.abspath, programs)
+    return Wanted(name, scope, Path(os.path.expanduser("~")), project, server, avm, sessions)
 
 
 def _text(file: Path) -> str:

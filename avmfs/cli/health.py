@@ -85,11 +85,21 @@ def _model(where: Paths) -> Iterator[Finding]:
         yield Finding("model", "note" if wanted.allow_download else "problem", e.reason, todo)
 
 
+_OPEN = {
+    "COMPREPLY+=($value)": 'COMPREPLY+=("$value"); [[ $value == */ ]] && compopt -o nospace',
+    "compadd -U -V unsorted -a completions": (
+        "local -a open=(${(M)completions:#*/}); completions=(${completions:#*/})\n"
+        "        (( $#open )) && compadd -U -S '' -V unsorted -a open\n"
+        "        (( $#completions )) && compadd -U -V unsorted -a completions"
+    ),
+}
+
+
 @subcommand("completion", "Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in SHELL.
+    """Print the script that completes commands, options, paths, agents and snapshots in SHELL.
 
     bash: eval "$(avm completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc; fish: avm completion fish >
     ~/.config/fish/completions/avm.fish.
@@ -101,4 +111,6 @@ def completion_(ctx: click.Context, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(avm, {}, "avm", "_AVM_COMPLETE").source()
+    for theirs, ours in _OPEN.items():  # a directory is not the end of a path: no blank behind it
+        script = script.replace(theirs, ours)
     show(ctx, {"shell": shell, "script": script}, script)

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import click
 
@@ -53,12 +53,36 @@ _OPTIONS = (
 )
 
 
+class Offered(click.types.StringParamType):
+    """Text for which the shell offers what memory has of a kind: paths, agents, moments, snapshots."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from avmfs.cli.completing import offered
+
+        return offered(ctx, self.kind, incomplete)
+
+
+SNAPSHOT: Final = Offered("snapshots")
+_OFFERED: Final = {
+    **dict.fromkeys(("path", "paths", "under", "where", "into", "source", "target", "targets"), Offered("paths")),
+    **dict.fromkeys(("agent", "recipient", "of", "whose", "by", "who"), Offered("agents")),
+    **dict.fromkeys(("at", "when"), Offered("moments")),
+}
+"""By the name of the option or argument, where it is plain text."""
+
+
 class _Shared(click.Command):
     """Takes the global options, too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(_OPTIONS)
+        for each in self.params:
+            if each.type is click.STRING and each.name in _OFFERED:
+                each.type = _OFFERED[each.name]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = ctx.parent is not None and ctx.parent.parent is None

@@ -11,10 +11,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
+
+from avmfs.cli.clients import plugin
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "CLI.md"
@@ -99,7 +102,8 @@ def manual(name: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated file with its content."""
-    return {PAGE: cli_page(), README: readme(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
+    made = {PAGE: cli_page(), README: readme(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
+    return made | {README.parent / path: text for path, text in plugin(version("avmfs")).items()}
 
 
 def readme() -> str:
@@ -148,8 +152,8 @@ def _roff(text: str) -> str:
 
 
 def main() -> int:
-    MANUALS.mkdir(exist_ok=True)
     for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0
 

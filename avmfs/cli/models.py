@@ -50,8 +50,8 @@ def pull(ctx: click.Context) -> None:
       avm model pull
     """
     wanted = load_settings(located(os.environ, ctx.obj.db, ctx.obj.config).config_file, os.environ).embedding
-    with working(f"looking for {wanted.model}"):
-        found = _found(wanted.model, wanted.path, download=True)
+    with working(f"downloading {wanted.model}") as progress:
+        found = _found(wanted.model, wanted.path, download=True, progress=progress)
     _tell(ctx, found, wanted.engine)
 
 
@@ -74,9 +74,11 @@ def import_(ctx: click.Context, folder: Path) -> None:
     _tell(ctx, found, wanted.engine)
 
 
-def _found(model: str, path: Path | None, *, download: bool) -> weights.Weights:
+def _found(
+    model: str, path: Path | None, *, download: bool, progress: weights.Progress = weights.unheard
+) -> weights.Weights:
     try:
-        return weights.resolve(model, path, allow_download=download)
+        return weights.resolve(model, path, allow_download=download, progress=progress)
     except EmbeddingUnavailable as e:
         raise NotFound(e.reason) from None
 

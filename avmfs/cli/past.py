@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from avmfs.cli.main import Command, CommandGroup, subcommand
+from avmfs.cli.main import SNAPSHOT, Command, CommandGroup, subcommand
 from avmfs.cli.session import door, show
 from avmfs.localtime import minute
 from avmfs.text.escapes import escaped
@@ -41,7 +41,7 @@ def ls_(ctx: click.Context) -> None:
 
 
 @snapshot_.command("rm", cls=Command)
-@click.argument("name")
+@click.argument("name", type=SNAPSHOT)
 @click.pass_context
 def rm_(ctx: click.Context, name: str) -> None:
     """Forget NAME; what it alone has kept goes with the next trimming."""
@@ -51,8 +51,8 @@ def rm_(ctx: click.Context, name: str) -> None:
 
 
 @snapshot_.command("diff", cls=Command)
-@click.argument("older")
-@click.argument("newer", required=False)
+@click.argument("older", type=SNAPSHOT)
+@click.argument("newer", required=False, type=SNAPSHOT)
 @click.option("--path", default="/memory", metavar="DIR", help="Only below this directory.")
 @click.option("--limit", "-n", default=1000, show_default=True, help="At most so many.")
 @click.pass_context

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import threading
+import time
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,7 +20,10 @@ from avmfs.cli.main import Globals
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import json_safe
 
-SILENT_S = 0.7  # work that takes longer is told of, on a terminal
+SILENT_S, REDRAW_S = 0.7, 0.2  # work that takes longer is told of, on a terminal; and how often
+BAR: Final = 24  # characters
+URGENT_S: Final = 3600.0  # until the same urgent messages are told of again
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -32,11 +39,27 @@ def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
     opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings, route="cli")
     try:
         yield opened
-        if opened.urgent:
+        if opened.urgent and _due(opened, where.runtime_dir, given.as_json):
             sys.stdout.flush()
             print(opened.urgent, end="", file=sys.stderr)
     finally:
         opened.close()
+
+
+def _due(opened: Door, runtime_dir: Path, as_json: bool) -> bool:
+    """Whether unread urgent mail is told of: with AVM_URGENT=1 always, with 0 never, else to a person (a terminal, no
+    --json) once an hour, and at once where there is more of it."""
+    asked = os.environ.get("AVM_URGENT", "")
+    if asked in ("0", "1"):
+        return asked == "1"
+    if as_json or not sys.stderr.isatty():
+        return False
+    mark, now = runtime_dir / f"urgent-{opened.agent}", str(zlib.crc32(opened.urgent.encode()))
+    with contextlib.suppress(OSError):  # where it cannot be noted, it is told again
+        if mark.exists() and time.time() - mark.stat().st_mtime < URGENT_S and mark.read_text() == now:
+            return False
+        mark.write_text(now)
+    return True
 
 
 at_option = click.option("--at", "at", metavar="TIME", help="As it was: yesterday, -2h, 2026-03-01T12:00, snap.NAME.")
@@ -109,25 +132,54 @@ def confirm(what: str) -> None:
     click.confirm(what, abort=True, err=True)
 
 
+class Progress:
+    """How far something is that ``working`` tells of: ``done``, and of how many where that is known (else 0)."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.done, self.of = what, 0, 0
+        self._began = time.monotonic()
+
+    def __call__(self, done: int, of: int = 0) -> None:
+        self.done, self.of = done, of
+
+    def counted(self, source: Iterable[T], of: int = 0) -> Iterator[T]:
+        """``source``, and how far it has been taken."""
+        for number, each in enumerate(source, 1):
+            yield each
+            self(number, of)
+
+    def line(self) -> str:
+        done = min(self.done, self.of) if self.of else self.done
+        if not done or not self.of:
+            return f"{self.what} ..." + (f" {done:,}" if done else "")
+        left = (time.monotonic() - self._began) * (self.of - done) / done
+        return f"{self.what} [{'#' * (BAR * done // self.of):-<{BAR}}] {100 * done // self.of} %, {left:.0f} s left"
+
+
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal what takes so long, once it does, and take it away again."""
-    if not sys.stderr.isatty():
-        yield
+def working(what: str) -> Iterator[Progress]:
+    """Say on a terminal what takes so long and how far it is, once it does, and take it away again. Nothing with
+    ``--json``, which a program reads."""
+    ctx, told = click.get_current_context(silent=True), Progress(what)
+    if not sys.stderr.isatty() or (ctx is not None and isinstance(ctx.obj, Globals) and ctx.obj.as_json):
+        yield told
         return
-    told, over = threading.Event(), threading.Event()
+    over = threading.Event()
 
     def tell() -> None:
-        if not over.wait(SILENT_S):
-            told.set()
-            print(f"{what} ...", end="", file=sys.stderr, flush=True)
+        wait, shown = SILENT_S, ""
+        while not over.wait(wait):
+            wait, line = REDRAW_S, told.line()[: shutil.get_terminal_size().columns - 1]
+            if line != shown:
+                print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+                shown = line
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield
+        yield told
     finally:
         over.set()
         teller.join()
-        if told.is_set():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -111,7 +111,8 @@ def warmup_(ctx: click.Context) -> None:
     """Load the embedding model if need be; print its name, dimension and the milliseconds it took."""
     ctx.obj.agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "warmup")
     before = time.perf_counter()
-    with door(ctx, embeddings=True) as memory, working("loading the model"):
-        found = memory.call("warmup")
+    with door(ctx, embeddings=True) as memory:
+        with working("loading the model"):
+            found = memory.call("warmup")
         took = {**found, "ms": round((time.perf_counter() - before) * 1000)}
         show(ctx, took, f"model: {took['model']}\ndimension: {took['dimension']}\nms: {took['ms']}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from avmfs.transfer.importing import Import, Report
 from avmfs.transfer.sync import Sync
 
 _SHOWN = 1000  # lines of a list
-_TELL_EVERY = 1000
 
 
 @subcommand("export", "Take memory out: tar, jsonl, markdown, git.")
@@ -33,11 +31,13 @@ def export_(ctx: click.Context, format: str, out: Path, path: str) -> None:
     """
     chosen = formats.found(format, formats.writers())
     with door(ctx) as memory:
-        source: Any = exporting.records(memory, path)
         if not exporting.root_of(memory, path):
             raise NotFound(path=path)
-        with working("exporting"):
-            count = chosen.call(out, exporting.history(memory, path) if chosen.history else source)
+        with working("exporting") as progress:
+            source: Any = (exporting.history if chosen.history else exporting.records)(memory, path)
+            count = chosen.call(
+                out, progress.counted(source, 0 if chosen.history else exporting.how_many(memory, path))
+            )
         if out != Path("-"):
             show(ctx, {"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
 
@@ -60,8 +60,8 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
         raise NotFound(path=str(source))
     with door(ctx) as memory:
         where = str(memory.call("locate", path=into or chosen.into)["path"])
-        run = Import(memory, where, dry=dry_run, replacing=replace, progress=_progress)
-        with working("importing"):
+        with working("importing") as progress:
+            run = Import(memory, where, dry=dry_run, replacing=replace, progress=progress)
             report = run.run(chosen.call(source))  # type: ignore[arg-type]
         show(ctx, _told(report), _text(report, dry_run), prose=False)
     if report.refused or report.links_refused:
@@ -101,11 +101,6 @@ def sync_(
     show(ctx, asdict(done), "".join(lines) or "(nothing has changed)\n", prose=False)
     if done.refused:
         ctx.exit(REFUSED)
-
-
-def _progress(read: int) -> None:
-    if read % _TELL_EVERY == 0:
-        print(f"{read} read", file=sys.stderr, flush=True)
 
 
 def _told(report: Report) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from avmfs.embed.protocol import EmbeddingUnavailable
 
@@ -40,6 +41,12 @@ _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"
 
 Source = Literal["configured path", "installed package", "hub cache", "network"]
 
+Progress = Callable[[int, int], None]  # bytes done, and how many there are
+
+
+def unheard(done: int, of: int) -> None:
+    """Nobody watches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -56,7 +63,13 @@ class Weights:
         return f"{self.model}@{self.sha256[:8]}"
 
 
-def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_download: bool = True) -> Weights:
+def resolve(
+    model: str = DEFAULT_MODEL,
+    path: Path | None = None,
+    *,
+    allow_download: bool = True,
+    progress: Progress = unheard,
+) -> Weights:
     """Find the weights of ``model``; the network is asked last, and only with ``allow_download``.
 
     A configured ``path`` is final: when it has no weights, that is an error and nothing else is tried. Weights
@@ -69,7 +82,7 @@ def resolve(model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_downl
         return Weights(model, path, "configured path", _digest(file))
     tried: list[str] = []
     for source, look in _PLACES[: 3 if allow_download else 2]:
-        folder = look(model)
+        folder = look(model, progress)
         if folder is not None and (file := _weights_file(folder)) is not None:
             return _checked(model, folder, source, file)
         tried.append(source)
@@ -134,7 +147,7 @@ def _digest(file: Path) -> str:
         raise EmbeddingUnavailable(f"cannot read {file}: {error.strerror}") from error
 
 
-def _package(model: str) -> Path | None:
+def _package(model: str, progress: Progress) -> Path | None:
     name = _PACKAGES.get(model.removeprefix("sentence-transformers/"))
     if name is None:
         return None
@@ -145,15 +158,15 @@ def _package(model: str) -> Path | None:
         return None
 
 
-def _cached(model: str) -> Path | None:
-    return _hub(model, local=True)
+def _cached(model: str, progress: Progress) -> Path | None:
+    return _hub(model, progress, local=True)
 
 
-def _downloaded(model: str) -> Path | None:
-    return _hub(model, local=False)
+def _downloaded(model: str, progress: Progress) -> Path | None:
+    return _hub(model, progress, local=False)
 
 
-def _hub(model: str, *, local: bool) -> Path | None:
+def _hub(model: str, progress: Progress, *, local: bool) -> Path | None:
     try:
         import huggingface_hub
     except ImportError:
@@ -166,6 +179,7 @@ def _hub(model: str, *, local: bool) -> Path | None:
                 allow_patterns=list(_WANTED),
                 local_files_only=local,
                 etag_timeout=5,
+                tqdm_class=_bar(progress),
             )
         )
     except Exception as error:  # its errors come from three libraries and share no base
@@ -177,7 +191,24 @@ def _hub(model: str, *, local: bool) -> Path | None:
         ) from error
 
 
-_PLACES: Final[tuple[tuple[Source, Callable[[str], Path | None]], ...]] = (
+def _bar(progress: Progress) -> Any:
+    """What huggingface_hub tells of its bytes, which would draw bars of its own."""
+    from tqdm import tqdm
+
+    class Told(tqdm):  # type: ignore[misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **{**named, "file": io.StringIO()})
+
+        def update(self, n: float | None = 1) -> Any:
+            drawn = super().update(n)
+            if self.unit == "B" and self.total:
+                progress(int(self.n), int(self.total))
+            return drawn
+
+    return Told
+
+
+_PLACES: Final[tuple[tuple[Source, Callable[[str, Progress], Path | None]], ...]] = (
     ("installed package", _package),
     ("hub cache", _cached),
     ("network", _downloaded),

@@ -97,7 +97,7 @@ class DirectoryOps:
     def _open_again(self, unique: int, node: int, view: memoryview, size: int) -> bytes | None:
         """Of a directory that was listed before, and of which no more than a few names have changed."""
         known = self._newest(node)
-        if known is None:
+        if known is None or self._tree.sources.awaits(self._tree.peek(node)):
             return None
         listing = Listing(node, None, known.state, known.snapshot, more=False)
         listing.whole = True
@@ -165,6 +165,7 @@ class DirectoryOps:
 
     def _open_asking(self, request: Request) -> bytes:
         where = self._numbers.address(request.node)
+        self._tree.sources.fresh(where)
         store = self._tree.memory.store
         state = store.cached_state()
         entries, more, lasting = listings.page(self._tree.memory, where, b"", PAGE)

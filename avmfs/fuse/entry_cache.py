@@ -140,6 +140,8 @@ class EntryCache:
         if self._tree.peek(directory).kind is not Kind.DIRECTORY:
             return None
         child = self._tree.child(directory, name)
+        if child is None and self._tree.sources.awaits(self._tree.peek(directory)):
+            return None  # a source may have it
         if child is None:
             if restless:
                 return p.OUT_HEADER.pack(p.OUT_HEADER.size, -NotFound.code, unique)
@@ -164,6 +166,8 @@ class EntryCache:
             # The epoch ends it when another mount makes the name. Not at the root and not for views, whose coming and
             # going is in no log.
             if not isinstance(where, Real) or where.node.id == ROOT or b":" in name or restless:
+                raise
+            if self._tree.sources.awaits(where.node):  # a source may come to have it
                 raise
             self._remember_name(moment, parent, name, 0)
             if not self._valid:

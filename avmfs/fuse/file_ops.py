@@ -77,7 +77,7 @@ class FileOps:
         if flags & _WRITES:
             return None if node & VIRTUAL else self._open_to_write(unique, node, flags, open_flags)
         version = self._replies.known(node)
-        if version is None:
+        if version is None or (self._tree.sources.any and self._tree.sources.awaits(self._tree.peek(node))):
             return None
         number = self._handles.keep(self._tree.open_known(node), unique)
         if self._pages.keep(node, version):
@@ -166,6 +166,10 @@ class FileOps:
         if isinstance(found, Real):
             if self._tree.injection is not None and not self._session.may_block():
                 raise Later  # it reads the whole file
+            if self._tree.sources.awaits(found.node):
+                if not self._session.may_block():
+                    raise Later
+                request.abandonable = flags & os.O_ACCMODE == os.O_RDONLY
             if self._replies.settle(request.node) and self._replies.caching:
                 self._session.drop_attributes(request.node)  # what is read next depends on the size
             if open_flags & p.OPEN_KILL_SUIDGID:

@@ -15,7 +15,7 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Request, Session
+from avmfs.fuse.session import Later, Request, Session
 from avmfs.vfs.address import Real
 from avmfs.vfs.tree import Tree
 
@@ -56,6 +56,13 @@ class NamespaceOps:
     # Looking -------------------------------------------------------------------------------------------
 
     def _lookup(self, request: Request) -> bytes:
+        if self._tree.sources.any:
+            where = self._numbers.directory(request.node)
+            name = request.body.rstrip(b"\0")
+            if isinstance(where, Real) and self._tree.sources.awaits(where.node, name):
+                if not self._session.may_block():
+                    raise Later
+                request.abandonable = True
         return self._replies.found(request.node, request.body.rstrip(b"\0"))
 
     def _getattr(self, request: Request) -> bytes:

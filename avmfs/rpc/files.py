@@ -81,6 +81,12 @@ def write(
             real = True
     if real and paths.split_moment(where)[0] is not None:
         raise ReadOnly(REFUSED, path)
+    parts, live = paths.split(where), memory.around.live
+    if real and live is not None and live.takes(memory.who, parts):
+        if mode != "replace" or instead_of is not None or if_version is not None:
+            raise Invalid("a source takes what is written as a whole, whatever it has", path)
+        live.write(parts, data)
+        return {"path": paths.text(where), "version": None}
     if real:
         memory.enroll()
         asked = {"instead_of": instead_of, "if_version": if_version}

@@ -28,7 +28,8 @@ def search(
     if not 1 <= limit <= 1000:
         raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
-    return {"text": memory.unsearched() + format_search(answer), "hits": _hits(answer), "degraded": answer.degraded}
+    text = memory.unsearched() + format_search(answer)
+    return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
 
 
 @method

@@ -7,6 +7,7 @@ before a search when this process may load the model.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.localtime import LocalZone
 from avmfs.memory import Memory
+from avmfs.providers.fetching import Fetcher
+from avmfs.providers.live import LiveTree
 from avmfs.rpc import identity, methods
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
@@ -83,6 +86,7 @@ class LocalDoor:
             anchors=kept,
             refusals=self._refusals,
             questions=QuestionLog(database, settings.search),
+            live=self._live(settings),
         )
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
@@ -107,6 +111,12 @@ class LocalDoor:
         result = methods.call(self._memory, method, arguments)
         self.urgent = self._memory.banner()
         return result
+
+    def _live(self, settings: Settings) -> LiveTree | None:
+        if not settings.providers:
+            return None
+        fetcher = Fetcher(self._store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+        return LiveTree(self._store, settings.providers, fetcher, time.time_ns, lasting=False)
 
     def close(self) -> None:
         self._refusals.close()

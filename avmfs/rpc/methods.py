@@ -17,6 +17,7 @@ from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDir
 from avmfs.memory import Memory
 from avmfs.registration import load
 from avmfs.signatures import Arguments
+from avmfs.vfs.sources import bring
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _THROUGH_TREE = frozenset(("entries", "read", "write"))
@@ -40,6 +41,8 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         raise Invalid(f"unknown method {name!r}")
     _arguments(name).check(arguments)
     try:
+        if name != "write" and isinstance(given := arguments.get("path"), str):
+            bring(memory, paths.raw(given))
         return function(*_then(memory, name, arguments), **arguments)
     except UnicodeEncodeError:  # of an argument: nothing that is stored has such text. Over a socket it cannot come
         raise Invalid(f"{name}: {NO_TEXT}") from None

@@ -140,6 +140,8 @@ def below(
             return
         for child in found:
             name = child.name
+            if not where and paths.is_live((name,)):
+                continue  # it is what other programs have
             yield (*where, name), child
             if child.kind is Kind.DIRECTORY:
                 yield from below(memory, child, (*where, name), ())

@@ -179,10 +179,10 @@ def format_search(answer: Answer) -> str:
     lines = [] if answer.degraded is None else [f"# semantic search unavailable: {one_line(answer.degraded)}"]
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
-        lines += [
-            f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}",
-            f"  {summary(scored.hit.text, terms)}".rstrip(),
-        ]
+        live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
+        of = live if scored.hit.route == "live" else ""
+        lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
+        lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
 

@@ -90,7 +90,7 @@ class SqliteStore:
     @contextlib.contextmanager
     def reading_at(self, who: Principal, then: Moment) -> Iterator[PastReader]:
         with self.connection() as (db, scopes):
-            yield PastReader(db, who, scopes.visible(db, who), self._clock(), then)
+            yield PastReader(db, who, scopes.visible(db, who).remembered, self._clock(), then)
 
     # What follows answers without SQL while nothing has been committed (peek.py).
 
@@ -198,6 +198,9 @@ class SqliteStore:
     def cached_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
+    def cached_live(self, who: Principal, scope: int) -> bool:
+        return self._visible(self._remembered(), who).live(scope)
+
     def _visible(self, kept: FollowedCache, who: Principal) -> Visible:
         last = kept.last_visible
         if last is not None and last.who is who:
@@ -229,10 +232,7 @@ class SqliteStore:
         return self._header
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
-        result = self._submitter.submit(who, command, arguments)
-        if command == "mkdir":
-            self._kept.follow(result["node"])
-        return result
+        return self._submitter.submit(who, command, arguments)
 
     def nonce(self, who: Principal, seq: int, question: str) -> str:
         if not self._secret:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any, Final
 
 # By ranges, and not by the categories of this interpreter's Unicode: one pass of `re` over a text, at any length. A
@@ -29,14 +30,19 @@ _JOINER: Final = "\u200c\u200d"
 _SELECTOR: Final = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _PLAIN: Final = f"[^\x00-\u02ff{_HIDDEN}]"  # neither Latin nor hidden
 # A joiner between two such, the first perhaps with its selector; a selector behind one, or behind what begins a keycap.
-_WORKS: Final = re.compile(
+_WORKS: Final = (
     f"(?:(?<={_PLAIN})|(?<={_PLAIN}[{_SELECTOR}]))[{_JOINER}](?={_PLAIN})"
     f"|(?<=[0-9#*\xa9\xae])[\ufe0e\ufe0f]|(?<={_PLAIN})[{_SELECTOR}]"
 )
-_OF_A_NAME: Final = re.compile(f"[{_HIDDEN}\\\\]")
-_OF_A_LINE: Final = re.compile(f"(?!\t)[{_HIDDEN}]")
-_OF_LINES: Final = re.compile(f"(?![\t\n])[{_HIDDEN}]")
+_OF_A_NAME: Final = f"[{_HIDDEN}\\\\]"
+_OF_A_LINE: Final = f"(?!\t)[{_HIDDEN}]"
+_OF_LINES: Final = f"(?![\t\n])[{_HIDDEN}]"
 _SHORT: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+@cache
+def _signs(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)  # at its first use: together they take longer than a hook may
 
 
 def escaped(text: str) -> str:
@@ -44,28 +50,30 @@ def escaped(text: str) -> str:
     ``\\U000e0041``; and ``\\\\`` for a backslash. In bash, zsh and ksh ``$'...'`` reads it back."""
     if text.isascii() and text.isprintable() and "\\" not in text:  # most
         return text
-    return _OF_A_NAME.sub(_shown, text)
+    return _signs(_OF_A_NAME).sub(_shown, text)
 
 
 def visible(text: str) -> str:
     """A line of prose, whose backslashes and tabs stay: no inverse, and the same when it is done again."""
-    return _OF_A_LINE.sub(_shown, text)
+    if text.isascii() and text.isprintable():
+        return text
+    return _signs(_OF_A_LINE).sub(_shown, text)
 
 
 def visible_lines(text: str) -> str:
     """Like visible(), of several lines that end in a line feed."""
-    return _OF_LINES.sub(_shown, text)
+    return _signs(_OF_LINES).sub(_shown, text)
 
 
 def json_safe(value: Any, **options: Any) -> str:
     """``json.dumps`` with sorted keys, readable and still safe to show: letters as they are, the same characters as
     above as JSON's own escapes. A byte of a name that is no UTF-8 is \\udc80 to \\udcff, as in Python's str."""
-    return _OF_LINES.sub(_in_json, json.dumps(value, ensure_ascii=False, sort_keys=True, **options))
+    return _signs(_OF_LINES).sub(_in_json, json.dumps(value, ensure_ascii=False, sort_keys=True, **options))
 
 
 def _shown(found: re.Match[str]) -> str:
     sign = found[0]
-    if _WORKS.match(found.string, found.start()):
+    if _signs(_WORKS).match(found.string, found.start()):
         return sign
     code = ord(sign)
     if 0xDC80 <= code <= 0xDCFF:  # a byte, see os.fsdecode
@@ -76,4 +84,4 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def _in_json(found: re.Match[str]) -> str:
-    return found[0] if _WORKS.match(found.string, found.start()) else json.dumps(found[0])[1:-1]
+    return found[0] if _signs(_WORKS).match(found.string, found.start()) else json.dumps(found[0])[1:-1]

@@ -31,6 +31,12 @@ def root_of(door: Door, path: str) -> str:
     return str(door.call("records", path=path, limit=1)["root"])
 
 
+def how_many(door: Door, path: str) -> int:
+    """Files at or below a path. Raises NotFound."""
+    directory = door.call("records", path=path, limit=1)["kind"] == "directory"
+    return int(door.call("index_status", path=path)["files"]) if directory else 1
+
+
 def told(door: Door, path: str, **wanted: bool) -> Iterator[dict[str, Any]]:
     """What the door says of each node below a path. Raises NotFound."""
     after = None

@@ -39,6 +39,7 @@ from avmfs.vfs.attributes import Attributer, Attributes, Caller
 from avmfs.vfs.inject import Injection
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.open_files import OpenFiles
+from avmfs.vfs.sources import Sources
 from avmfs.vfs.statfs import room
 
 Handle = FileHandle | virtual_handles.VirtualHandle
@@ -70,6 +71,7 @@ class Tree:
             virtual_handles.Remembering(memory),
             virtual_handles.Remembering(memory, every=True),
         )
+        self.sources = Sources(memory)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()
         self._holder = secrets.token_bytes(16)
@@ -96,6 +98,8 @@ class Tree:
 
     def lookup(self, where: Address, name: bytes) -> tuple[Address, Attributes]:
         """An entry of a directory with its attributes."""
+        if isinstance(where, Real):
+            self.sources.appear(where.node, name)
         if isinstance(where, Real) and where.node.id != ROOT and b":" not in name:
             if (child := self.child(where.node.id, name)) is not None:
                 return Real(child[0]), child[1]
@@ -268,6 +272,8 @@ class Tree:
     def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
+        if readable:
+            self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
             if isinstance(found, Real):
                 reads = not writable and not flags & os.O_TRUNC

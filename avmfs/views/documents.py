@@ -93,6 +93,13 @@ def meta(ctx: Context) -> str:
             "updated": mail.iso(document.updated),
             "version": document.head,
         }
+        if (live := reader.live(paths.raw(known["path"]))) is not None:
+            known["live"] = {
+                "error": live.error or None,
+                "fetched": None if live.fetched is None else mail.iso(live.fetched),
+                "source": live.source,
+                "until": mail.iso(live.until),
+            }
         claim = None if ctx.memory.then is not None else reader.claims.of(node.id)
         text = sniff.decode(whole(reader, node)) if node.size <= ctx.memory.around.search.max_index_bytes else None
     known["claim"] = None if claim is None else {"agent": claim.agent, "until": mail.iso(claim.until)}

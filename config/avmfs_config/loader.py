@@ -39,7 +39,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
         return default_settings()
     entries = Value(path.name, "", given).entries()
     settings = _over_defaults({name: value.data for name, value in entries.items()}, path.name, environ)
-    check_owner(path, settings.hooks)
+    check_owner(path, settings.hooks, settings.providers)
     return settings
 
 

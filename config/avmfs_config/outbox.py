@@ -11,7 +11,7 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -65,18 +65,20 @@ def hook_readers(pattern: Reader[str]) -> Readers:
     }
 
 
-def check_owner(path: Path, hooks: tuple[Hook, ...]) -> None:
-    """Raise ConfigError when there are hooks and somebody else could have written the file at ``path``."""
-    if not hooks:
+def check_owner(path: Path, hooks: tuple[Hook, ...], providers: Sequence[object] = ()) -> None:
+    """Raise ConfigError when there are hooks or providers, and somebody else could have written the file at ``path``:
+    both run what it names."""
+    if not hooks and not providers:
         return
+    key = "hooks" if hooks else "providers"
     for place in (path, path.parent):
         found = os.stat(place)
         if found.st_uid not in (os.geteuid(), 0):
-            raise ConfigError(path.name, "hooks", f"{place} belongs to uid {found.st_uid}: chown it to run hooks")
+            raise ConfigError(path.name, key, f"{place} belongs to uid {found.st_uid}: chown it to run {key}")
         # In a directory with the sticky bit others cannot replace the file.
         loose = found.st_mode & 0o002 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX)
         if loose:
-            raise ConfigError(path.name, "hooks", f"{place} can be written by everybody: chmod o-w it to run hooks")
+            raise ConfigError(path.name, key, f"{place} can be written by everybody: chmod o-w it to run {key}")
 
 
 def _command(value: Value) -> tuple[str, ...]:

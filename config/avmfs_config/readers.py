@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _INJECT = "inject needs read_only: true (on a writable mount an editor would save the banner into the file)"
 
@@ -173,6 +174,11 @@ def _provider_pattern(value: Value) -> str:
         raise value.error(f"a placeholder is a name in braces, such as {{symbol}}: {text!r}")
     if len(set(names)) < len(names):
         raise value.error(f"the same placeholder twice: {text!r}")
+    if "*" in text[:-1]:
+        raise value.error(f"'*' stands for all that is left of a path: only at the end: {text!r}")
+    top = text[1:].partition("/")[0]
+    if top in TAKEN or top[:1] in ("@", ":", "{", "*", ""):
+        raise value.error(f"must begin with a directory of its own, beside /memory, such as /live: {text!r}")
     return text
 
 
@@ -190,6 +196,8 @@ def _providers(value: Value) -> tuple[Provider, ...]:
         earlier = first.setdefault(provider.pattern, index)
         if earlier != index:
             raise value.child(index).child("pattern").error(f"already used by {value.child(earlier).key}")
+        for name in provider.values.keys() - set(_PLACEHOLDER.findall(provider.pattern)):
+            raise value.child(index).child("values").error(f"the pattern has no placeholder {name!r}")
     return providers
 
 
@@ -223,6 +231,13 @@ PROVIDER: Readers = {
     "handler": _handler,
     "config": Value.plain,
     "ttl": lambda value: value.optional(lambda given: given.number(0.0)),
+    "stale_s": lambda value: value.optional(lambda given: given.number(0.0)),
+    "timeout_s": lambda value: value.number(0.01, 300.0),
+    "max_bytes": lambda value: value.integer(1, 32 * 1024 * 1024),
+    "writable": Value.boolean,
+    "search": Value.boolean,
+    "history": Value.boolean,
+    "values": lambda value: {str(name): each.items(Value.text) for name, each in value.entries().items()},
 }
 WEIGHTS: Readers = {field.name: lambda value: value.number(-10.0, 10.0) for field in fields(SearchWeights)}
 SEARCH: Readers = {

@@ -95,13 +95,23 @@ class Provider:
 
     `config` is the handler's own, as written: ``${NAME}`` in it is expanded where it is used, so that a
     secret stays out of this value. It is plain data (text, numbers, booleans, None, lists, string-keyed
-    dicts). `ttl` is in seconds; None leaves it to the handler, 0 is never cached.
+    dicts). `ttl` is in seconds; None leaves it to the handler, 0 is never cached. For `stale_s` more (None: as long as
+    the ttl) what is kept is shown while it is fetched anew. One fetch may take `timeout_s` and bring `max_bytes`.
+    `writable` lets agents write where rules do, `search` has what was fetched last found by words, `history` keeps the
+    answers of before. `values` are those of a parameter that a listing shows, by its name.
     """
 
     pattern: str
     handler: str
     config: Mapping[str, Any] = field(default_factory=dict)
     ttl: float | None = None
+    stale_s: float | None = None
+    timeout_s: float = 10.0
+    max_bytes: int = 1024 * 1024
+    writable: bool = False
+    search: bool = False
+    history: bool = False
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +228,6 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
     autostart: bool = True
-
-    def ignored(self) -> list[str]:
-        """What is well-formed and has no effect in this version, a line each."""
-        if not self.providers:
-            return []
-        return [f"config.yaml: providers: this version serves none; all {len(self.providers)} are ignored"]
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of: a change of the rest needs new processes."""

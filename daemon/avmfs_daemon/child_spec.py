@@ -19,7 +19,7 @@ from avmfs_config import Mount, Settings
 from avmfs.access import Policy
 from avmfs.store.tx.transaction import IndexRules
 
-Kind = Literal["writer", "index", "door", "keeper", "mount"]
+Kind = Literal["writer", "index", "door", "keeper", "mount", "live"]
 
 
 class Descriptor:

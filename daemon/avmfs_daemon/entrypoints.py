@@ -187,6 +187,7 @@ def open_memory(
     from avmfs.agents.refusals import Refusals
     from avmfs.localtime import LocalZone
     from avmfs.memory import Memory
+    from avmfs.providers.live import SOCKET, LiveTree, RemoteAsker
     from avmfs.search.engine import Engine
     from avmfs.services import Services
     from avmfs.store.store import open_attached
@@ -214,6 +215,15 @@ def open_memory(
         refusals=Refusals(store),
         questions=QuestionLog(spec.database, settings.search),
         embedded=settings.embedding.enabled,
+        live=LiveTree(
+            store,
+            settings.providers,
+            RemoteAsker(spec.runtime_dir / SOCKET, settings.providers),
+            time.time_ns,
+            lasting=True,
+        )
+        if settings.providers
+        else None,
         presence=Presence(spec.runtime_dir / "present"),
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
@@ -314,6 +324,23 @@ def run_mount(spec: ChildSpec) -> None:
             )
 
 
+def run_live(spec: ChildSpec) -> None:
+    """All that providers fetch, for every other process: what hangs or ends by it is this one alone."""
+    from avmfs.providers.fetching import Fetcher
+    from avmfs.providers.live import serve
+    from avmfs.store.store import open_attached
+
+    with living(spec) as runtime:
+        assert spec.listener is not None
+        store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
+        settings, stop = spec.settings, threading.Event()
+        fetcher = Fetcher(store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+        runtime.on_stop = lambda message: stop.set()
+        runtime.ready()
+        serve(spec.listener, fetcher, stop)
+        fetcher.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The entry function of each kind."""
@@ -323,6 +350,7 @@ class Entries:
     keeper: Entry = run_keeper
     mount: Entry = run_mount
     index: Entry = run_index
+    live: Entry = run_live
 
     def of(self, kind: Kind) -> Entry:
         return {
@@ -331,4 +359,5 @@ class Entries:
             "door": self.door,
             "keeper": self.keeper,
             "mount": self.mount,
+            "live": self.live,
         }[kind]

@@ -15,12 +15,14 @@ from typing import Any
 import click
 
 from avmfs.closed_streams import stand_in_for_closed
+from avmfs.errors import AvmError
+from avmfs.providers.handler import find_handler
 from avmfs_daemon.cli_context import Failure, complain, paths_and_environ
 from avmfs_daemon.setup import COMMANDS
 from avmfs_daemon.start import leave, mend, serve, start_detached
 from avmfs_daemon.status_text import status_text
 
-STOP_S = 15.0
+STOP_S = 60.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,8 +119,11 @@ def check() -> None:
         click.echo(str(problem), err=True)
     if problems:
         sys.exit(1)
-    for line in avmfs_config.load_settings(paths.config_file, environ).ignored():
-        click.echo(line, err=True)
+    for provider in avmfs_config.load_settings(paths.config_file, environ).providers:
+        try:
+            find_handler(provider.handler)(provider.config)
+        except AvmError as e:
+            click.echo(f"config.yaml: provider {provider.pattern}: {e.reason}", err=True)
     mounts = avmfs_config.load_mounts(paths.mounts_file, environ)
     click.echo(f"ok: {len(mounts)} mount{'' if len(mounts) == 1 else 's'} in {paths.mounts_file}")
 

@@ -38,7 +38,12 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
 STORE_LOCK_S: Final = 10.0  # a writer whose supervisor was killed finishes its commit before it lets go
-_SERVING: Final[dict[str, str]] = {"index": runtime.INDEX, "door": runtime.DOOR, "writer": runtime.WRITER}
+_SERVING: Final[dict[str, str]] = {
+    "index": runtime.INDEX,
+    "live": runtime.LIVE,
+    "door": runtime.DOOR,
+    "writer": runtime.WRITER,
+}
 
 
 class Premises:
@@ -86,7 +91,7 @@ class Premises:
     def open(self, stack: contextlib.ExitStack, opened: Callable[[], SqliteStore]) -> None:
         """Listen, and open the store, which `database.prepare` has seen to."""
         stack.callback(self._close)
-        for name in (runtime.WRITER, runtime.INDEX, runtime.CONTROL, runtime.DOOR):
+        for name in (runtime.WRITER, runtime.INDEX, runtime.LIVE, runtime.CONTROL, runtime.DOOR):
             self._listen(name)
         stack.callback(runtime.clean_up, self._directory)
         self._opened = opened

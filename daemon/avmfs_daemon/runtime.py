@@ -27,7 +27,7 @@ from avmfs_daemon.mountpoint import Mountpoint, MountpointError, detach_stale, m
 
 log = logging.getLogger(__name__)
 
-WRITER, INDEX, DOOR, CONTROL = "writer.sock", "index.sock", "avm.sock", "control.sock"
+WRITER, INDEX, DOOR, LIVE, CONTROL = "writer.sock", "index.sock", "avm.sock", "live.sock", "control.sock"
 STATE = "state.json"
 LOCKS = "locks"  # of the mounts: which byte ranges programs have locked
 BACKLOG = 256
@@ -201,7 +201,7 @@ def clean_up(directory: Path, keep: Collection[Path] = (), awaited: Collection[P
                 Mountpoint.prepare(path, mode, must_be_empty=False).close()
         except MountpointError as problem:
             log.warning("cleaning up after an earlier run: %s", problem)
-    for name in (STATE, WRITER, INDEX, DOOR, CONTROL):
+    for name in (STATE, WRITER, INDEX, DOOR, LIVE, CONTROL):
         (directory / name).unlink(missing_ok=True)
     for left in (*([] if keep else [directory / LOCKS]), *directory.glob("pymp-*")):
         shutil.rmtree(left, ignore_errors=True)

@@ -165,12 +165,12 @@ class Supervisor:
         self._children.add(Child("index", "index"))
         self._children.add(Child("door", "door"))
         self._children.add(Child("keeper", "keeper"))
+        self._follow_providers()
         for mount in self._mounts:
             self._add(mount)
             self._to_come.remove(mount)
         self._turn_until(self._children.settled, START_S)
         if not self._stopping:
-            self._tell_of_ignored()
             problems = self._problems()
             for problem in problems:
                 log.error("%s", problem)
@@ -222,10 +222,6 @@ class Supervisor:
         """One line for `systemctl status`."""
         ready = sum(child.mount is not None and child.state == "ready" for child in self._children.all)
         return "; ".join([f"{ready} of {len(self._mounts)} mounts are ready", *self._problems()])
-
-    def _tell_of_ignored(self) -> None:
-        for line in self._settings.ignored():
-            log.warning("%s", line)
 
     def _problems(self) -> list[str]:
         failed = [f"{child.name}: {child.error}" for child in self._children.all if child.state == "failed"]
@@ -315,6 +311,14 @@ class Supervisor:
         if self._noted.displaced():
             self._remember(self._children.all)
 
+    def _follow_providers(self) -> None:
+        """One process fetches for all, while there is anything to fetch."""
+        running = [child for child in self._children.all if child.kind == "live" and child.wanted]
+        if self._settings.providers and not running:
+            self._children.add(Child("live", "live"))
+        elif not self._settings.providers:
+            self._dismiss(running)
+
     def _remember(self, children: Iterable[Child]) -> None:
         directories = [child.mountpoint for child in children if child.mountpoint is not None]
         modes = {directory.path: directory.mode for directory in directories}
@@ -399,7 +403,6 @@ class Supervisor:
     def _change(self, mounts: tuple[Mount, ...], settings: Settings) -> dict[str, Any]:
         """Bring what runs to another configuration; how many mounts were added, removed and restarted."""
         before, self._settings, self._mounts = self._settings, settings, mounts
-        self._tell_of_ignored()
         self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
@@ -418,6 +421,7 @@ class Supervisor:
             child.mount = wanted.pop(_place(child.mount))
             if child.stale:  # what a mount can do is fixed when it is made
                 self._takeover.renew_fd_entry(child)
+        self._follow_providers()
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if settings.apart_from_rules() != before.apart_from_rules():
             for child in self._children.all:

@@ -38,7 +38,6 @@ PLACES: Final = (
 
 NAMED = "`from avm import …`"
 NOBODY = "`AVM()`, `avm read …`, without an agent"
-PROVIDERS = "`providers:`, `/live/…`, handlers"
 INDEX = "`avm index scan`, `status` and `sigs` of a project"
 WEBHOOK = "`-w http://localhost:3000/hook`"
 URGENT = "`urgent`: “injected into next file read”"
@@ -365,8 +364,7 @@ class RedisHandler(BaseHandler):
 
 register_handler('redis', RedisHandler)
 """,
-        "ImportError",
-        PROVIDERS,
+        "",
     ),
 )
 

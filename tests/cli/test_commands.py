@@ -301,10 +301,14 @@ def test_a_conversation_on_the_command_line(avm: Shell) -> None:
     assert avm.out("inbox", agent="hugo") == "(no messages)\n"
 
 
-def test_urgent_mail_is_on_stderr_of_every_command_until_it_is_read(avm: Shell) -> None:
+def test_urgent_mail_is_on_stderr_of_every_command_that_is_asked_for_it_until_it_is_read(
+    avm: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     avm.run("remember", "so that he is known", agent="fritz")
     avm.run("write", "/shared/plain.md", "plain")
     avm.run("tell", "fritz", "fire in the server room", "-p", "urgent", agent="alice")
+    assert avm.run("read", "/shared/plain.md", agent="fritz").stderr == b""  # no terminal, and not asked
+    monkeypatch.setitem(avm.environ, "AVM_URGENT", "1")
     for arguments in (["read", "/shared/plain.md"], ["--json", "ls", "/shared"], ["write", "/private/x", "x"]):
         done = avm.run(*arguments, agent="fritz")
         assert b"> fire in the server room\n" in done.stderr and b"fire" not in done.stdout

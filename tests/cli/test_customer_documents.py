@@ -74,6 +74,8 @@ class Home:
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "AVM_AGENT": "akashi",
+            "API_KEY": "of nobody",
+            "PYTHONPATH": str(self.root),
         }
 
     def mount(self, agent: str) -> Path:
@@ -191,12 +193,20 @@ def test_an_engine_as_theirs_is_a_subclass_of_the_backend(tmp_path: Path) -> Non
 
 def test_every_command_and_snippet_runs_or_says_why_not(home: Home) -> None:
     """From top to bottom: without an agent, with a daemon, at a mount, in Python."""
-    assert "providers: this version serves none; all 3 are ignored" in home.run("avm-daemon check")
+    assert "provider /live/indicators/*: plugin my_plugins.talib" in home.run("avm-daemon check")
+    (home.root / "my_plugins").mkdir()
+    (home.root / "my_plugins/talib.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
+    assert "provider" not in home.run("avm-daemon check")
     problems = home.check(documents.FIRST[0], agent=None)
     for snippet in documents.FIRST[1:]:
         problems += home.check(snippet)
         if snippet.text.startswith("avm-daemon start"):
             until(lambda: home.run("avm-daemon status").count(" ready ") >= 2, LIMIT_S)
+            assert (
+                "load average" in home.run("avm read /system/status")
+                and home.run("avm read /live/indicators/rsi") == "RSI"
+            )
+            assert "/live/prices/NVDA" in home.run("avm read /live/prices/NVDA", code=1), "api.example.com is nobody's"
     assert "## 1." in home.run("avm playground --yes --words-only"), "what the table has instead"
     home.run(f"set -e; {documents.WRITTEN}")
     until(

@@ -232,6 +232,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "index": [
         Good("index status", "words", "dimension files model reason state waiting"),
+        Good("index status --wait", "indexed, 0 wait", "dimension files model reason state waiting"),
         Bad(f"index status {A}", 2, "directory"),
         Bad("index nonsense", 2, "nonsense"),
     ],

@@ -80,6 +80,25 @@ def test_a_restored_store_is_the_store_and_its_audit_verifies(path: Path, tmp_pa
     assert {b"a.md", b"large", b"c.md"} <= contents(to).keys()
 
 
+def test_how_far_a_backup_is_only_rises_and_ends_with_all(path: Path, tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+
+    def progress(done: int, of: int) -> None:
+        heard.append((done, of))
+
+    folder = tmp_path / "kept"
+    made = backups.backup(path, SETTINGS, folder, 9, progress)
+    parts = [done / of for done, of in heard]
+    assert parts == sorted(parts) and heard[-1] == (2 * made.pages - 1, 2 * made.pages)
+    for work in (
+        lambda: archive.check(folder, made, progress),
+        lambda: backups.restore(folder, tmp_path / "new/avm.db", progress=progress),
+    ):
+        heard.clear()
+        work()
+        assert heard == [(done, made.pages) for done in range(made.pages)]
+
+
 def test_only_what_has_changed_is_written(path: Path, tmp_path: Path) -> None:
     first = back_up(path, tmp_path / "kept")
     assert first.new == first.pages

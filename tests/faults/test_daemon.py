@@ -211,7 +211,7 @@ def test_files_that_are_open_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     with open(daemon.at("alice") / "memory/open", "w") as file:
         file.write("text")
         file.flush()
-        daemon.command("stop")  # which gives up after 15 s
+        daemon.command("stop")  # which gives up after a minute
         with contextlib.suppress(OSError):
             file.close()
     wait(daemon.gone, SOON_S)
@@ -265,7 +265,7 @@ def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     family = daemon.family()
     for name in ("alice", "keeper", "writer"):
         os.kill(family[name], signal.SIGSTOP)
-    daemon.command("stop")  # which gives up after 15 s
+    daemon.command("stop")  # which gives up after a minute
     wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 
@@ -280,16 +280,23 @@ def test_bad_mounts_are_named_and_nothing_starts(daemon: Daemon) -> None:
     assert not list(daemon.run.glob("*.sock"))
 
 
-@pytest.mark.logs("this version serves none")
-def test_what_has_no_effect_is_told(daemon: Daemon) -> None:
+def test_one_process_fetches_while_there_are_providers(daemon: Daemon) -> None:
     daemon.mounts("alice")
-    said = "config.yaml: providers: this version serves none; all 1 are ignored"
-    assert said not in daemon.command("check")
-    provider = {"pattern": "/live/prices/{symbol}", "handler": "http", "config": {"url": "https://example.com"}}
-    daemon.settings(json.dumps({"providers": [provider]}))
-    assert said in daemon.command("check")
     daemon.start()
-    assert said in daemon.log()
+    assert "live" not in daemon.family()
+    provider = {"pattern": "/live/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}, "ttl": 0}
+    daemon.settings(json.dumps({"providers": [provider]}))
+    daemon.command("reload")
+    place = daemon.at("alice") / "live"
+    wait(lambda: daemon.state("alice") == "ready", SOON_S)
+    assert (place / "hello").read_bytes() == b"hello"
+    before = daemon.family()["live"]
+    os.kill(before, signal.SIGKILL)
+    wait(lambda: daemon.family().get("live", before) != before, SOON_S)
+    assert (place / "hello").read_bytes() == b"hello" and (place / "again").read_bytes() == b"again"
+    daemon.settings(json.dumps({"providers": []}))
+    daemon.command("reload")
+    wait(lambda: not place.exists() and "live" not in daemon.family(), SOON_S)
 
 
 def test_a_missing_mounts_file_is_named(daemon: Daemon) -> None:

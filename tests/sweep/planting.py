@@ -53,12 +53,18 @@ KINDS = (
     "drafted",
     "draftedbelow",
     "widened",
+    "livename",
+    "livetext",
 )
 WORD = {kind: f"zq{kind}qz" for kind in KINDS}
 CONTROL = "zqnowhereqz"  # like them, and planted nowhere
 SETTINGS = """
 embedding: {enabled: false}
+providers:
+  - {pattern: "/live/hers/{name}", handler: script, config: {command: "echo zqlivetextqz"}, search: true, ttl: 3600}
+  - {pattern: "/live/open/{name}", handler: script, config: {command: "echo market"}, search: true, ttl: 3600}
 permissions:
+  - {pattern: "/live/hers/*", access: none, agents: [bob, ali, alice2]}
   - {pattern: "/memory/hidden/*", access: none, agents: [bob, ali, alice2]}
   - {pattern: "/memory/fixed/*", access: ro, agents: [bob]}
   - {pattern: "/memory/*", access: rw}
@@ -115,6 +121,8 @@ def plant(world: World) -> Planted:
     (mine / "link").symlink_to(w["symlink"])
     (mine / f"{w['draft']}.md").write_text("market\n")
 
+    assert cat(alice / f"live/hers/{w['livename']}") == f"{w['livetext']}\n" and cat(bob / "live/open/x")
+
     # With an end, which comes before the sweeps begin; a shared one is gone for everybody.
     for path, word in ((mine / "brief.md", w["expired"]), (team / "brief.md", w["expiredshared"])):
         path.write_text(f"market {word}\n")
@@ -163,7 +171,10 @@ def plant(world: World) -> Planted:
     for top, _, names in os.walk(mine):
         found.hers += [f"/memory/private/alice/{Path(top, name).relative_to(mine)}" for name in names]
     found.hers += [f"/memory/shared/team/{w['limitedname']}.md", f"/memory/hidden/{w['hiddenname']}.md"]
-    found.hers = sorted(path for path in found.hers if not path.endswith("/link"))
+    found.hers.append(f"/live/hers/{w['livename']}")
+    found.hers = sorted(
+        (path for path in found.hers if not path.endswith("/link")), key=lambda path: (path[1] == "l", path)
+    )
     for path in found.hers:
         known: dict[str, Any] = json.loads(cat(view(alice / path.lstrip("/"), ":meta")))
         found.handles.append(known["id"])

@@ -56,7 +56,11 @@ class Ground:
             "/memory/private/%",
             *(f"/{handle}" for handle in planted.handles[:4]),
             *(f"/{handle}:meta" for handle in planted.handles[:2]),
-            *(path for path in hers if any(WORD[kind] in path for kind in ("name", "limitedname", "hiddenname"))),
+            *(
+                path
+                for path in hers
+                if any(WORD[kind] in path for kind in ("name", "limitedname", "hiddenname", "livename"))
+            ),
             f"/memory/private/alice/{WORD['folder']}/below",
             "/memory/shared/team/ends.md",
             "/memory/shared/team/brief.md",

@@ -274,6 +274,7 @@ def test_a_name_that_is_hidden_answers_as_slowly_as_one_that_is_not_there(plante
     pairs = [
         (str(hidden), str(absent)),
         (f"{bob}{limited}:meta", f"{bob}/memory/shared/team/{CONTROL}.md:meta"),
+        (f"{bob}/live/hers/{WORD['livename']}", f"{bob}/live/{CONTROL}/{CONTROL}"),
         (f"{bob}/{planted.handles[0]}", f"{bob}/@zzzz"),
         (f"{bob}/:search?q={WORD['content']}", f"{bob}/:search?q={CONTROL}"),
     ]

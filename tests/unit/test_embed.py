@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 
 from avmfs.embed import bert, local, weights
 from avmfs.embed.cache import QueryCache
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
@@ -58,7 +59,7 @@ def test_hashing_is_the_same_everywhere_and_normalised() -> None:
     assert batch.vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(batch.vectors, axis=1), [1, 0, 1, 0])
     program = """
-from avmfs.embed.hashing import HashingEmbedding
+from hashing import HashingEmbedding
 print(HashingEmbedding(16).embed_batch(["the quick brown fox"]).vectors.tobytes().hex())
 """
     assert python(program, PYTHONHASHSEED="99").stdout.strip() == batch.vectors[0].tobytes().hex()
@@ -157,6 +158,28 @@ def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path, monkeyp
     with pytest.raises(EmbeddingUnavailable) as caught:
         weights.resolve()
     assert "are not those of all-MiniLM-L6-v2" in caught.value.reason
+
+
+def test_how_far_a_download_is_is_told_and_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub.utils.tqdm import _create_progress_bar
+
+    def download(repository: str, **said: Any) -> str:
+        if said["local_files_only"]:
+            raise OSError("not here")
+        with _create_progress_bar(cls=said["tqdm_class"], log_level=20, name="x", total=0, unit="B", desc="d") as bar:
+            bar.total = 20
+            bar.update(15)
+            bar.refresh()
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "model.onnx").write_bytes(b"x")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    heard: list[tuple[int, int]] = []
+    found = weights.resolve("some-model", progress=lambda done, of: heard.append((done, of)))
+    assert (found.source, heard) == ("network", [(15, 20)]) and capfd.readouterr() == ("", "")
 
 
 @pytest.mark.model

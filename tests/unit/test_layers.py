@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),
-    ("avmfs.search", "avmfs.agents", "avmfs.transfer"),
+    ("avmfs.search", "avmfs.agents", "avmfs.providers", "avmfs.transfer"),
     ("avmfs.memory", "avmfs.services"),
     ("avmfs.views",),
     ("avmfs.vfs",),
@@ -207,7 +207,8 @@ def only_in(library: str, place: str) -> list[str]:
 
 
 def test_only_the_store_speaks_sql() -> None:
-    assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == []
+    """But for a provider that reads other people's databases, and refuses to open this store."""
+    assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == ["avmfs.providers.database"]
 
 
 def test_only_the_front_ends_know_fuse() -> None:

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import AvmError, Denied, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
@@ -200,6 +200,7 @@ _READER: dict[str, Ask] = {
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
     "newest_seq": lambda r, it: r.newest_seq(),
+    "live": lambda r, it: r.live(b"/memory/private/alice/x.md"),
     "changes": lambda r, it: r.changes(ROOT),
     "listing": lambda r, it: r.listing(ROOT, limit=99, offset=0, query="e"),
     "counts": lambda r, it: r.counts(ROOT),
@@ -218,7 +219,6 @@ _DISCOVERY: dict[str, Ask] = {
     "evidence": lambda d, it: d.evidence([CANARY, "finch"]),
     "revealed": lambda d, it: d.revealed([CANARY, "finch"]),
     "known_to_all": lambda d, it: list(d.known_to_all()),
-    "privacies": lambda d, it: d.privacies(),
     "privacy": lambda d, it: d.privacy("alice"),
     "topics_state": lambda d, it: d.topics_state(),
 }
@@ -333,6 +333,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
 # an agent: what these do with the answers is said there.
@@ -381,6 +382,9 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "actions": ["read"],
         "expires": None,
     },
+    "mirror": lambda it: {"path": [b"live", b"x"], "data": b"x", "source": "s", "until": 0},
+    "mirror_failed": lambda it: {"path": [b"live", b"x"], "source": "s", "until": 0, "error": "e", "gone": True},
+    "mirror_names": lambda it: {"path": [b"live"], "names": [b"x"], "source": "s", "until": 0},
     "drop_vectors": lambda it: {"passages": it.passages},
     "act_as_operator": lambda it: {},
     "extend_chain": lambda it: {"first": 1, "last": 1, "hashes": b"x" * 8, "head": b"x" * 32},

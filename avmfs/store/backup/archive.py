@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,12 @@ _MAGIC: Final = b"avmfs backup 1\n"
 _TABLE: Final = np.dtype([("hash", "S16"), ("pack", "<u4"), ("slot", "<u4")])
 _LEAST: Final = 0.5  # of a pack: with less in use, that is written again
 _PIECE: Final = 256  # pages read at once
+
+Progress = Callable[[int, int], None]  # pages done, and how many there are
+
+
+def unheard(done: int, of: int) -> None:
+    """Nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ def newest(folder: Path, at: int | None = None) -> Backup:
     return found[-1]
 
 
-def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any]) -> Backup:
+def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], progress: Progress = unheard) -> Backup:
     """Take the file ``image`` in; the folder is held. Every page of it is read again from where it is kept. Raises
     StoreFailed where what was written cannot be."""
     _sweep(folder)
@@ -82,6 +88,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any]) -> 
     former = _read(before[-1].path)[1] if before else np.zeros(0, _TABLE)
     table = np.zeros(image.stat().st_size // PAGE, _TABLE)
     for first, pages in _pages(image):
+        progress(first, 2 * len(table))
         table["hash"][first : first + len(pages)] = [_hash(page) for page in pages]
     common = min(len(table), len(former))
     same = np.flatnonzero(table["hash"][:common] == former["hash"][:common])
@@ -92,7 +99,8 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any]) -> 
     table["pack"][new], table["slot"][new] = number, np.arange(len(new))
     if len(new):
         with _whole(_pack(folder, number)) as out, open(image, "rb") as source:
-            for page in new.tolist():
+            for at_page, page in enumerate(new.tolist(), len(table)):
+                progress(at_page, len(table) + len(new))
                 out.write(os.pread(source.fileno(), PAGE, page * PAGE))
     header = {"at": at, "seq": seq, "pages": len(table), "new": len(new), "about": about}
     body = _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + table.tobytes()
@@ -114,27 +122,29 @@ def prune(folder: Path, keep: int) -> int:
     return len(old)
 
 
-def lay_out(folder: Path, backup: Backup, to: Path) -> None:
+def lay_out(folder: Path, backup: Backup, to: Path, progress: Progress = unheard) -> None:
     """Write the image of a backup to the file ``to``, durably, and none of it unless all is good. Raises
     StoreFailed."""
     table = _read(backup.path)[1]
     with _whole(to) as out:
-        for page in _contents(folder, table):
+        for page in _contents(folder, table, progress):
             out.write(page)
 
 
-def check(folder: Path, backup: Backup) -> None:
+def check(folder: Path, backup: Backup, progress: Progress = unheard) -> None:
     """Read all of a backup. Raises StoreFailed, naming the pack."""
-    _check(folder, _read(backup.path)[1])
+    _check(folder, _read(backup.path)[1], progress)
 
 
-def _check(folder: Path, table: Any) -> None:
-    for _ in _contents(folder, table):
+def _check(folder: Path, table: Any, progress: Progress = unheard) -> None:
+    for _ in _contents(folder, table, progress):
         pass
 
 
-def _contents(folder: Path, table: Any) -> Iterator[bytes]:
-    for (digest, pack, slot), page in zip(table.tolist(), _stored(folder, table), strict=True):
+def _contents(folder: Path, table: Any, progress: Progress = unheard) -> Iterator[bytes]:
+    rows = zip(table.tolist(), _stored(folder, table), strict=True)
+    for number, ((digest, pack, slot), page) in enumerate(rows):
+        progress(number, len(table))
         if page is None:
             raise StoreFailed("a pack of this backup is not there", os.fspath(_pack(folder, pack)))
         if not _is(page, digest):

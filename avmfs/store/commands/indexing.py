@@ -250,6 +250,8 @@ def _title(user: str | None) -> str:
 def _words(tx: Tx, node: Node, extents: int, inline: bytes | None) -> tuple[str | None, str]:
     """The text to index, or the reason why there is none. ``inline``: a small file's bytes."""
     parts = tx.parts_of(node)
+    if paths.is_live(parts) and not tx.db.execute("select searched from live where path = ?", (paths.join(parts),)).get:
+        return None, "live content: its provider does not say `search: true`"
     if tx.index.ignores(parts):
         return None, "its name is on the ignore list"
     if node.size > tx.index.max_bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.node import Kind
-from avmfs.store.commands import command, namespace, past, renaming
+from avmfs.store.commands import command, mirroring, namespace, past, renaming
 from avmfs.store.rows import api_keys, checksums, content, hash_chain
 from avmfs.store.rows.stored_policy import publish
 from avmfs.store.schema import tables
@@ -46,8 +46,10 @@ def settle(tx: Tx) -> dict[str, Any]:
     tx.known.read_areas(tx.db)
     tx.known.moved = True
     tx.db.execute("update node set scope = ? where id = ?", (tx.scope_at(()), tables.ROOT))
-    for top, name in ((tables.MEMORY, paths.MEMORY), (tables.TRASH, paths.TRASH), (tables.ARCHIVE, paths.ARCHIVE)):
-        renaming.rescope(tx, tx.node(top), (name,))
+    tops: list[Any] = tx.db.execute("select id, name from node where parent = ?", (tables.ROOT,)).fetchall()
+    for top, name in tops:
+        renaming.rescope(tx, tx.node(top), (bytes(name),))
+    mirroring.follow_patterns(tx, [pattern for pattern, _ in tx.policy.live])
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
     tx.events.append(("rules", tables.ROOT, None, b""))
     tx.note("policy", about=hash_chain.packed({"digest": tx.policy.digest}))

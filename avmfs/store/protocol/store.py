@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from avmfs.access import Principal
 from avmfs.handover import HandoverState
-from avmfs.node import Change, Document, Ended, Entry, Link, Mark, Moment, Node, Removed, Snapshot, Version
+from avmfs.node import Change, Document, Ended, Entry, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.audit import AuditReader
 from avmfs.store.protocol.claims import ClaimsReader
 from avmfs.store.protocol.discovery import DiscoveryReader
@@ -126,6 +126,10 @@ class Reader(Protocol):
         ...
 
     def newest_seq(self) -> int: ...
+    def live(self, path: bytes) -> Live | None:
+        """What is known of the source of a live path; None where nobody has asked it yet."""
+        ...
+
     def changes(
         self, under: int, *, after_seq: int = 0, since: int = 0, limit: int = 100, newest_first: bool = True
     ) -> list[Change]: ...
@@ -225,6 +229,10 @@ class Store(Protocol):
         ...
 
     def cached_writable(self, who: Principal, scope: int) -> bool: ...
+    def cached_live(self, who: Principal, scope: int) -> bool:
+        """Return whether what has this scope comes from outside the store."""
+        ...
+
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
         """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""
         ...

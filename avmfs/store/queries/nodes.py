@@ -15,7 +15,7 @@ import apsw
 from avmfs import calls, paths
 from avmfs.access import Access, Principal
 from avmfs.errors import Denied, Invalid, NotFound, Stale
-from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Mark, Moment, Node, Removed, Snapshot, Version
+from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
@@ -268,6 +268,12 @@ class SqliteReader:
             (document,),
         ).get
         return waits is not None
+
+    def live(self, path: bytes) -> Live | None:
+        if not self.who.operator and self.people.access(self.who.name, paths.split(path)) < Access.READ:
+            return None
+        row: Any = self._db.execute("select source, fetched, until, error from live where path = ?", (path,)).fetchone()
+        return None if row is None else Live(*row)
 
     def newest_seq(self) -> int:
         """The newest change that the asker may see: the store's own newest would tell of others' doings."""

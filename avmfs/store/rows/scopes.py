@@ -6,6 +6,7 @@ Called by the readers and the transactions of the store; ``access`` says what a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import apsw
 
@@ -29,6 +30,8 @@ class Visible:
         self.highest = max(scopes, default=0)
         self._access = {number: scope.access(who) for number, scope in scopes.items()}
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
+        self._live = frozenset(number for number in self.ids if scopes[number].live)
+        self._scopes = scopes
         self.json = _json(self.ids)
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
@@ -40,7 +43,18 @@ class Visible:
         return scope in self.ids
 
     def writable(self, scope: int) -> bool:
-        return self._access.get(scope, Access.NONE) >= Access.WRITE
+        return self._access.get(scope, Access.NONE) >= Access.WRITE and scope not in self._live
+
+    @cached_property
+    def remembered(self) -> Visible:
+        """Without what is live: of that there is no past."""
+        if not self._live:
+            return self
+        return Visible(self.who, {number: self._scopes[number] for number in self._access.keys() - self._live})
+
+    def live(self, scope: int) -> bool:
+        """Return whether it is a class of what comes from outside the store."""
+        return scope in self._live
 
     def searched(self, archive: bool = False) -> tuple[frozenset[int], str]:
         """What a search looks through, as numbers and as JSON; the archive too where it is asked for."""

@@ -417,6 +417,13 @@ create table digest_host(host text primary key, name text not null, version int 
 create table digest(host text, agent text, version int not null, bits blob not null, primary key(host, agent))
   without rowid;
 create index digest_version on digest(host, version);
+
+
+-- LIVE CONTENT (avmfs/providers): what is known of the sources of paths outside /memory. The bytes are those of the
+-- file there (size); fetched null: never, there may be no file; until: nobody asks again before; searched: it is
+-- indexed.
+create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
+                  searched int not null, size int not null) without rowid;
 """
 
 # 10 -> 11: contents have a checksum.
@@ -462,11 +469,18 @@ create table claim(document integer primary key, agent text not null, since int 
 create index claim_over on claim(until);
 """
 
+# 14 -> 15: live content.
+_LIVE: Final = """
+create table live(path blob primary key, source text not null, fetched int, until int not null, error text not null,
+                  searched int not null, size int not null) without rowid;
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (
+MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next version
     _CHECKSUMS,
     _PAST,
     _TRASH,
     _CLAIMS,
-)  # the first one takes OLDEST to the next version
+    _LIVE,
+)
 VERSION: Final = OLDEST + len(MIGRATIONS)

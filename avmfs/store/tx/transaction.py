@@ -87,6 +87,7 @@ class Tx:
     spacious: bool = True  # the disk has room for more than what frees some
     index: IndexRules = IndexRules()
     configured: Policy = field(default_factory=Policy)  # the policy without the agents that the store itself knows of
+    mirrors: bool = False  # it puts into the tree what comes from outside the store, where nobody else may
     states: States | None = None  # what nodes were before this request, while the past is kept
     # What caches have to hear of: (op, node, parent, name).
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
@@ -195,14 +196,14 @@ class Tx:
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
-        if len(parts) == 1:
+        if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
         if len(parts) == 3 and paths.origin(parts)[:2] == (paths.MEMORY, paths.PRIVATE):
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
         if paths.aside(parts) == "trash":
             raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
         scope = self.scope_at(parts, shared)
-        if not self.visible.writable(scope):
+        if not self.mirrors and not self.visible.writable(scope):
             raise Denied("not writable for you", paths.text(paths.join(parts)))
         return scope
 

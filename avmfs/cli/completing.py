@@ -1,0 +1,61 @@
+"""What a shell offers where a command takes a path, an agent or a moment.
+
+Owns the candidates. Called by click, in a process of the shell's own, when somebody presses Tab: it asks the daemon
+that runs, as whoever the line names. It starts none, and offers nothing where none runs or answers soon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from avmfs.api.connect import located, running, who_asks
+from avmfs.errors import AvmError
+from avmfs.rpc.client import Door
+
+WITHIN_S: Final = 1.0
+_PLAIN: Final = re.compile(r"[\w@%+=./~-]+")  # what bash, zsh and fish take as it is, wherever it stands
+
+
+def offered(ctx: click.Context, kind: str, incomplete: str) -> list[CompletionItem]:
+    """Of a kind (``main.Offered``), what begins so. A name that a shell would read as more than one word is not
+    offered."""
+    try:
+        who = who_asks(_said(ctx, "agent"), os.environ)
+        door = running(located(os.environ, _said(ctx, "db"), _said(ctx, "config")), who, WITHIN_S, os.environ)
+        if door is None:
+            return []
+        try:
+            names = _paths(door, incomplete) if kind == "paths" else _names(door, kind)
+        finally:
+            door.close()
+    except (AvmError, OSError, ValueError):
+        return []  # there is nowhere to say it: what is typed goes on
+    return [CompletionItem(each) for each in names if each.startswith(incomplete) and _PLAIN.fullmatch(each)]
+
+
+def _said(ctx: click.Context | None, name: str) -> str | None:
+    while ctx is not None:
+        if value := ctx.params.get(name):
+            return str(value)
+        ctx = ctx.parent
+    return None
+
+
+def _paths(door: Door, incomplete: str) -> list[str]:
+    """One level. A symlink at the root leads to a directory."""
+    folder = incomplete.rpartition("/")[0]
+    entries = door.call("entries", path=folder or "/")
+    slashed = ("directory",) if folder else ("directory", "symlink")
+    return [f"{folder}/{each['name']}{'/' * (each['kind'] in slashed)}" for each in entries]
+
+
+def _names(door: Door, kind: str) -> list[str]:
+    if kind == "agents":
+        return [each["name"] for each in door.call("agents")]
+    kept = [each["name"] for each in door.call("snapshots")["snapshots"]]
+    return kept if kind == "snapshots" else ["yesterday", *(f"snap.{name}" for name in kept)]

@@ -1,0 +1,241 @@
+"""Asking the sources: in one process, one fetch at a time for each path, and what came of it into the store.
+
+Called by whoever serves ``live`` (a process of the daemon, or a program without one). A call of a handler runs in a
+thread of its own and is given up after its time; a provider has SLOTS of them, so that one that hangs takes no room
+from others. Knows nothing of who asks: that was judged before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from avmfs_config import Provider
+
+from avmfs import paths
+from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig
+from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
+from avmfs.store.identity import OPERATOR
+from avmfs.store.protocol.store import Store
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SLOTS: Final = 8  # calls of one provider that are under way
+RETRY_S: Final = 5.0  # before a source that failed is asked again
+GONE: Final = "the source has no such thing"
+OVER_S: Final = 0.5  # that a handler may be late by itself
+SECOND: Final = 1_000_000_000
+FETCHED: Final = replace(OPERATOR, route="live")  # by whom what is fetched is written
+
+
+class Source:
+    """One provider and its handler."""
+
+    def __init__(self, provider: Provider, environ: Mapping[str, str], allowed: tuple[str, ...]) -> None:
+        self.provider = provider
+        self.ttl_s = ttl_of(provider.handler, provider.ttl)
+        self._environ, self._allowed = environ, allowed
+        self._handler: BaseHandler | None = None
+        self._making = threading.Lock()
+        self._slots = threading.BoundedSemaphore(SLOTS)
+
+    def context(self, parts: tuple[bytes, ...]) -> Context:
+        provider = self.provider
+        params = paths.parameters(provider.pattern, parts) or {}
+        where = paths.text(paths.join(parts))
+        return Context(where, params, provider.timeout_s, provider.max_bytes, self._environ, self._allowed)
+
+    def call(self, context: Context, work: Callable[[BaseHandler], T]) -> T:
+        """``work`` of the handler, for as long as the provider may take. Raises what it raises, TimedOut, Busy."""
+        if not self._slots.acquire(timeout=context.timeout_s):
+            raise Busy(f"{SLOTS} calls of this source do not end")
+        answer: list[T] = []
+        failure: list[BaseException] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                answer.append(work(self._made()))
+            except BaseException as e:  # of code that is not ours, in a thread of its own: whatever it is, it is told
+                failure.append(e)
+            finally:
+                self._slots.release()
+                done.set()
+
+        threading.Thread(target=run, name=f"fetch {context.path}", daemon=True).start()
+        if not done.wait(context.timeout_s + OVER_S):
+            raise TimedOut(f"no answer within {context.timeout_s:g} s")
+        if failure:
+            raise failure[0]
+        return answer[0]
+
+    def close(self) -> None:
+        if self._handler is not None:
+            self._handler.close()
+
+    def _made(self) -> BaseHandler:
+        with self._making:
+            if self._handler is None:
+                self._handler = find_handler(self.provider.handler)(self.provider.config)
+            return self._handler
+
+
+class Fetcher:
+    """See the module. ``environ`` is where ``${NAME}`` of the configuration comes from."""
+
+    def __init__(
+        self,
+        store: Store,
+        providers: tuple[Provider, ...],
+        clock: Callable[[], int],
+        environ: Mapping[str, str],
+        allowed: tuple[str, ...],
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._sources = [Source(each, environ, allowed) for each in providers]
+        self._flights: dict[tuple[str, tuple[bytes, ...]], threading.Event] = {}
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """What is under way is given up."""
+        for source in self._sources:
+            source.close()
+
+    def ask(self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True) -> None:
+        """``fetch`` what is there, list its ``names``, or ``write`` it. What a source fails at is in the store
+        afterwards (Reader.live); only a refused write is raised."""
+        if operation == "write":
+            self._write(parts, data)
+        elif wait:
+            self._once(operation, parts)
+        else:
+            threading.Thread(target=self._once, args=(operation, parts), name="refresh", daemon=True).start()
+
+    def _once(self, operation: str, parts: tuple[bytes, ...]) -> None:
+        key = operation, parts
+        with self._mutex:
+            flight, mine = self._flights.get(key), key not in self._flights
+            if flight is None:
+                flight = self._flights[key] = threading.Event()
+        if not mine:
+            flight.wait()
+            return
+        try:
+            with self._store.reading(OPERATOR) as reader:
+                known = reader.live(paths.join(parts))
+            if known is None or known.until <= self._clock():  # nobody was faster
+                (self._fetch if operation == "fetch" else self._names)(parts)
+        finally:
+            with self._mutex:
+                del self._flights[key]
+            flight.set()
+
+    def _source(self, parts: tuple[bytes, ...]) -> Source:
+        for source in self._sources:
+            if paths.matches(source.provider.pattern, parts):
+                return source
+        raise Invalid("no provider has this path", paths.text(paths.join(parts)))
+
+    def _fetch(self, parts: tuple[bytes, ...]) -> None:
+        source = self._source(parts)
+        provider, context = source.provider, source.context(parts)
+        gone = False
+        try:
+            answer = source.call(context, lambda handler: handler.read(context.path, context))
+            data = answer.encode("utf-8", "surrogateescape") if isinstance(answer, str) else answer
+            if data is not None and not isinstance(data, bytes | bytearray):
+                raise StoreFailed(f"the handler returned {type(data).__name__}, not text or bytes")
+            if data is not None and len(data) > provider.max_bytes:
+                raise TooBig(f"more than {provider.max_bytes} bytes")
+            gone, error = data is None, GONE
+        except IsADirectoryError:
+            self._submit("mirror_names", path=[*parts], names=None, source=_shown(provider), until=0)
+            return
+        except FileNotFoundError:
+            data, gone, error = None, True, GONE
+        except Exception as e:  # of code that is not ours: readers are told, and it is in the log
+            data, error = None, context.safe(e.reason if isinstance(e, AvmError) else f"{type(e).__name__}: {e}")[:300]
+            log.info("%s: %s", context.path, error)
+        if data is None:
+            until = self._clock() + int(min(RETRY_S, max(source.ttl_s, 1.0)) * SECOND)
+            self._submit("mirror_failed", path=[*parts], source=_shown(provider), until=until, error=error, gone=gone)
+            return
+        self._submit(
+            "mirror",
+            path=[*parts],
+            data=bytes(data),
+            source=_shown(provider),
+            until=self._clock() + int(source.ttl_s * SECOND),
+            searched=provider.search,
+            history=provider.history,
+        )
+
+    def _names(self, parts: tuple[bytes, ...]) -> None:
+        """Of a live directory: what patterns, their ``values`` and handlers' lists say is in it."""
+        names: set[bytes] = set()
+        whole, until = True, self._clock() + int(3600 * SECOND)
+        for source in self._sources:
+            provider = source.provider
+            steps = provider.pattern[1:].split("/")
+            below = provider.pattern.endswith("/*") and paths.matches(provider.pattern, (*parts, b"x"))
+            if not below and not paths.leads_to(provider.pattern, parts):
+                continue
+            step, tail = ("*", "") if below else (steps[len(parts)], "" if len(parts) == len(steps) - 1 else "/")
+            if "{" not in step and step != "*":
+                names.add(paths.raw(step + tail))
+                continue
+            name = step[1:-1] if step[0] == "{" and step.endswith("}") else ""
+            found = [*provider.values.get(name, ())]
+            listed = None if tail else self._listed(source, parts, len(steps) - 1)
+            whole = whole and listed is not None
+            names |= {paths.raw(each + tail) for each in (*found, *(listed or ()))}
+            until = min(until, self._clock() + int(max(source.ttl_s, 1.0) * SECOND))
+        good = sorted(each for each in names if _is_name(each))
+        self._submit("mirror_names", path=[*parts], names=good, source="names", until=until, whole=whole)
+
+    def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
+        context = source.context(parts)
+        rest = paths.text(b"/".join(parts[fixed:]))
+        context = Context(
+            context.path, {"*": rest}, context.timeout_s, context.max_bytes, context.environ, context.allowed,
+            context.secrets,
+        )  # fmt: skip
+        try:
+            return source.call(context, lambda handler: handler.list(context.path, context))
+        except Exception as e:  # as in _fetch
+            log.info("%s: cannot be listed: %s", context.path, context.safe(str(e))[:300])
+            return None
+
+    def _write(self, parts: tuple[bytes, ...], data: bytes) -> None:
+        source = self._source(parts)
+        context = source.context(parts)
+        try:
+            source.call(context, lambda handler: handler.write(context.path, data, context))
+        except AvmError as e:
+            raise type(e)(context.safe(e.reason)) from None
+        except Exception as e:  # as in _fetch
+            raise StoreFailed(context.safe(f"{type(e).__name__}: {e}")[:300]) from None
+        self._fetch(parts)
+
+    def _submit(self, command: str, **arguments: Any) -> None:
+        self._store.submit(FETCHED, command, **arguments)
+
+
+def _shown(provider: Provider) -> str:
+    """The source as the configuration has it: what is a secret there is ``${NAME}``."""
+    key = next(
+        (each for each in ("url", "command", "path", "root", "database", "plugin") if each in provider.config), ""
+    )
+    return f"{provider.handler} {provider.config[key]}" if key else provider.handler
+
+
+def _is_name(name: bytes) -> bool:
+    try:
+        paths.check_name(name.removesuffix(b"/"))
+    except AvmError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""Live content as the tree needs it: what a source has is in the store before a name is looked up, a file is opened or
+a directory is listed.
+
+Called by ``tree``, by the front ends, which may not wait where they read requests (``awaits``), and by the door before
+a method that names a path (``bring``). Asks ``providers.live``; nothing may be read meanwhile.
+"""
+
+from __future__ import annotations
+
+from avmfs import paths
+from avmfs.errors import NotDirectory, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Kind, Node
+from avmfs.vfs import virtual_handles
+from avmfs.vfs.address import Address, Real, ViewOf
+
+_FRESH = ("data", "delta", "diff", "annotated")  # views that show the bytes
+
+
+class Sources:
+    """Of one tree."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._live = memory, memory.around.live
+        self.any = self._live is not None
+        self._errors = virtual_handles.Remembering(memory, every=True)
+
+    def awaits(self, node: Node, name: bytes = b"") -> bool:
+        """Return whether a source may have to be asked before this node is read, or this name in it is looked up."""
+        memory = self._memory
+        if self._live is None or not memory.store.cached_live(memory.who, node.scope):
+            return False
+        return not name or memory.store.cached_child(memory.who, node.id, name) is None
+
+    def appear(self, directory: Node, name: bytes) -> None:
+        """Before a name, or a view of one, is looked up. Raises what the source comes to."""
+        if self._live is None or not self.awaits(directory, name) or len(name) > paths.NAME_MAX:
+            return
+        view = paths.parse_view(name)
+        base = name if view is None else view.base
+        if base and (view is None or self.awaits(directory, base)):
+            with self._errors:
+                self._live.appear(self._memory.who, (*self._parts(directory), base))
+
+    def fresh(self, found: Address) -> None:
+        """Before it is opened. Raises what the source comes to."""
+        if isinstance(found, ViewOf) and found.view.name not in _FRESH:
+            return
+        if self._live is not None and isinstance(found, Real | ViewOf) and self.awaits(found.node):
+            with self._errors:
+                self._live.bring(self._parts(found.node), found.node.kind is Kind.DIRECTORY)
+
+    def _parts(self, node: Node) -> tuple[bytes, ...]:
+        with self._memory.reading() as reader:
+            return paths.split(reader.path(node.id))
+
+
+def bring(memory: Memory, path: bytes) -> None:
+    """What providers have of a path is in the store afterwards, and fresh. Raises what the source comes to."""
+    live, parts = memory.around.live, paths.split(path)
+    if live is None or memory.then is not None or not path.startswith(b"/") or not live.has(parts):
+        return
+    if (view := paths.parse_view(parts[-1])) is not None:
+        parts = (*parts[:-1], view.base) if view.base else parts[:-1]
+    for length in range(1, len(parts) + 1):
+        with memory.reading() as reader:
+            try:
+                found: Node | None = memory.resolve(reader, paths.join(parts[:length]))
+            except (NotFound, NotDirectory):
+                found = None
+        if found is None and not live.appear(memory.who, parts[:length]):
+            return
+        if found is not None and length == len(parts) and memory.store.cached_live(memory.who, found.scope):
+            live.bring(parts, found.kind is Kind.DIRECTORY)

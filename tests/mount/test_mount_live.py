@@ -1,0 +1,323 @@
+"""Live content through the mounts of two agents: good, slow, failing and hostile sources of every handler."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.server
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from mount_world import World, cat, cat_bytes, code_of, echo, meta, sh, until
+
+pytestmark = pytest.mark.mount
+SECRET = "hush-hush-7391"
+BRIEF = {"timeout_s": 1.0}
+ENDLESS = "86399.731"  # seconds of a sleep that nothing else on this machine sleeps
+
+
+class Site(http.server.BaseHTTPRequestHandler):
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+    over = threading.Event()
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        what = self.path.rpartition("/")[2]
+        status = {"bad": 500, "none": 404, "away": 302}.get(what, 200)
+        self.send_response(status)
+        if what == "away":
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/prices/in")  # type: ignore[attr-defined]
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"x" * 10_000_000 if what == "big" else f"{what} {len(self.asked)}\n".encode())
+            while what == "slow" and not self.over.wait(0.1):
+                self.wfile.write(b".")
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="avml-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def settings(place: Path) -> Iterator[str]:
+    (place / "files/sub").mkdir(parents=True)
+    (place / "files/sub/a.txt").write_text("from a file\n")
+    (place / "secret").write_text("not for agents\n")
+    (place / "files/out").symlink_to(place / "secret")
+    (place / "put").mkdir()
+    (place / "put/a").write_text("old\n")
+    (place / "news").write_text("the harvest of quinces was early\n")
+    (place / "code").mkdir()
+    (place / "code/plug_of_a_test.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
+    with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
+        db.executescript("create table price(symbol, at); insert into price values('NVDA', 7);")
+    os.environ["API_KEY_OF_TEST"] = SECRET
+    wait = f"sh -c 'echo x >> {place}/asked-$0; while [ ! -e {place}/go-$0 ]; do sleep 0.05; done; echo gone on'"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{site.server_port}/prices/${{symbol}}"
+        http_config = {"url": url, "headers": {"Authorization": "Bearer ${API_KEY_OF_TEST}"}}
+        providers: list[dict[str, Any]] = [
+            {"pattern": "/live/prices/{symbol}", "handler": "http", "config": http_config, **BRIEF, "ttl": 60},
+            {"pattern": "/live/unset/{n}", "handler": "http", "config": {"url": "http://127.0.0.1/${NOT_SET_HERE}"}},
+            {"pattern": "/live/echo/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}},
+            {"pattern": "/live/hung/{n}", "handler": "script", "config": {"command": wait + " ${n}"}, "timeout_s": 300},
+            {"pattern": "/live/stuck", "handler": "script", "config": {"command": f"sleep {ENDLESS}"}, **BRIEF},
+            {"pattern": "/live/flood", "handler": "script", "config": {"command": "yes"}, "timeout_s": 60},
+            {
+                "pattern": "/live/forks",
+                "handler": "script",
+                "config": {"command": f"sh -c 'sleep {ENDLESS} & sleep {ENDLESS} & wait'"},
+                **BRIEF,
+            },
+            {"pattern": "/live/files/*", "handler": "file", "config": {"root": str(place / "files")}, "ttl": 0},
+            {
+                "pattern": "/live/put/{name}",
+                "handler": "file",
+                "config": {"path": f"{place}/put/${{name}}"},
+                "writable": True,
+                "ttl": 0,
+            },
+            {
+                "pattern": "/live/sql/{symbol}",
+                "handler": "sqlite",
+                "config": {
+                    "database": str(place / "d.db"),
+                    "query": "select at from price where symbol = :symbol",
+                    "list": "select symbol from price",
+                },
+            },
+            {
+                "pattern": "/live/plug/*",
+                "handler": "plugin",
+                "config": {"plugin": "plug_of_a_test", "path": str(place / "code")},
+            },
+            {
+                "pattern": "/live/news",
+                "handler": "script",
+                "config": {"command": f"cat {place}/news"},
+                "ttl": 0,
+                "search": True,
+                "history": True,
+            },
+            {"pattern": "/live/once", "handler": "script", "config": {"command": f"cat {place}/news"}, "ttl": 0},
+            {"pattern": "/system/status", "handler": "script", "config": {"command": "uptime"}},
+            {"pattern": "/live/chosen/{city}", "handler": "script", "config": {"command": "echo ${city}"}}
+            | {"values": {"city": ["Oslo", "Rome"]}},
+        ]
+        rules = [
+            {"pattern": "/live/prices/*", "access": "none", "agents": ["bob"]},
+            {"pattern": "/live/put/*", "access": "ro", "agents": ["bob"]},
+            {"pattern": "/*", "access": "rw"},
+        ]
+        yield json.dumps({"embedding": {"enabled": False}, "providers": providers, "permissions": rules})
+        Site.over.set()
+        site.shutdown()
+
+
+@pytest.fixture
+def live(alice: Path) -> Path:
+    return alice / "live"
+
+
+def sleeping() -> int:
+    """How many sleeps of a source are left."""
+    found = 0
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += each.read_bytes().split(b"\0")[:2] == [b"sleep", ENDLESS.encode()]
+    return found
+
+
+def test_a_price_is_read_as_a_file_and_asked_for_once_while_it_holds(live: Path) -> None:
+    first = cat(live / "prices/NVDA")
+    assert first.startswith("NVDA ") and cat(live / "prices/NVDA") == first
+    assert Site.asked.count(("/prices/NVDA", f"Bearer {SECRET}")) == 1
+    assert (live / "prices/NVDA").stat().st_size == len(first) and os.listdir(live / "prices") == ["NVDA"]
+
+
+def test_each_handler_brings_its_own(live: Path, alice: Path) -> None:
+    assert cat(live / "echo/hello") == "hello"
+    assert cat(live / "files/sub/a.txt") == "from a file\n"
+    assert cat(live / "sql/NVDA") == "7\n"
+    assert cat(live / "plug/name") == "NAME"
+    assert "load average" in cat(alice / "system/status")
+
+
+def test_listings_show_what_can_be_known(live: Path, alice: Path) -> None:
+    assert sorted(os.listdir(live / "files")) == ["sub"] and os.listdir(live / "files/sub") == ["a.txt"]
+    assert os.listdir(live / "sql") == ["NVDA"] and sorted(os.listdir(live / "chosen")) == ["Oslo", "Rome"]
+    assert os.listdir(live / "put") == ["a"] and os.listdir(alice / "system") == ["status"]
+    assert "from a file" in sh(f"grep -r . {live}/files").stdout and {"live", "system"} < set(os.listdir(alice))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("prices/bad", "answered 500"),
+        ("prices/none", ""),
+        ("prices/big", "more than 1048576 bytes"),
+        ("prices/slow", "within 1 s"),
+        ("prices/away", "127.0.0.1"),
+        ("unset/1", "${NOT_SET_HERE} is no parameter"),
+        ("stuck", "within 1 s"),
+        ("forks", "within 1 s"),
+        ("flood", "more than 1048576 bytes"),
+        ("files/out", "symbolic links"),
+        ("files/../secret", ""),
+        ("files/nothing", ""),
+        ("sql/' or 1=1 --", ""),
+        ("echo/--version", "cannot become an option"),
+    ],
+)
+def test_what_goes_wrong_is_an_error_of_this_path(live: Path, alice: Path, path: str, reason: str) -> None:
+    assert code_of(cat_bytes, live / path) == (errno.EIO if reason else errno.ENOENT)
+    assert reason in cat(alice / ":error") and SECRET not in cat(alice / ":error")
+    assert cat(live / "echo/still") == "still"
+    until(lambda: sleeping() == 0)
+
+
+@pytest.mark.parametrize(
+    "word", ["$(touch hit)", "; touch hit", "`id`", "${API_KEY_OF_TEST}", "a b\nc", "%2e%2e", "&|<>"]
+)
+def test_a_parameter_is_text_wherever_it_goes(live: Path, word: str) -> None:
+    assert cat(live / "echo" / word) == word
+    cat(live / "prices" / word)
+    path, header = Site.asked[-1]
+    assert path.startswith("/prices/") and "\n" not in path and " " not in path and SECRET not in path
+    assert header == f"Bearer {SECRET}"
+
+
+def test_meta_tells_the_source_without_secrets(live: Path) -> None:
+    cat(live / "prices/AMD")
+    told = meta(live / "prices/AMD")["live"]
+    assert (
+        told["error"] is None and told["source"].startswith("http http://127.0.0.1") and told["until"] > told["fetched"]
+    )
+    assert SECRET not in json.dumps(meta(live / "prices/AMD"))
+
+
+def test_readers_of_a_hung_source_keep_nobody_waiting(live: Path, alice: Path, bob: Path, place: Path) -> None:
+    for number in range(20):
+        (alice / f"memory/beside-{number}.md").write_text(f"{number}\n")
+    with ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(cat, mount / f"live/hung/{n}") for mount in (alice, bob) for n in range(10)]
+        until(lambda: len(list(place.glob("asked-*"))) >= 8)
+        for mount in (alice, bob):
+            for number in range(20):
+                assert cat(mount / f"memory/beside-{number}.md") == f"{number}\n"
+            assert "beside-3.md" in os.listdir(mount / "memory") and cat(mount / "live/echo/beside") == "beside"
+            echo("said", mount / "memory/beside-0.md")
+            echo("0", mount / "memory/beside-0.md")
+        assert not any(each.done() for each in waiting)
+        for n in range(10):
+            (place / f"go-{n}").touch()
+        assert {each.result() for each in waiting} == {"gone on\n"}
+    assert {each.read_text() for each in place.glob("asked-*")} == {"x\n"}  # one fetch for the readers of both mounts
+
+
+def test_a_hundred_readers_of_a_path_are_one_fetch(alice: Path, bob: Path, place: Path) -> None:
+    with ThreadPoolExecutor(100) as pool:
+        waiting = [pool.submit(cat, (alice, bob)[n % 2] / "live/hung/all") for n in range(100)]
+        until((place / "asked-all").exists)
+        (place / "go-all").touch()
+        assert {each.result() for each in waiting} == {"gone on\n"}
+    assert (place / "asked-all").read_text() == "x\n"
+
+
+def test_a_reader_that_waits_can_be_interrupted(live: Path) -> None:
+    assert sh(f"timeout --signal=INT 1 cat {live}/hung/never", check=False).returncode == 124
+
+
+def test_what_changed_is_kept_where_the_provider_says_so(live: Path, place: Path) -> None:
+    for name in ("news", "once"):
+        cat(live / f"{name}:delta")
+    before = (place / "news").read_text()
+    (place / "news").write_text("medlars came late\n")
+    try:
+        assert "+medlars came late" in cat(live / "news:delta") and "-the harvest" in sh(f"cat {live}/news:diff").stdout
+        assert len(cat(live / "news:history").splitlines()) == 2 and "avmfs/live" in cat(live / "news:history")
+        assert cat(live / "once") == "medlars came late\n" and len(cat(live / "once:history").splitlines()) == 1
+    finally:
+        (place / "news").write_text(before)
+
+
+def test_a_search_finds_what_was_fetched_last_and_marks_it(live: Path, alice: Path, bob: Path) -> None:
+    cat(live / "news"), cat(live / "once")
+    assert "/live/news  (live, of 20" in cat(bob / ":search?q=quinces") and "/live/once" not in cat(
+        bob / ":search?q=quinces"
+    )
+    assert "quinces" in cat(alice / ":recall?q=quinces") and ") live " in cat(alice / ":recall?q=quinces")
+
+
+def test_rules_hide_a_source_and_no_one_asks_it_for_whom_it_is_hidden(live: Path, alice: Path, bob: Path) -> None:
+    cat(live / "prices/HID")
+    asked = len(Site.asked)
+    assert code_of(os.stat, bob / "live/prices") == errno.ENOENT == code_of(cat, bob / "live/prices/HID")
+    assert code_of(cat, bob / "live/prices/NEW") == errno.ENOENT and len(Site.asked) == asked
+    assert "prices" not in os.listdir(bob / "live") and "HID" not in cat(bob / ":changes?limit=500")
+
+
+def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: Path, alice: Path, place: Path) -> None:
+    cat(live / "put/a"), cat(live / "echo/x")
+    attempts = [
+        (os.unlink, live / "echo/x"),
+        (os.mkdir, live / "new"),
+        (os.rmdir, live / "echo"),
+        (os.rename, live / "echo/x", alice / "memory/x"),
+        (os.rename, alice / "memory/beside-0.md", live / "put/b"),
+        (echo, "mine", live / "put/a"),
+        (echo, "mine", live / "put/b"),
+        (os.chmod, live / "put/a", 0o600),
+        (echo, "tag", live / "put/a:tags"),
+        (echo, "1h", live / "put/a:ttl"),
+    ]
+    (alice / "memory/beside-0.md").write_text("0\n")
+    for attempt, *given in attempts:
+        assert code_of(attempt, *given) in (errno.EACCES, errno.EPERM, errno.EROFS), given
+    assert code_of(os.mkdir, alice / "elsewhere") in (errno.EACCES, errno.EPERM)
+    done = cli(world, "alice", "write", "/live/put/a", "-", data="by alice\n")
+    assert (
+        done == "/live/put/a\n"
+        and (place / "put/a").read_text() == "by alice\n"
+        and cat(live / "put/a") == "by alice\n"
+    )
+    assert "read-only" in cli(world, "bob", "write", "/live/put/a", "-", data="by bob\n", fails=True)
+    assert (place / "put/a").read_text() == "by alice\n"
+    assert cli(world, "bob", "rm", "/live/put/a", fails=True) and cat(live / "put/a") == "by alice\n"
+
+
+def test_of_what_is_live_there_is_no_past_and_no_export(world: World, live: Path, alice: Path) -> None:
+    cat(live / "echo/past")
+    (alice / "memory/here.md").write_text("here\n")
+    then = sh("date -u +%Y-%m-%dT%H:%M:%S.%6NZ").stdout.strip()
+    assert "memory" in os.listdir(alice / f"@{then}") and "live" not in os.listdir(alice / f"@{then}")
+    assert code_of(os.stat, alice / f"@{then}/live/echo/past") == errno.ENOENT
+    assert "live/" not in cli(world, "alice", "export", "jsonl", "-", "/")
+
+
+def cli(world: World, agent: str, *arguments: str, data: str = "", fails: bool = False) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "avmfs.cli", "-a", agent, *arguments],
+        env=world.environ,
+        input=data,
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+    assert (done.returncode != 0) == fails, done.stderr
+    return done.stderr if fails else done.stdout

@@ -1,0 +1,196 @@
+"""Live content in one process: when a source is asked and what is kept of it. docs/PROVIDERS.md runs here."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from avmfs_config import Provider, Settings, default_settings, load_settings
+
+from avmfs import paths
+from avmfs.access import Principal
+from avmfs.errors import NotFound, StoreFailed
+from avmfs.providers.fetching import Fetcher
+from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
+from avmfs.providers.live import LiveTree
+from avmfs.rpc.local import LocalDoor
+from avmfs.store.commands import mirroring
+
+WHERE = (b"live", b"x")
+ALICE = Principal("alice")
+LIMIT_S = 120.0
+TEXT = (Path(__file__).parents[2] / "docs/PROVIDERS.md").read_text("utf-8")
+
+
+class Counted(BaseHandler):
+    """Answers how often it was asked, once ``go`` is set."""
+
+    asked = 0
+    go = threading.Event()
+    fails = False
+
+    def read(self, path: str, context: Context) -> str:
+        type(self).asked += 1
+        if not self.go.wait(LIMIT_S):
+            raise TimeoutError
+        if self.fails:
+            raise OSError("the wire is cut")
+        return f"{type(self).asked}\n"
+
+
+@pytest.fixture
+def counted() -> Iterator[type[Counted]]:
+    Counted.asked, Counted.fails = 0, False
+    Counted.go.set()
+    register_handler("counted", Counted)
+    yield Counted
+    Counted.go.set()
+
+
+def settings(*providers: Provider) -> Settings:
+    return replace(default_settings(), providers=providers)
+
+
+class Desk:
+    """A store with one provider and a clock that a test sets forward."""
+
+    def __init__(self, folder: Path, **given: Any) -> None:
+        self.provider = Provider("/live/{name}", "counted", ttl=60.0, timeout_s=LIMIT_S, **given)
+        self.door = LocalDoor(folder / "avm.db", settings(self.provider), "alice", embeddings=False)
+        self.later_s = 0
+        store = self.door._store
+        fetcher = Fetcher(store, (self.provider,), self.now, {}, ())
+        self.live = LiveTree(store, (self.provider,), fetcher, self.now, lasting=True)
+        self.store = store
+
+    def now(self) -> int:
+        return time.time_ns() + self.later_s * 10**9
+
+    def kept(self) -> bytes:
+        with self.store.reading(ALICE) as reader:
+            node = reader.node(1)
+            for name in WHERE:
+                found = reader.child(node.id, name)
+                if found is None:
+                    raise NotFound()
+                node = found
+            return reader.read(node.id, 0, node.size)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, counted: type[Counted]) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.door.close()
+
+
+def test_a_hundred_readers_at_the_expiry_are_one_fetch(desk: Desk, counted: type[Counted]) -> None:
+    desk.live.appear(ALICE, WHERE)
+    desk.later_s = 121  # beyond what may be shown while it is fetched anew
+    counted.go.clear()
+    with ThreadPoolExecutor(100) as pool:
+        waiting = [pool.submit(desk.live.refresh, WHERE) for _ in range(100)]
+        deadline = time.monotonic() + LIMIT_S
+        while counted.asked < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        counted.go.set()
+        for each in waiting:
+            each.result(LIMIT_S)
+    assert counted.asked == 2 and desk.kept() == b"2\n"
+
+
+def test_what_is_stale_is_shown_while_it_is_fetched(desk: Desk, counted: type[Counted]) -> None:
+    desk.live.appear(ALICE, WHERE)
+    desk.later_s = 90
+    counted.go.clear()
+    desk.live.refresh(WHERE)  # comes back although the source does not answer
+    assert desk.kept() == b"1\n"
+    counted.go.set()
+    deadline = time.monotonic() + LIMIT_S
+    while desk.kept() != b"2\n" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert desk.kept() == b"2\n" and counted.asked == 2
+
+
+def test_a_source_that_fails_is_left_alone_for_a_while(desk: Desk, counted: type[Counted]) -> None:
+    counted.fails = True
+    for _ in range(3):
+        with pytest.raises(StoreFailed, match="the wire is cut"):
+            desk.live.appear(ALICE, WHERE)
+    assert counted.asked == 1
+    desk.later_s, counted.fails = 6, False
+    assert desk.live.appear(ALICE, WHERE) and desk.kept() == b"2\n"
+
+
+def test_what_was_fetched_is_shown_over_a_failure_until_it_is_too_old(desk: Desk, counted: type[Counted]) -> None:
+    desk.live.appear(ALICE, WHERE)
+    counted.fails = True
+    desk.later_s = 121
+    with pytest.raises(StoreFailed, match="the wire is cut"):
+        desk.live.refresh(WHERE)
+    with desk.store.reading(ALICE) as reader:
+        known = reader.live(paths.join(WHERE))
+    assert known is not None and known.error == "OSError: the wire is cut" and known.fetched is not None
+
+
+def test_names_that_readers_make_up_do_not_fill_the_disk(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, counted: type[Counted]
+) -> None:
+    monkeypatch.setattr(mirroring, "MOST", 5)
+    for number in range(9):
+        desk.live.appear(ALICE, (b"live", b"%d" % number))
+    left = [each["name"] for each in desk.door.call("entries", path="/live")]
+    assert len(left) <= 6 and "8" in left and "0" not in left
+    monkeypatch.setattr(mirroring, "MOST_BYTES", 3)
+    desk.live.appear(ALICE, (b"live", b"last"))
+    assert [each["name"] for each in desk.door.call("entries", path="/live")] == ["last"]
+
+
+def test_what_no_provider_has_any_more_goes(tmp_path: Path, counted: type[Counted]) -> None:
+    given = settings(Provider("/live/{name}", "counted"), Provider("/other/deep/{name}", "counted"))
+    for number, (providers, seen) in enumerate([(given, {"live", "other"}), (settings(given.providers[1]), {"other"})]):
+        door = LocalDoor(tmp_path / "avm.db", providers, "alice", embeddings=False)
+        try:
+            assert {each["name"] for each in door.call("entries")} & {"live", "other"} == seen
+            assert door.call("read", path="/other/deep/x")["data"] == b"1\n"
+            if number == 0:
+                assert door.call("read", path="/live/x")["data"]
+            else:
+                with pytest.raises(NotFound):
+                    door.call("read", path="/live/x")
+        finally:
+            door.close()
+
+
+def test_the_providers_of_the_document_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_plugins").mkdir()
+    (tmp_path / "my_plugins/talib.py").write_text("def read(path, context): return path\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    assert found is not None
+    (tmp_path / "config.yaml").write_text(found[1])
+    providers = load_settings(tmp_path / "config.yaml", os.environ).providers
+    assert [find_handler(each.handler)(each.config) for each in providers] and len(providers) == 7
+
+
+def test_the_handler_of_the_document_is_read_and_listed(tmp_path: Path) -> None:
+    found = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert found is not None
+    exec(found[1], {})
+    given = settings(Provider("/live/upper/{word}", "upper", {"greeting": "hello"}))
+    door = LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)
+    try:
+        assert door.call("read", path="/live/upper/one")["data"] == b"hello ONE"
+        assert {each["name"] for each in door.call("entries", path="/live/upper")} >= {"alpha", "beta"}
+        with pytest.raises(NotFound):
+            door.call("read", path="/live/upper/nothing")
+    finally:
+        door.close()

@@ -1,0 +1,258 @@
+"""The built-in handlers with good, slow, failing and hostile input: what each attempt comes to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs import paths
+from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed, TimedOut, TooBig
+from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
+
+
+def read(handler: str, config: dict[str, Any], /, environ: dict[str, str] | None = None, **params: str) -> bytes:
+    context = Context("/live/x", params, 2.0, 10_000, environ or {})
+    found = find_handler(handler)(config).read("/live/x", context)
+    assert found is not None
+    return found.encode() if isinstance(found, str) else found
+
+
+@contextlib.contextmanager
+def server(timeout: float = 2.0) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+    seen: list[tuple[str, dict[str, str]]] = []
+    over = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.path, dict(self.headers)))
+            what = self.path.strip("/")
+            if what == "slow":
+                self.send_response(200)
+                self.end_headers()
+                while not over.wait(0.1):
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(b".")
+            elif what.startswith("to="):
+                self.send_response(302)
+                self.send_header("Location", what[3:].replace("|", "/"))
+                self.end_headers()
+            elif what == "latin":
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; charset=latin-1")
+                self.end_headers()
+                self.wfile.write("é".encode("latin-1"))
+            elif what == "liar":
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; charset=utf-16")
+                self.end_headers()
+                self.wfile.write(b"abc")
+            elif what == "short":
+                self.send_response(200)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
+                self.wfile.write(b"cut")
+            else:
+                self.send_response({"bad": 500, "none": 404}.get(what, 200))
+                self.end_headers()
+                self.wfile.write(b"x" * 10_000_000 if what == "big" else b"fine")
+
+        def log_message(self, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        serving.daemon_threads = True
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_port}", seen
+        finally:
+            over.set()
+            serving.shutdown()
+
+
+def test_an_answer_of_http_is_the_text() -> None:
+    with server() as (url, seen):
+        config = {"url": url + "/p/${symbol}", "headers": {"Authorization": "Bearer ${API_KEY}"}}
+        assert read("http", config, {"API_KEY": "k"}, symbol="NVDA") == b"fine"
+        assert seen[0][0] == "/p/NVDA" and seen[0][1]["Authorization"] == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome"),
+    [
+        ("big", TooBig),
+        ("slow", TimedOut),
+        ("bad", StoreFailed),
+        ("none", NotFound),
+        ("short", StoreFailed),
+        ("to=http:||169.254.169.254|latest", Denied),
+        ("to=file:|||etc|passwd", Invalid),
+    ],
+)
+def test_what_http_answers_badly_is_an_error(what: str, outcome: type[AvmError]) -> None:
+    with server() as (url, _), pytest.raises(outcome):
+        read("http", {"url": f"{url}/{what}"})
+
+
+def test_a_redirect_may_not_name_this_machine_though_the_operator_may() -> None:
+    with server() as (other, _), server() as (url, _), pytest.raises(Denied):
+        read("http", {"url": f"{url}/to={other.replace('/', '|')}"})
+
+
+def test_charsets() -> None:
+    with server() as (url, _):
+        assert read("http", {"url": f"{url}/latin"}) == "é".encode()
+        assert read("http", {"url": f"{url}/liar"}) == b"abc"
+
+
+@pytest.mark.parametrize("value", ["a?b=c#d", "x y\r\nHost: evil", "%2e%2e", "@evil.example", "${API_KEY}", "é"])
+def test_a_parameter_stays_in_its_place_of_the_address(value: str) -> None:
+    with server() as (url, seen):
+        read("http", {"url": url + "/p/${symbol}/end"}, {"API_KEY": "secret"}, symbol=value)
+        path, headers = seen[0]
+        assert path.startswith("/p/") and path.endswith("/end") and "?" not in path and "secret" not in path
+        assert headers["Host"] == url[7:]
+
+
+def test_a_parameter_brings_no_header_and_no_host() -> None:
+    with server() as (url, seen):
+        with pytest.raises(Invalid):
+            read("http", {"url": url, "headers": {"X-Name": "${name}"}}, name="a\r\nX-Admin: 1")
+        with pytest.raises(Invalid, match="host"):
+            read("http", {"url": "http://${name}/"}, name="127.0.0.1")
+        assert seen == []
+
+
+@pytest.mark.parametrize("value", ["$(touch hit)", "; touch hit", "`touch hit`", "a' 'b", "a\nb", "$HOME", "${SECRET}"])
+def test_a_parameter_is_one_argument(value: str) -> None:
+    assert read("script", {"command": "printf %s ${v}"}, {"SECRET": "s"}, v=value) == value.encode()
+
+
+@pytest.mark.parametrize("value", ["-rf", "--help", "a\0b"])
+def test_a_parameter_is_no_option(value: str) -> None:
+    with pytest.raises(Invalid):
+        read("script", {"command": "printf ${v}"}, v=value)
+
+
+@pytest.mark.parametrize("command", ["sh -c 'echo ${v}'", "python3 -c 'print(${v})'", "bash -lc ${v}"])
+def test_no_parameter_in_the_text_of_a_shell(command: str) -> None:
+    with pytest.raises(Invalid, match="run as a program"):
+        find_handler("script")({"command": command})
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("sleep 600", TimedOut),
+        ("yes", TooBig),
+        ("sh -c 'sleep 600 & sleep 600'", TimedOut),
+        ("false", StoreFailed),
+        ("no-such-program", StoreFailed),
+    ],
+)
+def test_a_program_that_does_not_end_well(command: str, outcome: type[AvmError]) -> None:
+    with pytest.raises(outcome):
+        read("script", {"command": command})
+
+
+def test_a_program_has_a_small_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    said = read("script", {"command": "env", "env": {"TOKEN": "${TOKEN}"}}, {"TOKEN": "t"}).decode()
+    names = {line.partition("=")[0] for line in said.splitlines()}
+    assert names - {"LC_CTYPE", "PWD", "SHLVL", "_"} == {"PATH", "HOME", "LANG", "TOKEN"}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    with contextlib.closing(sqlite3.connect(tmp_path / "d.db")) as db:
+        db.executescript("create table price(symbol, at); insert into price values('NVDA', 7), ('AMD', 3);")
+    return tmp_path / "d.db"
+
+
+def test_a_query_binds_what_is_asked(database: Path) -> None:
+    config = {"database": str(database), "query": "select at from price where symbol = :symbol"}
+    assert read("sqlite", config, symbol="NVDA") == b"7\n"
+    for value in ("' or 1=1 --", 'NVDA"; drop table price; --'):
+        with pytest.raises(NotFound):
+            read("sqlite", config, symbol=value)
+
+
+@pytest.mark.parametrize(
+    ("query", "outcome"),
+    [
+        ("delete from price", StoreFailed),
+        ("attach '/tmp/other.db' as o", StoreFailed),
+        ("pragma writable_schema = 1", StoreFailed),
+        ("select 1; select 2", StoreFailed),
+        ("select load_extension('/tmp/x')", StoreFailed),
+        ("with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n", TimedOut),
+        ("with recursive n(i) as (select 1 union all select i + 1 from n) select i from n", TooBig),
+    ],
+)
+def test_a_query_only_reads_and_ends(database: Path, query: str, outcome: type[AvmError]) -> None:
+    with pytest.raises(outcome):
+        read("sqlite", {"database": str(database), "query": query})
+
+
+def test_files_stay_below_their_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("here")
+    (tmp_path / "secret").write_text("secret")
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "up").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe")
+    config = {"root": str(root)}
+    assert read("file", config, **{"*": "a.txt"}) == b"here"
+    for value in ("../secret", "sub/../../secret", "out", "up/secret", "/etc/passwd", "a.txt\0", "pipe", ".."):
+        with pytest.raises(OSError):
+            read("file", config, **{"*": value})
+    with pytest.raises(IsADirectoryError):
+        read("file", config, **{"*": "sub"})
+    context = Context("/live", {"*": ""}, 2.0, 100, {})
+    assert sorted(find_handler("file")(config).list("/live", context) or ()) == ["a.txt", "sub/"]
+
+
+def test_a_secret_is_nowhere_shown() -> None:
+    context = Context("/live/x", {"p": "${KEY}"}, 1.0, 100, {"KEY": "hush-hush"})
+    assert context.fill("${KEY} ${p}") == "hush-hush ${KEY}"
+    assert context.safe("answered: hush-hush") == "answered: ***"
+    with pytest.raises(Invalid, match="not set"):
+        context.fill("${ABSENT}")
+
+
+def test_a_program_brings_a_handler_of_its_own() -> None:
+    class Redis(BaseHandler):
+        def read(self, path: str, context: Context) -> str:
+            return f"{self.config['prefix']}{context.params['key']}"
+
+    register_handler("redis-of-this-test", Redis)
+    assert read("redis-of-this-test", {"prefix": "p:"}, key="k") == b"p:k"
+
+
+def test_a_plugin_is_a_module(tmp_path: Path) -> None:
+    (tmp_path / "my_plugin_of_a_test.py").write_text("def read(path, context):\n    return path\n")
+    assert read("plugin", {"plugin": "my_plugin_of_a_test", "path": str(tmp_path)}) == b"/live/x"
+    with pytest.raises(Invalid, match="No module named"):
+        find_handler("plugin")({"plugin": "my_plugins.talib"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "found"),
+    [
+        ("/live/prices/{symbol}", "/live/prices/NVDA", {"symbol": "NVDA"}),
+        ("/live/prices/{symbol}", "/live/prices/a/b", None),
+        ("/live/{a}-{b}.md", "/live/x-y.md", {"a": "x", "b": "y"}),
+        ("/live/indicators/*", "/live/indicators/rsi/NVDA", {"*": "rsi/NVDA"}),
+        ("/live/indicators/*", "/live/indicators", None),
+        ("/system/status", "/system/status", {}),
+    ],
+)
+def test_a_pattern_finds_parameters(pattern: str, path: str, found: dict[str, str] | None) -> None:
+    assert paths.parameters(pattern, paths.split(path.encode())) == found
