@@ -256,7 +256,8 @@ class Engine:
         short, terms_in = lexical.shortness(lengths), lengths.astype(np.float64)
         named = columns["speaker"][chosen] if asks != q else None
         cosine, coverage = evidence["cosine"], evidence["coverage"]
-        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity)
+        count = len(table.passages)
+        absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
 
     def _feedback(

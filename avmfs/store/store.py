@@ -232,10 +232,7 @@ class SqliteStore:
         return self._header
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
-        result = self._submitter.submit(who, command, arguments)
-        if command == "mkdir":
-            self._kept.follow(result["node"])
-        return result
+        return self._submitter.submit(who, command, arguments)
 
     def nonce(self, who: Principal, seq: int, question: str) -> str:
         if not self._secret:

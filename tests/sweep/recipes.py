@@ -134,6 +134,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         **dict.fromkeys(
             (
                 "strategy",
+                "on_duplicate",
                 "mode",
                 "priority",
                 "cite",

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 from views_fixtures import World, opened
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import AvmError, Denied, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
@@ -222,7 +222,6 @@ _DISCOVERY: dict[str, Ask] = {
     "evidence": lambda d, it: d.evidence([CANARY, "finch"]),
     "revealed": lambda d, it: d.revealed([CANARY, "finch"]),
     "known_to_all": lambda d, it: list(d.known_to_all()),
-    "privacies": lambda d, it: d.privacies(),
     "privacy": lambda d, it: d.privacy("alice"),
     "topics_state": lambda d, it: d.topics_state(),
 }
@@ -521,7 +520,10 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "read": [{"path": _X}, {"path": f"{_X}:meta"}, {"path": f"/:recall?q={CANARY}"}],
     "recall": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}],
     "recent": [{"path": "/memory"}],
-    "remember": [{"content": "x", "path": f"{SPACE}/d/new.md"}],
+    "remember": [
+        {"content": "x", "path": f"{SPACE}/d/new.md"},
+        {"content": f"the {CANARY} secret, again #finch", "on_duplicate": "refuse", "path": f"{SPACE}/d/new.md"},
+    ],
     "remove": [{"path": _X}],
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
