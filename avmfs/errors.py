@@ -156,14 +156,7 @@ class PastEnd(AvmError):
     code = _errno.ENXIO
 
 
-_BY_CODE: dict[int, type[AvmError]] = {
-    cls.code: cls
-    for cls in (
-        NotFound, Denied, NotPermitted, Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NameTooLong,
-        TooBig, OverQuota, NoSpace, ReadOnly, Busy, Interrupted, BadHandle, Stale, StoreFailed, NotSupported,
-        NoAttribute, TooSmall, PastEnd, WouldDeadlock, TimedOut,
-    )
-}  # fmt: skip
+_BY_CODE: dict[int, type[AvmError]] = {cls.code: cls for cls in AvmError.__subclasses__()}
 
 
 def from_wire(code: int, reason: str, path: str | None, *, recorded: bool = False) -> AvmError:

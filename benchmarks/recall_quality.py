@@ -56,6 +56,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import avm_adapter  # isort: skip  (it says where the product lies)
 from avmfs_config import SearchWeights
 
+from avmfs.embed import knowledge
 from avmfs.memory import Memory
 from avmfs.search import engine as engines
 from avmfs.search import pack
@@ -148,15 +149,20 @@ class Baselines:
         self._tokens = {i: self._count(f"{text}\n") for i, text in store.notes.items()}
         embedder = store.adapter.embedder
         assert embedder is not None
-        self._embed = embedder.embed_batch
-        self._vectors = np.concatenate([self._embed(texts[at : at + 64]).vectors for at in range(0, len(texts), 64)])
+        self._embedder = embedder
+        self._vectors = np.concatenate([self._embed(texts[at : at + 64]) for at in range(0, len(texts), 64)])
         self._db = sqlite3.connect(":memory:")
         self._db.execute("create virtual table f using fts5(x, tokenize='porter unicode61')")
         self._db.executemany("insert into f(rowid, x) values(?, ?)", enumerate(texts))
 
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        """As the model gives them, whether it knows the language or not."""
+        with mock.patch.object(knowledge, "weigh", lambda *_: None):
+            return self._embedder.embed_batch(texts).vectors
+
     def measure(self, query: Query) -> dict[str, dict[str, float]]:
         """By baseline."""
-        words, cosine = np.zeros(len(self._ids)), self._vectors @ self._embed([query.text]).vectors[0]
+        words, cosine = np.zeros(len(self._ids)), self._vectors @ self._embed([query.text])[0]
         if terms := dict.fromkeys(re.findall(r"\w+", query.text.lower())):
             match = " OR ".join(f'"{term}"' for term in terms)
             for row, score in self._db.execute("select rowid, bm25(f) from f where f match ?", (match,)):

@@ -41,8 +41,9 @@ sqrt(2 ln n) spreads above their mean; the fits are from stores where that is US
 USUAL: Final = 3.5
 FEWEST: Final = -0.05
 
-COMMON: Final = 0.19
-"""Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34)."""
+COMMON: Final = 0.12
+"""Mean cosine up to which a model tells texts apart. What lies above it says nothing (MiniLM on Chinese: 0.34, on
+German: 0.3)."""
 COMMON_JOINT: Final = 0.35  # where words agree, more of it is believed
 
 NAMED: Final = 0.15
@@ -62,7 +63,9 @@ it may be anything, but by its place no more than a quarter, (2 / 4) squared."""
 BRIEF: Final = (-0.4, 1.5)
 """Added to the log odds that there is an answer: this, and so much of the brevity of the store. A note of a line that
 answers is less near to its question than a page is, and of pages on the world at large one is near to any question.
-Chosen where notes lose no more than one answer of twenty-five (benchmarks/README.md)."""
+Chosen by what is silent on all sets (benchmarks/README.md)."""
+MANY: Final = 100
+"""Passages from which all of it counts: of a handful of notes, one that answers stands out."""
 
 Floats = NDArray[np.float64]
 
@@ -75,10 +78,12 @@ def relevance(
     terms: Floats | None = None,
     named: Floats | None = None,
     brevity: float | None = None,
+    count: int = 0,
 ) -> Floats:
     """Of each candidate (n,) to (n,); a cosine of NaN is a passage without a vector. ``shortness`` is 1 for a remark,
     0 for a page; ``terms`` is how many each has, none given: enough. ``named`` is 1 where the one who speaks is named
-    in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages."""
+    in the question, if it was asked without the name. ``brevity`` is the whole store's: 1 for notes, 0 for pages;
+    ``count`` is how many passages it has."""
     if not len(scores):
         return scores
     if named is not None:
@@ -89,7 +94,7 @@ def relevance(
     common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     if brevity is not None:
-        odds = math.exp(BRIEF[0] + BRIEF[1] * brevity)
+        odds = math.exp((BRIEF[0] + BRIEF[1] * brevity) * min(1.0, count / MANY))
         best = best * odds / (1 + best * (odds - 1))
     own = _witnesses(cosines, coverage, shift, common)
     middle, top = float(np.median(scores)), float(scores.max())

@@ -22,7 +22,7 @@ from avmfs_daemon.setup import COMMANDS
 from avmfs_daemon.start import leave, mend, serve, start_detached
 from avmfs_daemon.status_text import status_text
 
-STOP_S = 15.0
+STOP_S = 60.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -19,6 +19,7 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.errors import StoreFailed
 from avmfs.store.client.client import WriterClient
+from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -26,6 +27,7 @@ from avmfs.store.schema.tables import MEMORY
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer import checkpoint, loop, wal_sync
 from avmfs.store.writer.applier import Applier
+from avmfs.store.writer.disk_reserve import DiskReserve
 from avmfs.store.writer.loop import RECENT, Writer
 from avmfs.store.writer.wal_sync import WalSync
 
@@ -520,6 +522,20 @@ def test_no_more_notes_wait_for_their_words_than_a_search_can_make_up_for(
             waited.append(db.execute("select count(*) from document where due is not null").get)
     assert waited[:5] == [1, 2, 3, 4, 5], "until then they are left alone"
     assert max(waited) == 5 and waited[5] == 6 - loop.BEHIND_STEP
+
+
+def test_on_a_disk_that_is_nearly_full_what_is_removed_is_gone(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is in the trash, which takes room."""
+    for name in (b"one", b"two"):
+        running.ask("write_path", path=[b"memory", name], data=b"the harvest begins in June").result(LIMIT_S)
+    monkeypatch.setattr(running.applier, "_clock", lambda: time.time_ns() + YOUNG_NS)
+    for name, near in ((b"one", False), (b"two", True)):
+        full = property(lambda reserve, near=near: near, lambda reserve, value: None)  # type: ignore[misc]
+        monkeypatch.setattr(DiskReserve, "near", full, raising=False)
+        removed = running.ask("unlink", parent=MEMORY, name=name, trash=True).result(LIMIT_S)
+        assert removed["kept"] is not near
 
 
 def test_commits_find_room_in_the_logs_file(running: Running) -> None:

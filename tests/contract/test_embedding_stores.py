@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 
 from avmfs import AVM
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.embedding import EmbeddingBackend, EmbeddingStore, StoredNode
 from avmfs.errors import Invalid
@@ -216,7 +216,7 @@ def test_a_kill_while_saving_leaves_the_index_as_it_was(make: Make, avm: AVM, tm
     program = f"""
 import os
 from avmfs import AVM
-from avmfs.embed.hashing import HashingEmbedding
+from hashing import HashingEmbedding
 from avmfs.embedding import EmbeddingStore
 from avmfs.faiss_store import FAISSEmbeddingStore
 avm = AVM(db={str(tmp_path / "avm.db")!r}, agent="alice", embeddings=False, environ={{"HOME": {str(tmp_path)!r}}})

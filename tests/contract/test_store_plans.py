@@ -8,9 +8,9 @@ from typing import Any
 
 import apsw
 import pytest
+from hashing import HashingEmbedding
 from store_world import ALICE, BOB, CAROL, World
 
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.store.identity import OPERATOR

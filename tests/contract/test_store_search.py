@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 from numpy.typing import NDArray
 from store_world import ALICE, BOB, World
 
 from avmfs.access import Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.search.engine import Answer, Engine
 from avmfs.search.indexer import embed_pending
 from avmfs.search.recall import recall

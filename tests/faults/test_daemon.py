@@ -211,7 +211,7 @@ def test_files_that_are_open_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     with open(daemon.at("alice") / "memory/open", "w") as file:
         file.write("text")
         file.flush()
-        daemon.command("stop")  # which gives up after 15 s
+        daemon.command("stop")  # which gives up after a minute
         with contextlib.suppress(OSError):
             file.close()
     wait(daemon.gone, SOON_S)
@@ -265,7 +265,7 @@ def test_a_stopped_child_cannot_hold_up_a_stop(daemon: Daemon) -> None:
     family = daemon.family()
     for name in ("alice", "keeper", "writer"):
         os.kill(family[name], signal.SIGSTOP)
-    daemon.command("stop")  # which gives up after 15 s
+    daemon.command("stop")  # which gives up after a minute
     wait(daemon.gone, SOON_S)
     assert not daemon.mounted("alice")
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Embedder
 from avmfs.node import Hit
 from avmfs.store.index.columns import ROW, Columns, arrange

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from avmfs_daemon.housekeeping import BUSY_PER_S, HOLD_S, LOOK_S, ORPHAN_S, PACE_S, REAPED, RESTS, TRICKLE, Housekeeper
+from hashing import HashingEmbedding
 
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors
 from avmfs.agents.auditing import Chainer, verify
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search.indexer import PIECE
 from avmfs.store.identity import OPERATOR

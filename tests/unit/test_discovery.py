@@ -147,13 +147,12 @@ def test_only_the_agent_itself_or_an_operator_sets_a_mode(world: World) -> None:
         alice.memory.submit("set_privacy", mode="full", agent="bob")
     with pytest.raises(Denied), alice.memory.reading() as reader:
         reader.discovery.privacy("bob")
-    for question in ("privacies", "known_to_all"):
-        with pytest.raises(Denied), alice.memory.reading() as reader:
-            getattr(reader.discovery, question)()
+    with pytest.raises(Denied), alice.memory.reading() as reader:
+        reader.discovery.known_to_all()
     operator = Memory(world.around, Principal("root", operator=True))
     operator.submit("set_privacy", mode="owner", agent="bob")
     with operator.reading() as reader:
-        assert reader.discovery.privacies() == [("alice", "none"), ("bob", "owner")]
+        assert [reader.discovery.privacy(name) for name in ("alice", "bob")] == ["none", "owner"]
     assert bob.cat("/:who") == "privacy: owner\n"
     with pytest.raises(NotFound):
         operator.submit("set_privacy", mode="owner", agent="nobody-yet")

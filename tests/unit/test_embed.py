@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 
 from avmfs.embed import bert, local, weights
 from avmfs.embed.cache import QueryCache
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
@@ -59,7 +59,7 @@ def test_hashing_is_the_same_everywhere_and_normalised() -> None:
     assert batch.vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(batch.vectors, axis=1), [1, 0, 1, 0])
     program = """
-from avmfs.embed.hashing import HashingEmbedding
+from hashing import HashingEmbedding
 print(HashingEmbedding(16).embed_batch(["the quick brown fox"]).vectors.tobytes().hex())
 """
     assert python(program, PYTHONHASHSEED="99").stdout.strip() == batch.vectors[0].tobytes().hex()

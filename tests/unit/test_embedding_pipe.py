@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from avmfs_daemon import embedding
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
+from hashing import HashingEmbedding
 
 from avmfs import wire
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import apsw
 import numpy as np
 import pytest
+from hashing import HashingEmbedding
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.errors import Busy, Denied
 from avmfs.search.indexer import embed_pending
 from avmfs.store.identity import ANYBODY, OPERATOR, proof

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from avmfs_config import SearchWeights
 from fakes import MemoryCorpus
+from hashing import HashingEmbedding
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
 from avmfs.search import lexical, signals
@@ -266,14 +266,21 @@ def test_what_all_cosines_have_in_common_says_nothing() -> None:
     assert many[0] < 0.2
 
 
-def test_among_notes_less_nearness_is_an_answer_than_among_pages() -> None:
-    scores, cosines, coverage = (np.array(each) for each in ([0.3, 0.1, 0.0], [0.32, 0.1, 0.0], [0.2, 0.0, 0.0]))
-    notes, either, pages = (
-        relevance(scores, cosines, coverage, np.ones(3), brevity=brevity)[0] for brevity in (1.0, None, 0.0)
-    )
-    assert pages < either < notes
-    nothing = np.zeros(3)
-    assert relevance(scores, nothing, nothing, np.ones(3), brevity=1.0).max() < 0.05
+def test_among_many_notes_less_nearness_is_an_answer_than_among_pages_or_a_few_notes() -> None:
+    def best(count: int, brevity: float | None, cosine: float = 0.3) -> float:
+        scores = np.linspace(cosine, 0.0, count)
+        cosines = np.where(scores == cosine, cosine, 0.0)
+        return float(relevance(scores, cosines, np.full(count, 0.1), np.ones(count), brevity=brevity, count=count)[0])
+
+    assert best(200, 0.0) < best(200, None) < best(200, 1.0)
+    assert best(10, 1.0) / best(10, None) < 1.15 < 1.5 < best(200, 1.0) / best(200, None)
+    assert best(200, 1.0, cosine=0.1) < 0.05
+
+
+def test_what_all_texts_of_a_language_have_in_common_is_no_answer() -> None:
+    german = np.array([0.44, *[0.33] * 10])  # the nearest of eleven German notes to a question on a mountain, by MiniLM
+    assert relevance(german, german, np.zeros(11), np.ones(11), brevity=1.0, count=11).max() < 0.3
+    assert relevance(german, german - [0, *[0.3] * 10], np.zeros(11), np.ones(11), brevity=1.0, count=11).max() > 0.5
 
 
 def test_what_continues_an_answer_is_relevant_by_its_score_and_the_rest_is_not() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import Limits, SearchSettings
+from hashing import HashingEmbedding
 
 from avmfs import paths, views
 from avmfs.access import Policy, Principal
-from avmfs.embed.hashing import HashingEmbedding
 from avmfs.memory import Memory
 from avmfs.node import Node
 from avmfs.search.engine import Engine

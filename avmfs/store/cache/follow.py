@@ -7,7 +7,6 @@ read anew, with the same statement, and the directories where a name came or wen
 all (a directory that moved takes what is below it along, rules change scopes, too much happened), everything is.
 Where the writer has told in shared memory what it changed up to that header (``change_ring``), nothing has to be read.
 
-Of a directory that this process had made, while we followed, all names are known: one that is not remembered is absent.
 What others make is remembered where it was asked for before; news of other places are passed over.
 
 What the log does not tell must not be remembered: unlinked files, whose bytes change without a row.
@@ -24,7 +23,7 @@ Threads: catching up and adding happen under one lock, and what was read before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
@@ -56,8 +55,6 @@ _NEWS: Final = (
     f" from log left join node on node.id = log.node where log.seq > ? order by log.seq limit {_ROWS + 1}"
 )
 
-_MOST_WHOLE: Final = 10_000
-
 
 class FollowedCache(NodeCache):
     """See the module. Rows are as stored, whoever may see them. Lookups may come from any thread, without a lock."""
@@ -67,16 +64,8 @@ class FollowedCache(NodeCache):
         self._change_ring = news
         self._followed = False  # is what is remembered as it was before the news that come next?
         self.header = b""
-        self._made: set[int] = set()  # directories that are to be whole
         self._seq = -1  # the newest log row of the snapshot
         self._scope = 0  # the newest scope that ``visible`` surely knows
-
-    def follow(self, directory: int) -> None:
-        """This process has just had it made: most of what comes into it will be its own as well."""
-        with self.lock:
-            if len(self._made) >= _ROWS:  # others have caught up before they heard of it
-                self._made.clear()
-            self._made.add(directory)
 
     # Catching up ---------------------------------------------------------------------------------------
 
@@ -114,7 +103,6 @@ class FollowedCache(NodeCache):
             numbers = [number for record in records for number in record.numbers]
             held = self.nodes.keys() & numbers
             held |= self._parents.intersection(numbers)
-            held |= self._whole.intersection(numbers)
             coming: set[int] = set()  # to what is remembered, with what precedes the next part
             for record in records:
                 for part in record.concerning(self._scope, held, coming):
@@ -140,9 +128,8 @@ class FollowedCache(NodeCache):
     def _may_keep(self, row: Sequence[Any], coming: set[int]) -> bool:
         """Return whether a node will be remembered, if it is not yet (see ``_adopt``). In doubt, yes."""
         parent = row[_PARENT]
-        if parent in coming or parent in self._whole or row[0] in self._made:
-            return True
-        return (row[_KIND] != Kind.DIRECTORY and parent in self._directories) or (parent, row[_NAME]) in self.children
+        known = row[_KIND] != Kind.DIRECTORY and parent in self._directories
+        return known or parent in coming or (parent, row[_NAME]) in self.children
 
     def _adopt(self, rows: Sequence[Sequence[Any]], now: dict[int, list[Any]]) -> Changes | None:
         """None when the log does not say enough. ``now`` has the columns NODE of all nodes that have changed, whether
@@ -151,7 +138,6 @@ class FollowedCache(NodeCache):
         if ops is None:
             return None
         nodes, names = set(now), set()
-        new = self._to_be_whole(ops, {number: (row[_PARENT], row[_NAME]) for number, row in now.items() if row[1:]})
         touched: set[int] = set()  # directories
         unknown = False
         for number, row in now.items():
@@ -167,18 +153,13 @@ class FollowedCache(NodeCache):
                     self.subdirectories.clear()
             if directory:
                 touched.add(number)
-            if before is None and number not in new:
+            if before is None:
                 # It had a name that is not remembered, unless it was made meanwhile or only its bytes have changed.
                 unknown |= not (directory or (done and (done[0] in MAKES or BYTES_ALONE.issuperset(done))))
                 if gone or row[_PARENT] is None or (done and BYTES_ALONE.issuperset(done)):
                     continue
                 place = row[_PARENT], row[_NAME]
-                if (
-                    place not in self.children
-                    and place[0] not in new
-                    and place[0] not in self._whole
-                    and (place[0] not in self._directories or directory)
-                ):
+                if place not in self.children and (place[0] not in self._directories or directory):
                     if done:
                         names.add(place)  # of which nothing is known
                     continue
@@ -188,30 +169,9 @@ class FollowedCache(NodeCache):
                 self.nodes[number] = node
             else:
                 names |= self._taken_up(number, node, nodes)
-        self._add_whole(new)
         if unknown:
             names |= {(number, b"") for number in touched}
         return Changes(frozenset(nodes), frozenset(names))
-
-    def _to_be_whole(self, ops: Mapping[int, Sequence[str]], places: Mapping[int, tuple[Any, bytes]]) -> set[int]:
-        """The directories that were made and are to be remembered, with all that comes into them: what this process
-        has made, and what is in one of which all names are known. Others would be remembered by every process."""
-        found: set[int] = set()
-        for number, done in ops.items():  # in their order: first the upper one
-            if (
-                done[0] == "mkdir"
-                and (place := places.get(number)) is not None
-                and (number in self._made or place[0] in found or place[0] in self._whole or place in self.children)
-            ):
-                found.add(number)
-        self._made -= found
-        return found
-
-    def _add_whole(self, made: set[int]) -> None:
-        """All that has been put into a directory since it was made is remembered by now."""
-        if len(self._whole) >= _MOST_WHOLE:
-            self._whole.clear()
-        self._whole |= made & self._directories
 
     def _reread(self, rows: list[Any]) -> Changes | None:
         """None when the log does not say enough. Until then nothing is forgotten."""
@@ -233,7 +193,6 @@ class FollowedCache(NodeCache):
                     return None  # with all that is below it
         nodes, names = set(ops), set()
         others: set[int] = set()
-        new = self._to_be_whole(ops, {node.id: (node.parent, node.name) for node in found.values() if node is not None})
         for number in passed:
             if self._is_unplaced(number, ops[number]):
                 names |= self._let_go(passed[number], nodes)
@@ -248,21 +207,19 @@ class FollowedCache(NodeCache):
             others |= self._touched(number, done, node)
             if not DIRECTORY_NAMES.isdisjoint(done):
                 self.subdirectories.clear()
-            if before is None and node is not None and self._is_elsewhere(node, done, new):
+            if before is None and node is not None and self._is_elsewhere(node, done):
                 names.add((node.parent or ROOT, node.name))
             else:
                 names |= self._taken_up(number, node, nodes)
         for number in others - ops.keys():
             self._drop(number)
-        self._add_whole(new)
         return Changes(frozenset(nodes | others), frozenset(names))
 
-    def _is_elsewhere(self, node: Node, done: Sequence[str], new: set[int]) -> bool:
-        """Return whether a node that is not remembered is of no use, being where nothing is, or a directory that others
-        have made."""
+    def _is_elsewhere(self, node: Node, done: Sequence[str]) -> bool:
+        """Return whether a node that is not remembered is of no use, being where nothing is, or a directory that nobody
+        has asked for."""
         parent = node.parent
-        stays = (MAKES | BYTES_ALONE).issuperset(done)
-        if node.id in new or parent is None or parent in new or parent in self._whole or not stays:
+        if parent is None or not (MAKES | BYTES_ALONE).issuperset(done):
             return False
         unknown = parent not in self.nodes and parent not in self._parents
         return unknown or (done[0] == "mkdir" and (parent, node.name) not in self.children)
@@ -307,7 +264,6 @@ class FollowedCache(NodeCache):
         """A node was called so, in whichever directory: what else had such a name may have been replaced, and then the
         log does not name it. ``nodes`` gets it."""
         names = {(parent, name) for name in passed for parent in self._parents if (parent, name) in self.children}
-        self._whole.difference_update(parent for parent, _ in names)  # first: see child()
         for name in names:
             number = self.children.pop(name)
             node = self.nodes.get(number)

@@ -47,7 +47,6 @@ class NodeCache:
         self._body_bytes = 0
         self._directories: set[int] = set()
         self._parents: set[int] = set()  # of all that is in ``children``
-        self._whole: set[int] = set()  # directories of which ``children`` has every name
 
     # Asking --------------------------------------------------------------------------------------------
 
@@ -55,8 +54,7 @@ class NodeCache:
         """The node under a name, 0 where there is known to be none, None when it is not known."""
         number = self.children.get((parent, name))
         if not number:
-            # In this order: what is forgotten is first no longer whole.
-            return 0 if number is None and parent in self._whole else number
+            return number
         node = self.nodes.get(number)
         return node if node is not None and node.parent == parent and node.name == name else None
 
@@ -119,7 +117,6 @@ class NodeCache:
     # Changing, under the lock ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        self._whole.clear()  # first: see child()
         for kept in (self.nodes, self.children, self.subdirectories, self.visible, self.bodies):
             kept.clear()
         self._directories.clear()
@@ -157,7 +154,6 @@ class NodeCache:
         if moment != self.moment:
             return False
         if len(self.nodes) + len(self.children) > _MOST:
-            self._whole.clear()  # first: see child()
             nodes, names = oldest(self.nodes), oldest(self.children)
             for number in nodes:
                 self._drop(number)

@@ -74,10 +74,6 @@ class DiscoveryReader(Protocol):
         """Raises Denied unless it is the asker's own or the asker is an operator."""
         ...
 
-    def privacies(self) -> list[tuple[str, Privacy]]:
-        """Of all agents, in order of name. Raises Denied unless the asker is an operator."""
-        ...
-
     def hosts(self) -> list[Host]: ...
     def digests(self, host: str | None = None, after: int = 0, limit: int = -1) -> list[Digest]:
         """In order of version within a host."""

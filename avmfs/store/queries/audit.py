@@ -144,7 +144,7 @@ class SqliteAuditReader:
         rows = self._db.execute(
             f"select {_ACT} from log where {' and '.join(wanted)} order by seq desc limit :limit", bound
         )
-        return [_act(*row) for row in rows]
+        return [Act(seq, at, who, bool(elevated), *rest) for seq, at, who, elevated, *rest in rows]
 
     def refusals_before(self, at: int) -> bool:
         self._require_operator()
@@ -238,18 +238,3 @@ def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
-
-
-def _act(
-    seq: int,
-    at: int,
-    agent: str,
-    elevated: int,
-    route: str,
-    op: str,
-    path: bytes,
-    other: bytes | None,
-    version: int | None,
-    about: str | None,
-) -> Act:
-    return Act(seq, at, agent, bool(elevated), route, op, path, other, version, about)

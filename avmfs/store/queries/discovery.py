@@ -80,14 +80,6 @@ class SqliteDiscovery:
             self._require_operator()
         return cast(Privacy, self._db.execute("select mode from privacy where agent = ?", (agent,)).get or NOBODY)
 
-    def privacies(self) -> list[tuple[str, Privacy]]:
-        self._require_operator()
-        rows: Any = self._db.execute(
-            "select name, coalesce(mode, ?) from agent left join privacy on privacy.agent = name order by name",
-            (NOBODY,),
-        )
-        return list(rows)
-
     def hosts(self) -> list[Host]:
         rows: Any = self._db.execute("select host, name, version, alive, own from digest_host order by own desc, host")
         return [Host(host, name, version, alive, bool(own)) for host, name, version, alive, own in rows]

@@ -1,7 +1,6 @@
 """An embedder without a model: feature hashing of words.
 
-For tests and for stores that shall run without weights: similar words, similar vectors; no synonyms. Knows
-nothing of other engines. Threads: any.
+Similar words, similar vectors; no synonyms. Threads: any.
 """
 
 from __future__ import annotations
