@@ -136,8 +136,9 @@ class Scope:
     """A visibility class: what everyone may, and which agents may otherwise. ``inside``: the areas of API keys that it
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
     whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
-    ``aside``: "trash" or "archive" for what stands there, under the rights of where it came from, and is found there
-    alone. ``live``: it comes from outside the store (see providers), and changes only by those who bring it.
+    ``aside``: "trash", "archive" or "index" for what stands there, and is found there alone: the first two under the
+    rights of where it came from. ``live``: it comes from outside the store (see
+    providers), and changes only by those who bring it.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
@@ -350,6 +351,8 @@ class Policy:
             base = Scope(Access.NONE, tuple((name, Access.WRITE) for name in sorted(shared)))
         else:
             base = Scope(Access.WRITE)
+        if aside == "index":  # only the command that makes one writes there
+            base = Scope(min(base.everyone, Access.READ), tuple((name, Access.READ) for name, _ in base.agents))
         matching = self._matching(parts)
         named = {name for name, _ in base.agents} | self._apart
         for rule in matching:

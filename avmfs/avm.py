@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from avmfs.api.agent_memory import AgentMemory
+from avmfs.api.code_index import CodeIndex
 from avmfs.api.collaboration import Collaboration
 from avmfs.api.connect import located, open_door, read_all, who_am_i, who_asks
 from avmfs.api.past import PastConnection
@@ -26,7 +27,7 @@ from avmfs.rpc.client import Door
 from avmfs.rpc.reconnect import ReconnectingDoor
 
 
-class AVM(Collaboration):
+class AVM(Collaboration, CodeIndex):
     """One agent's view of one store.
 
     ``db``: the database, else AVM_DB or the configured one. ``config``: config.yaml. ``agent``: who asks, else

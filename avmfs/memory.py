@@ -147,9 +147,9 @@ class Memory:
     # Finding -----------------------------------------------------------------------------------------------
 
     def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
-        """What is in the archive is found from there, or where it is asked for."""
-        engine = self.around.engine
-        return engine.with_archive() if archive or under[:1] == (paths.ARCHIVE,) else engine
+        """What is in the archive is found from there, or where it is asked for; an index of code only from there."""
+        aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
+        return self.around.engine.searching(aside) if aside else self.around.engine
 
     def search(
         self,

@@ -209,8 +209,9 @@ def printable(value: bytes) -> str:
 
 
 def is_live(parts: tuple[bytes, ...]) -> bool:
-    """Return whether this is a place apart from /memory, /trash and /archive: it shows what is outside the store."""
-    return bool(parts) and parts[0] not in (MEMORY, TRASH, ARCHIVE)
+    """Return whether this is a place apart from /memory, /trash, /archive and /index: it shows what is outside the
+    store."""
+    return bool(parts) and parts[0] not in (MEMORY, TRASH, ARCHIVE, INDEX)
 
 
 @lru_cache(maxsize=1024)
@@ -260,18 +261,19 @@ def leads_to(pattern: str, parts: tuple[bytes, ...]) -> bool:
 
 
 def aside(parts: tuple[bytes, ...]) -> str:
-    """``trash`` or ``archive`` for what stands there, which no search and no list of the rest has; else empty."""
-    return text(parts[0]) if parts[:1] in ((TRASH,), (ARCHIVE,)) else ""
+    """``trash``, ``archive`` or ``index`` for what stands there, which no search and no list of the rest has; else
+    empty."""
+    return text(parts[0]) if parts[:1] in ((TRASH,), (ARCHIVE,), (INDEX,)) else ""
 
 
 def origin(parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Where it stands, or stood before it came to the trash or the archive, which mirror /memory."""
-    return (MEMORY, *parts[1:]) if aside(parts) else parts
+    return (MEMORY, *parts[1:]) if parts[:1] in ((TRASH,), (ARCHIVE,)) else parts
 
 
 def agent_space(parts: tuple[bytes, ...]) -> str | None:
     """The agent whose private space holds this path, or None for shared space."""
     parts = origin(parts)
-    if len(parts) >= 3 and parts[0] == MEMORY and parts[1] == PRIVATE:
+    if len(parts) >= 3 and parts[0] in (MEMORY, INDEX) and parts[1] == PRIVATE:
         return text(parts[2])
     return None

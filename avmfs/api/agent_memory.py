@@ -51,8 +51,12 @@ class AgentMemory:
         importance: float | None = None,
         namespace: str | None = None,
         created: int | str | datetime | None = None,
+        on_duplicate: str = "keep",
     ) -> str:
         """Store a new memory; returns its path. It never replaces one: a taken name gets a number.
+
+        Where a note that this agent sees says the same, ``on_duplicate`` "update" writes into that and returns its
+        path, if the same agents may read it; "refuse" raises Exists, which names it.
 
         Without ``path`` the name comes from the title or the first words; ``namespace`` is "private" (default),
         "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, a datetime, or ISO 8601.
@@ -67,6 +71,7 @@ class AgentMemory:
                 importance=importance,
                 namespace=namespace,
                 created=_ns(created),
+                on_duplicate=on_duplicate,
             )["path"]
         )
 

@@ -80,7 +80,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "config": "avm config check",
         "model": "avm model list",
         "warmup": "avm warmup",
-        "index": "avm index status",
+        "index": "avm index find 'where is the retry policy'",
         "keys": "avm keys create --path '/shared/*'",
         "audit": "avm audit --limit 20",
         "bench": "avm bench",

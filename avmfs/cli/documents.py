@@ -1,22 +1,19 @@
-"""avm history, diff, links, link, tag, changes, delta, savings, index."""
+"""avm history, diff, links, link, tag, changes, delta, savings."""
 
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import click
 
 from avmfs.api.connect import read_all
-from avmfs.cli.main import Command, CommandGroup, subcommand
-from avmfs.cli.session import at_option, door, show, then, working
+from avmfs.cli.main import subcommand
+from avmfs.cli.session import at_option, door, show, then
 from avmfs.errors import Invalid
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
-
-_LOOK_S = 0.5  # between two looks at what waits
 
 
 @subcommand("history", "The versions of a file, or the file as it was.")
@@ -183,40 +180,3 @@ def savings_(ctx: click.Context) -> None:
     with door(ctx) as memory:
         text = read_all(memory, "/:savings").decode()
         show(ctx, json.loads(text), text)
-
-
-@subcommand("index", "The state of the search index.", cls=CommandGroup)
-def index_() -> None:
-    """The search index."""
-
-
-@index_.command("status", cls=Command)
-@click.argument("path", default="/")
-@click.option("--wait", is_flag=True, help="Until nothing waits any more, or nobody is there to do it.")
-@click.pass_context
-def index_status_(ctx: click.Context, path: str, wait: bool) -> None:
-    """How many files below PATH can be found by words and by meaning already, and by which model."""
-    with door(ctx) as memory:
-        found = memory.call("index_status", path=path)
-        with working("indexing") as progress:
-            while wait and _at_work(found):
-                progress(found["files"] - max(found["waiting"].values()), found["files"])
-                time.sleep(_LOOK_S)
-                found = memory.call("index_status", path=path)
-        waiting = found["waiting"]
-        model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
-        state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
-        text = (
-            f"files    {found['files']}\n"
-            f"words    {found['files'] - waiting['words']} indexed, {waiting['words']} wait\n"
-            f"vectors  {waiting['vectors']} files wait\nmodel    {model}{state}\n"
-        )
-        show(ctx, found, text)
-
-
-def _at_work(found: dict[str, Any]) -> bool:
-    """Whether a daemon still has to index what waits; vectors, only while there is a model."""
-    waiting = found["waiting"]
-    return found["state"] is not None and bool(
-        waiting["words"] or (waiting["vectors"] and found["state"] in ("loading", "ready"))
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import datetime
 
@@ -127,6 +128,13 @@ def recall_(
 @click.option("--importance", type=float, help="0 to 1.")
 @click.option("--namespace", "-n", help="private (default), shared, or a directory.")
 @click.option("--created", metavar="TIME", help="ISO 8601: when it happened.")
+@click.option(
+    "--on-duplicate",
+    type=click.Choice(["keep", "update", "refuse"]),
+    default="keep",
+    show_default=True,
+    help="Where a note that you see says the same: store both, write it into the older one, or exit 1.",
+)
 @click.pass_context
 def remember_(
     ctx: click.Context,
@@ -137,8 +145,9 @@ def remember_(
     importance: float | None,
     namespace: str | None,
     created: str | None,
+    on_duplicate: str,
 ) -> None:
-    """Store TEXT (or stdin) as a new memory and print its path."""
+    """Store TEXT (or stdin) as a new memory and print its path; on stderr which older note says the same, if any."""
     with door(ctx) as memory:
         made = memory.call(
             "remember",
@@ -149,8 +158,13 @@ def remember_(
             importance=importance,
             namespace=namespace,
             created=None if created is None else _time(created),
+            on_duplicate=on_duplicate,
         )
         show(ctx, made, f"{escaped(made['path'])}\n")
+        if (same := made["duplicate"]) and not ctx.obj.as_json:
+            done = "updated" if made["done"] == "updated" else "kept, beside the new one"
+            says = f"{same['handle']} {escaped(same['path'])} says the same ({same['likeness']:.2f}): {done}"
+            print(says, file=sys.stderr)
 
 
 @subcommand("stats", "Counts of what you may see, as JSON.")

@@ -21,8 +21,16 @@ Path = Annotated[
 Tag = Annotated[str, Field(min_length=1, max_length=64)]
 
 
+class Same(Result):
+    path: str
+    handle: str
+    likeness: float = Field(description="1: the same text.")
+
+
 class Stored(Result):
     path: str
+    done: Literal["stored", "updated"]
+    duplicate: Same | None = Field(description="An older note that says the same.")
 
 
 @tool("Remember")
@@ -37,6 +45,10 @@ def avm_remember(
         str | None, Field(description='"private" (default: only you see it), "shared", or a directory.')
     ] = None,
     created: Annotated[str | None, Field(description="ISO 8601: when it happened, if not now.")] = None,
+    on_duplicate: Annotated[
+        Literal["keep", "update", "refuse"],
+        Field(description="Where a note says the same: keep both, write into the older one, or fail."),
+    ] = "keep",
 ) -> Answer[Stored]:
     """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
     made = call.door(
@@ -48,8 +60,12 @@ def avm_remember(
         importance=importance,
         namespace=namespace,
         created=None if created is None else _nanoseconds(created),
+        on_duplicate=on_duplicate,
     )
-    return Answer(f"remembered as {escaped(made['path'])}\n", Stored(path=made["path"]))
+    stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
+    same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
+    verb = "updated" if stored.done == "updated" else "remembered as"
+    return Answer(f"{verb} {escaped(stored.path)}\n{same}", stored)
 
 
 class Entry(Result):

@@ -1,4 +1,4 @@
-"""Methods of the door about finding and remembering: search, recall, remember, warmup. Called through the registry."""
+"""Methods of the door about finding: search, recall, warmup. Called through the registry."""
 
 from __future__ import annotations
 
@@ -63,24 +63,6 @@ def recall(
         "seq": found.seq,
         "items": len(found.hits),
     }
-
-
-@method
-def remember(
-    memory: Memory,
-    content: str,
-    title: str | None = None,
-    path: str | None = None,
-    tags: list[str] | None = None,
-    importance: float | None = None,
-    namespace: str | None = None,
-    created: int | None = None,
-) -> dict[str, Any]:
-    """{"path"} of the new memory."""
-    where = memory.remember(
-        content, title=title, path=path, tags=tags or (), importance=importance, namespace=namespace, created=created
-    )
-    return {"path": where}
 
 
 @method

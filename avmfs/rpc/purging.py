@@ -104,7 +104,7 @@ def _planned(
     until = None if before is None else parse_since(memory, before)[1]
     named = tag is not None or author is not None or until is not None
     where = None if path is None else memory.real_parts(paths.raw(path))
-    plan, refused, seen = [], 0, set()
+    plan, refused, barred, seen = [], 0, 0, set()
     for place, node in _standing(memory, path, where):
         calls.go_on()
         if node.id in seen:
@@ -127,6 +127,7 @@ def _planned(
         if memory.store.cached_writable(memory.who, node.scope):
             plan.append(_Part(place, node, document, head, created))
         else:
+            barred += 1
             refused += node.kind is not Kind.DIRECTORY
     with memory.reading() as reader:
         for one in reader.ended():
@@ -135,8 +136,8 @@ def _planned(
             wanted = wanted and (tag is None or tag in one.tags) and author in (None, one.creator)
             if wanted and (until is None or one.at < until):
                 plan.append(_Part(place, None, one.document, 0, 0))
-    if not plan and path is not None and not named:
-        raise Denied("not writable for you", path) if refused else NotFound(path=path)
+    if not plan and path is not None and not named and (barred or not seen):
+        raise Denied("not writable for you", path) if barred else NotFound(path=path)
     plan.sort(key=lambda each: (each.node is not None and each.node.kind is Kind.DIRECTORY, -len(each.where)))
     return plan, refused
 

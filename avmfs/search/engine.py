@@ -127,8 +127,8 @@ class Ranking:
 
 
 class Engine:
-    """``index_for`` gives the index of one asker, with ``archive=True`` of the archive too; ``embedder`` None answers
-    from words alone, for the reason ``absent``."""
+    """``index_for`` gives the index of one asker, ``aside`` saying of what (``Visible.searched``); ``embedder`` None
+    answers from words alone, for the reason ``absent``."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class Engine:
         other._weights = weights
         return other
 
-    def with_archive(self) -> Engine:
-        """The same engine, which looks through the archive too."""
+    def searching(self, aside: str) -> Engine:
+        """The same engine, which looks through what ``Visible.searched`` says."""
         other = copy.copy(self)
-        other._index_for = partial(self._index_for, archive=True)
+        other._index_for = partial(self._index_for, aside=aside)
         return other
 
     def search(

@@ -240,9 +240,9 @@ class SqliteStore:
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
         return nonce.nonce(self._secret, who.name, seq, question)
 
-    def search_index(self, who: Principal, archive: bool = False) -> SqliteSearchIndex:
+    def search_index(self, who: Principal, aside: str = "") -> SqliteSearchIndex:
         who.require("search")
-        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue, archive)
+        return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue, aside)
 
     def vector_model(self) -> VectorModel | None:
         with self.connection() as (db, _):

@@ -9,7 +9,7 @@ from avmfs.errors import NotDirectory
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
+from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import ASK, Address, Place, Real, Then
 from avmfs.vfs.attributes import TYPE, inode
@@ -31,8 +31,8 @@ def names(memory: Memory, found: Address) -> list[Entry]:
             return _names_of_place(memory, reader, found)
         if not isinstance(found, Real) or found.node.kind is not Kind.DIRECTORY:
             raise NotDirectory()
-        # Neither the trash nor the archive: grep -r and cp -r of a whole mount mean what is there.
-        entries = [entry(node) for node in reader.children(found.node.id) if node.id not in (TRASH, ARCHIVE)]
+        # Neither the trash nor what else is aside: grep -r and cp -r of a whole mount mean what is there.
+        entries = [entry(node) for node in reader.children(found.node.id) if node.id not in ASIDE]
         if found.node.id == ROOT:
             entries += _aliases(memory)
             entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))

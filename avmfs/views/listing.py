@@ -16,7 +16,7 @@ from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
 from avmfs.store.protocol.claims import Claim
 from avmfs.store.protocol.store import Reader
-from avmfs.store.schema.tables import ARCHIVE, ROOT, TRASH
+from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines
 
@@ -82,7 +82,7 @@ def _below(reader: Reader, directory: Node, depth: int, indent: str) -> Iterator
     calls.go_on()
     children = sorted(reader.children(directory.id), key=lambda node: (node.kind is not Kind.DIRECTORY, node.name))
     if directory.id == ROOT:
-        children = [node for node in children if node.id not in (TRASH, ARCHIVE)]
+        children = [node for node in children if node.id not in ASIDE]
     for node in children[:TREE_ENTRIES]:
         name = paths.printable(node.name)
         if node.kind is Kind.SYMLINK:

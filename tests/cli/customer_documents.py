@@ -38,7 +38,6 @@ PLACES: Final = (
 
 NAMED = "`from avm import …`"
 NOBODY = "`AVM()`, `avm read …`, without an agent"
-INDEX = "`avm index scan`, `status` and `sigs` of a project"
 WEBHOOK = "`-w http://localhost:3000/hook`"
 URGENT = "`urgent`: “injected into next file read”"
 PLAYGROUND = "`python playground.py`"
@@ -187,9 +186,9 @@ COMMANDS: Final = (
     Snippet('avm semantic "trading" --agent akashi       # agent context', r"\] /memory/"),
     Snippet('avm recall "NVDA risk" --agent akashi --max-tokens 4000', r"(?s)## Relevant Memory \(\d.*NVDA"),
     Snippet("avm savings -a akashi", '"percent"'),
-    Snippet("avm index scan myapp /path/to/project", "No such command 'scan'", INDEX),
-    Snippet("avm index status myapp", "No such file", INDEX),
-    Snippet("avm index sigs myapp", "No such command 'sigs'", INDEX),
+    Snippet("avm index scan myapp /path/to/project", "not a directory"),
+    Snippet("avm index status myapp", "no such project"),
+    Snippet("avm index sigs myapp", "no such project"),
     Snippet(
         'avm subscribe "/memory/shared/market/*" -a trader -m realtime -w http://localhost:3000/hook',
         r"webhooks\.allow",

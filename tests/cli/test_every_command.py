@@ -66,6 +66,10 @@ ALONE = (
     "backup",
 )
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
+HOUSE = SAMPLES / "house"  # code to index
+HOUSE.mkdir()
+SCANNED = "added broken changed files languages left_out moved not_utf8 path project refused removed root symbols"
+(HOUSE / "door.py").write_text("def open_door(key):\n    turn(key)\n")
 atexit.register(shutil.rmtree, SAMPLES)
 (SAMPLES / "lines.jsonl").write_text('{"path": "a.md", "content": "x"}\n')
 A, B = "/shared/e/a.md", "/shared/e/b.md"
@@ -138,8 +142,10 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("recall x --strategy none", 2, "strategy"),
     ],
     "remember": [
-        Good("remember 'kept in mind'", "kept-in-mind", "path"),
-        Good("remember -", "from", "path", b"from stdin"),
+        Good("remember 'kept in mind'", "kept-in-mind", "done duplicate path"),
+        Good("remember -", "from", "done duplicate path", b"from stdin"),
+        Bad("remember 'kept in mind' --on-duplicate refuse", 1, "says it already (exactly)"),
+        Bad("remember x --on-duplicate merge", 2, "merge"),
         Bad("remember ' '", 2, "empty"),
         Bad("remember x --importance 2", 2, "importance"),
     ],
@@ -231,8 +237,30 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("savings x", 2, "unexpected"),
     ],
     "index": [
-        Good("index status", "words", "dimension files model reason state waiting"),
-        Good("index status --wait", "indexed, 0 wait", "dimension files model reason state waiting"),
+        Good("index status", "words", "dimension files model projects reason state waiting"),
+        Good("index status --wait", "indexed, 0 wait", "dimension files model projects reason state waiting"),
+        Good(f"index scan house {HOUSE}", "1 files, 1 symbols; 1 added", SCANNED),
+        Good(f"index scan house {HOUSE} --private", "/index/private/alice/house", SCANNED),
+        Good(
+            "index status house",
+            "0 new, 0 changed",
+            "changed files gone here languages left_out new path project root symbols",
+        ),
+        Good("index sigs house", "door.py:1  open_door (function)  def open_door(key)", "symbols"),
+        Good("index sigs house none", "no such symbol", "symbols"),
+        Good("index find 'where is the door opened'", "house/door.py:1", "symbols"),
+        Good("index callers turn --project house", "open_door", "symbols"),
+        Good("index callees open_door", "    turn", "symbols"),
+        Good("index drop house --private", "2 notes", "removed"),
+        Bad("index scan house /nowhere", 2, "not a directory"),
+        Bad("index scan", 2, "DIRECTORY"),
+        Bad("index scan nothing", 1, "no such project"),
+        Bad("index scan 'a b' /tmp", 2, "expected letters"),
+        Bad("index status nothing", 1, "no such project"),
+        Bad("index sigs nothing", 1, "no such project"),
+        Bad("index find", 2, "QUESTION"),
+        Bad("index watch nothing", 1, "no such project"),
+        Bad("index drop nothing", 1, "no such project"),
         Bad(f"index status {A}", 2, "directory"),
         Bad("index nonsense", 2, "nonsense"),
     ],

@@ -27,6 +27,7 @@ from avmfs.services import Services
 from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
+from avmfs.store.queries import matching
 from avmfs.store.repair import traces
 from avmfs.text.tokens import TokenCounter
 
@@ -78,7 +79,7 @@ def left(world: World, *words: str) -> list[str]:
 def planted(world: World) -> None:
     """Words in everything that a store keeps of a file: past versions as deltas, blocks and appended pieces, names that
     it had, what was said of it, the trash, ended documents, a snapshot, notices, questions, words, vectors."""
-    world.do(ALICE, "subscribe", pattern="/memory/*", mode="digest", every=10**15, url=None)
+    world.do(BOB, "subscribe", pattern="/memory/*", mode="digest", every=10**15, url=None)
     world.mkdir(ALICE, "/memory/zqxdir")
     path = "/memory/zqxdir/zqxname.md"
     world.write(ALICE, path, b"the zqxcanary lives here\n" + b"and a line that stays\n" * 40)
@@ -93,6 +94,8 @@ def planted(world: World) -> None:
     world.do(ALICE, "merge_meta", node=world.node(ALICE, path).id, importance=None, user={"title": "zqxmeta"})
     other = world.node(ALICE, "/memory/other.md").id
     world.do(ALICE, "add_link", node=other, target=world.node(ALICE, path).id, type="zqxlink")
+    world.clock.advance(2)
+    world.do(ALICE, "add_link", node=other, target=world.node(ALICE, path).id, type="another")
     world.do(ALICE, "snapshot", name="before")
     world.clock.advance(2)
     world.rename(ALICE, path, "/memory/zqxdir/plain.md")
@@ -108,7 +111,8 @@ def planted(world: World) -> None:
     world.unlink(ALICE, "/memory/zqxdir/gone.md")
     passages = world.rows("select id from passage")
     world.do(OPERATOR, "put_vectors", model="m", vectors=[[each, b"1234"] for (each,) in passages])
-    world.do(ALICE, "collect_notices")
+    matching.catch_up(world.store)
+    assert world.rows("select 1 from outbox where instr(events, 'zqxname')")
     log = memory(world, ALICE).around.questions
     assert log is not None
     log.note(ALICE, 1, "where is the zqxcanary?", (), "balanced", None, None)
@@ -176,6 +180,24 @@ def test_what_has_ended_is_purged_by_who_could_write_it_and_by_nobody_else(world
                 purging.purge(memory(world, BOB), path)
     assert [each["path"] for each in purging.purge(memory(world, BOB), "/memory")["files"]] == ["/memory/s.md"]
     assert purge(world, ALICE, "/memory")["purged"] == 2 and left(world, "zqxcanary") == []
+
+
+def test_what_has_ended_goes_by_the_rules_of_now_and_of_then(build: Callable[..., World]) -> None:
+    world = build([("/memory/then/*", "ro", ("bob",))])
+    ended = {}
+    for path in ("/memory/then/a.md", "/memory/now/a.md"):
+        world.write(ALICE, path, b"zqxcanary")
+        ended[path] = world.document(ALICE, path).id
+        world.clock.advance(2)
+        world.unlink(ALICE, path)
+    world.restart([("/memory/now/*", "ro", ("bob",))])
+    for document in ended.values():
+        with pytest.raises(Denied):
+            world.do(BOB, "purge", nodes=[], documents=[document])
+    with pytest.raises(Denied):
+        purging.purge(memory(world, BOB), "/memory/now")
+    assert purging.purge(memory(world, BOB), "/memory")["files"] == []
+    assert purge(world, ALICE, "/memory", author="alice")["purged"] == 2 and left(world, "zqxcanary") == []
 
 
 def test_tag_author_and_time_choose_and_a_plan_that_is_no_longer_so_is_refused(world: World) -> None:

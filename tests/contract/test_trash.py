@@ -30,7 +30,7 @@ def remove(world: World, who: Principal, path: str, trash: bool = True) -> bool:
 def found(world: World, who: Principal, q: str = "harvest", *, archive: bool = False) -> list[bytes]:
     world.drain()
     engine = Engine(world.store.search_index, None, COUNTER)
-    answer = (engine.with_archive() if archive else engine).search(who, q, limit=9)
+    answer = (engine.searching("archive") if archive else engine).search(who, q, limit=9)
     return [scored.hit.path for scored in answer.hits]
 
 

@@ -653,6 +653,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "delta": {},
     "remember_many": {"items": [{"content": "hello"}]},
     "index_status": {},
+    "write_index": {"project": "mine", "items": [{"path": "x.md", "data": b"x"}]},
     "questions": {},
     "replay": {"q": "hello", "weights": {}},
     "archive": {"path": "/private/y.md"},

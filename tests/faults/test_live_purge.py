@@ -38,7 +38,7 @@ def nowhere(daemon: Daemon) -> bool:
 def test_a_file_that_another_mount_has_open_is_gone_for_it_too_and_is_nowhere(daemon: Daemon, root: Path) -> None:
     daemon.mounts("alice", "bob")
     daemon.start()
-    hers, his = (daemon.at(agent) / "memory/shared/s.md" for agent in ("alice", "bob"))
+    hers, his = (daemon.at(agent) / f"memory/shared/{SECRET}.md" for agent in ("alice", "bob"))
     hers.write_text(f"the {SECRET} lives in the attic\n" * 300)
     hers.write_text(f"the {SECRET} lives in the cellar\n" * 300)
     with his.open("rb", buffering=0) as opened, his.open("r+b", buffering=0) as writing:
@@ -46,7 +46,7 @@ def test_a_file_that_another_mount_has_open_is_gone_for_it_too_and_is_nowhere(da
         writing.seek(5)
         writing.write(b"half done")
         assert not nowhere(daemon)
-        done = avm(daemon, "purge", "/shared/s.md", "--yes")
+        done = avm(daemon, "purge", f"/shared/{SECRET}.md", "--yes")
         assert (done.returncode, done.stdout) == (0, "1 purged\n"), done.stderr
         assert nowhere(daemon)
         try:

@@ -40,6 +40,7 @@ WANTED = {
     "avm_topics",
     "avm_ask",
     "avm_claim",
+    "avm_index",
 }
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
@@ -71,6 +72,7 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "memory": ({"command": "view", "path": "/memories"}, "/memories"),
     "avm_topics": ({"under": "/memory/shared", "limit": 5}, "Zebra"),
     "avm_ask": ({"question": "zebra stripes", "max_tokens": 500}, "Who knows"),
+    "avm_index": ({"action": "status"}, "no project is indexed"),
     "avm_claim": ({"path": "/shared/ground", "action": "next", "lease": "1m"}, "/memory/shared/ground/"),
 }
 
@@ -91,6 +93,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_link": ({"path": "/shared/ground/zebra.md", "target": "/shared/ground/none.md"}, "No such file"),
     "avm_tell": ({"recipient": "nobody-of-that-name", "body": "x"}, "nobody-of-that-name"),
     "avm_topics": ({"under": "/memory/nowhere"}, "No such file"),
+    "avm_index": ({"action": "find"}, "query: find needs one"),
     "avm_claim": ({"path": "/shared/ground/zebra.md", "lease": "soon"}, "soon"),
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),

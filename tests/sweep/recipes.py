@@ -94,12 +94,16 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
                 "new_path",
                 "prefix",
                 "root",
+                "directory",
+                "what",
             ),
             targets,
         ),
         **dict.fromkeys(("pattern", "patterns"), ("/memory/private/alice/*", "/memory/**", "/memory/hidden/*", "*")),
         **dict.fromkeys(("q", "query", "question"), QUERIES),
         **dict.fromkeys(("name", "topic"), ("market", "report", "alice", "note", "open")),
+        **dict.fromkeys(("project",), ("market", "hers", "alice", "private")),
+        "kind": ("function", "x"),
         **dict.fromkeys(("tag", "tags", "add", "remove", "replace"), ("shown", "market", "a,b", "%")),
         **dict.fromkeys(
             ("agent", "agents", "recipient", "user", "by", "to", "of", "who", "author", "sender", "whose"), AGENTS
@@ -130,6 +134,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         **dict.fromkeys(
             (
                 "strategy",
+                "on_duplicate",
                 "mode",
                 "priority",
                 "cite",

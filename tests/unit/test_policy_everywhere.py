@@ -73,6 +73,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
     alice.put("/memory/shared/common.md", f"a {CANARY} is a bird that everybody knows\n")
     alice.put("/memory/a/inside.md", "inside the key's own area\n")
     bob.put("/memory/private/bob/own.md", "what bob has himself\n")
+    alice.memory.submit("write_index", project=b"hers", items=[{"path": [b"x.md"], "data": b"for all to read"}])
     carol.memory.submit("mark_read")
     id_, secret = "a" * 8, "s" * 43
     alice.memory.submit(
@@ -104,6 +105,8 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret, again #finch\n")
         alice.put(f"{SPACE}/d/y.md", f"another {CANARY}\n")
+        secret_note = {"path": [b"y.md"], "data": f"the {CANARY} secret, indexed".encode()}
+        alice.memory.submit("write_index", project=b"own", items=[secret_note], private=True)
         node, other = alice.node(f"{SPACE}/d/x.md"), alice.node(f"{SPACE}/d/y.md")
         directory = alice.node(f"{SPACE}/d")
         alice.memory.submit("set_tags", node=node.id, add=[CANARY], remove=[], replace=False)
@@ -370,6 +373,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "put_back": lambda it: {"node": it.file},
+    "write_index": lambda it: {"project": b"hers", "items": [{"path": [b"x.md"], "data": b"x"}]},
     "trim_trash": lambda it: {"before": 2**62, "most": 0},
     "commit": lambda it: {"node": it.file, "handle": None, "edits": [["t", 0]]},
     "create": lambda it: {"parent": it.directory, "exclusive": True, **_NEW},
@@ -516,7 +520,10 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "read": [{"path": _X}, {"path": f"{_X}:meta"}, {"path": f"/:recall?q={CANARY}"}],
     "recall": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}],
     "recent": [{"path": "/memory"}],
-    "remember": [{"content": "x", "path": f"{SPACE}/d/new.md"}],
+    "remember": [
+        {"content": "x", "path": f"{SPACE}/d/new.md"},
+        {"content": f"the {CANARY} secret, again #finch", "on_duplicate": "refuse", "path": f"{SPACE}/d/new.md"},
+    ],
     "remove": [{"path": _X}],
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
@@ -543,6 +550,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "fetch": [{"targets": [_X, f"{SPACE}/d/none.md"]}],
     "graph": [{}, {"path": SPACE}],
     "index_status": [{}, {"path": SPACE}],
+    "write_index": [{"project": "hers", "items": [{"path": "x.md", "data": b"x"}]}],
     "link": [{"path": _X, "target": "/shared/common.md"}],
     "privacy": [{"mode": "full", "agent": "carol"}],
     "remember_many": [{"items": [{"content": "x", "path": f"{SPACE}/d/new.md"}]}],

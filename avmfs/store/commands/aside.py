@@ -69,7 +69,7 @@ def _discard(tx: Tx, directory: Node, node: Node, parts: tuple[bytes, ...]) -> N
     """Move a file from its directory into the trash, where nobody is charged for it."""
     there = _mirror(tx, TRASH, (paths.TRASH,), parts[1:-1])
     owner = tx.db.execute("select owner from node where id = ?", (node.id,)).get
-    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), removed=True)
+    renaming.move(tx, node, directory, there, _free(tx, there.id, node.name), by_system=True)
     tx.do("update node set owner = null where id = ?", (node.id,))
     tx.do("delete from claim where document = ?", (node.document,))
     tx.do(

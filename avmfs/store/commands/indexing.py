@@ -24,6 +24,9 @@ DRAIN_BYTES = 256 * 1024
 HURRY_BYTES = 16 * 1024
 """Of a step that nobody asked for: some 5 ms."""
 
+_EMBEDDED = "passage.scope not in (select id from scope where spec like '%;~index%')"
+"""An index of code is found by words: a project has more passages than all notes, and names are no sentences."""
+
 WAITING = "select (select count(*) from document where due is not null) + (select count(*) from ended)"
 _PASSAGES = "(select count(*) from passage where passage.document = {})"
 _ENDED = f"select document, 0, {_PASSAGES.format('ended.document')} from ended limit ?"
@@ -140,7 +143,7 @@ def follow_model(tx: Tx, model: str, dimension: int, limit: int = 5000) -> dict[
         tx.db.execute(
             "insert or ignore into semantic_queue select distinct passage.document from passage"
             " left join vector on vector.id = passage.id and vector.model = ?3"
-            " where passage.id > ?1 and passage.id <= ?2 and vector.id is null",
+            f" where passage.id > ?1 and passage.id <= ?2 and vector.id is null and {_EMBEDDED}",
             span,
         )
         queued = tx.db.changes()
@@ -172,7 +175,7 @@ def reindex(tx: Tx, model: str | None = None) -> dict[str, Any]:
     else:
         tx.db.execute(
             "insert or ignore into semantic_queue select distinct passage.document from passage"
-            " left join vector on vector.id = passage.id and vector.model = ? where vector.id is null",
+            f" left join vector on vector.id = passage.id and vector.model = ? where vector.id is null and {_EMBEDDED}",
             (model,),
         )
     return {"queued": tx.db.changes()}
@@ -209,7 +212,7 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
     versions.add_topics(tx, document, node.scope, [tag for (tag,) in tags])
     prefix = f" {node.scope}x"
     pieces = passages.cut(text)
-    if pieces:
+    if pieces and paths.aside(tx.parts_of(node)) != "index":
         tx.do("insert or ignore into semantic_queue(document) values(?)", (document,))
     counts = []
     for part, (start, stop) in enumerate(pieces):

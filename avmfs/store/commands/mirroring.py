@@ -100,11 +100,11 @@ def mirror_names(
 
 def follow_patterns(tx: Tx, patterns: list[str]) -> None:
     """Providers come and go: what none of them has any more goes, and what is there of each by its pattern alone comes.
-    /index is not theirs. Of the past of what goes nothing is shown (``Visible.remembered``)."""
+    Of the past of what goes nothing is shown (``Visible.remembered``)."""
     tx.mirrors = True
     tops: list[Any] = tx.db.execute("select id, name from node where parent = ?", (ROOT,)).fetchall()
     waiting: list[tuple[int, tuple[bytes, ...]]] = [
-        (top, (bytes(name),)) for top, name in tops if paths.is_live((bytes(name),)) and bytes(name) != paths.INDEX
+        (top, (bytes(name),)) for top, name in tops if paths.is_live((bytes(name),))
     ]
     while waiting:
         number, parts = waiting.pop()

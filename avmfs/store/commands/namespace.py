@@ -130,20 +130,28 @@ def entry(tx: Tx, parent: int, name: bytes) -> tuple[Node, Node]:
 
 
 def make(
-    tx: Tx, directory: Node, name: bytes, kind: Kind, mode: int, uid: int | None = None, gid: int | None = None
+    tx: Tx,
+    directory: Node,
+    name: bytes,
+    kind: Kind,
+    mode: int,
+    uid: int | None = None,
+    gid: int | None = None,
+    by_system: bool = False,
 ) -> Node:
-    """A new node under a free name, in the scope of its place, with its document if it is a file."""
+    """A new node under a free name, in the scope of its place, with its document if it is a file. ``by_system``:
+    whoever may write there."""
     paths.check_name(name)
     parts = (*tx.parts(directory.id), name)
     paths.check_path(parts)
-    scope = tx.place(parts)
+    scope = (tx.scope_at if by_system else tx.place)(parts)
     made = new_id()
     document: int | None = None
     expires: int | None = None
     back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
     if back is not None:
         document, names, expires = back
-        scope = tx.place(parts, names)
+        scope = (tx.scope_at if by_system else tx.place)(parts, names)
     elif kind is Kind.FILE:
         document = versions.new_document(tx, made, read=0)
     node = Node(

@@ -45,6 +45,12 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     finally:
         tx.states = states
     found |= _became(tx, found)
+    carried: list[Any] = tx.db.execute(
+        "select distinct node from log where document in (select value from json_each(?))"
+        " and node not in (select id from node)",
+        (json.dumps(sorted(found)),),
+    ).fetchall()
+    gone.update(node for (node,) in carried)
     if states is not None:
         states.disown(gone, found)
     _forget_past(tx, gone, found)
@@ -52,8 +58,8 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
     _forget_deliveries(tx, gone)
     _blank_replies(tx, names)
     tx.do("insert or replace into setting(key, value) values('unwiped', ?)", (str(tx.now),))
-    tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(gone)}))
-    return {"purged": len(gone) + len(documents)}
+    tx.note("purge", about=hash_chain.packed({"documents": len(found), "nodes": len(nodes)}))
+    return {"purged": len(nodes) + len(documents)}
 
 
 @command(durable=False, repeatable=True, frees_space=True, rewrites=True)

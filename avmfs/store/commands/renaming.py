@@ -136,15 +136,15 @@ def move(
     new_name: bytes,
     replaced: Node | None = None,
     *,
-    removed: bool = False,
+    by_system: bool = False,
 ) -> None:
     """Give a node another name, which is free, where the asker may write. ``replaced``: the node whose document it has
-    taken over. ``removed``: into the trash, where nobody may put anything."""
+    taken over. ``by_system``: whoever may write there."""
     before = tx.parts_of(source)
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
     said, left = _said_and_left(tx, source)
-    scope = (tx.scope_at if removed else tx.place)(parts, _shared_at(said, parts))
+    scope = (tx.scope_at if by_system else tx.place)(parts, _shared_at(said, parts))
     tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()

@@ -22,6 +22,8 @@ FIXED = (
     (tables.PRIVATE, tables.MEMORY, paths.PRIVATE, (paths.MEMORY, paths.PRIVATE)),
     (tables.TRASH, tables.ROOT, paths.TRASH, (paths.TRASH,)),
     (tables.ARCHIVE, tables.ROOT, paths.ARCHIVE, (paths.ARCHIVE,)),
+    (tables.INDEX, tables.ROOT, paths.INDEX, (paths.INDEX,)),
+    (tables.INDEX_PRIVATE, tables.INDEX, paths.PRIVATE, (paths.INDEX, paths.PRIVATE)),
 )
 
 

@@ -47,7 +47,7 @@ class IndexClient:
         also: Ids,
         within: Ids | None,
         toward: Toward | None = None,
-        archive: bool = False,
+        aside: str = "",
     ) -> Nearest:
         deadline = time.monotonic() + self._patience
         question = {
@@ -60,7 +60,7 @@ class IndexClient:
             "within": None if within is None else within.astype("<i8").tobytes(),
             "toward": b"" if toward is None else toward.passages.astype("<i8").tobytes(),
             "pull": 0.0 if toward is None else toward.pull,
-            "archive": archive,
+            "aside": aside,
         }
         while True:
             fresh = not self._idle

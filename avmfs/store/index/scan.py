@@ -43,7 +43,7 @@ class Scanner(Protocol):
         also: Ids,
         within: Ids | None,
         toward: Toward | None = None,
-        archive: bool = False,
+        aside: str = "",
     ) -> Nearest:
         """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
         included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others. The
@@ -162,7 +162,7 @@ class LocalScanner:
         also: Ids,
         within: Ids | None,
         toward: Toward | None = None,
-        archive: bool = False,
+        aside: str = "",
     ) -> Nearest:
         with self._mutex:
             while True:
@@ -174,7 +174,7 @@ class LocalScanner:
                 try:
                     with self._open() as (db, scopes):
                         followed.catch_up(db)
-                        visible, _ = scopes.visible(db, who).searched(archive)
+                        visible, _ = scopes.visible(db, who).searched(aside)
                 except Behind:
                     del self._tables[model, len(vector)]
                     continue

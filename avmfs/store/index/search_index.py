@@ -37,17 +37,17 @@ class SqliteSearchIndex:
     """See avmfs.search.index.SearchIndex. Each call is its own short read transaction."""
 
     def __init__(
-        self, opener: Opener, who: Principal, scanner: Scanner, catalogue: PassageColumns, archive: bool = False
+        self, opener: Opener, who: Principal, scanner: Scanner, catalogue: PassageColumns, aside: str = ""
     ) -> None:
         self._open = opener
-        self._archive = archive
+        self._aside = aside
         self._who = who
         self._scanner = scanner
         self._catalogue = catalogue
 
     def table(self) -> Columns:
         with self._open() as (db, reader):
-            ids, scopes = reader.visible.searched(self._archive)
+            ids, scopes = reader.visible.searched(self._aside)
             return self._catalogue.visible(db, scopes, ids, reader.now)
 
     def postings(self, terms: Sequence[str]) -> list[Postings]:
@@ -73,7 +73,7 @@ class SqliteSearchIndex:
         within: NDArray[np.int64] | None,
         toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward, self._archive)
+        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward, self._aside)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:
@@ -132,7 +132,7 @@ class SqliteSearchIndex:
         """Those with words in them that are looked through."""
         rows = db.execute(
             "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
-            (reader.visible.searched(self._archive)[1],),
+            (reader.visible.searched(self._aside)[1],),
         )
         return [row[0] for row in rows]
 

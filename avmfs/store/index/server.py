@@ -7,7 +7,7 @@ another agent's rows. Nothing waits for this process but searches, and those hav
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
 "agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "toward" (int64), "pull",
-"archive", "within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason,
+"aside", "within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason,
 None]}; all little-endian. One question at a time on a connection.
 
 Threads: one accepts, one per connection asks and answers, one loads and follows the store. Scans take turns; a
@@ -244,7 +244,7 @@ class IndexServer:
                 followed.catch_up(db)
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
-                visible, _ = scopes.visible(db, who).searched(question["archive"])
+                visible, _ = scopes.visible(db, who).searched(question["aside"])
             return followed.nearest(visible, vector, question["k"], also, within, toward)
         except Behind:
             self._followed = None
@@ -288,12 +288,14 @@ def _checked(question: Any) -> dict[str, Any]:
         "within_s": float | int,
         "toward": bytes,
         "pull": float,
-        "archive": bool,
+        "aside": str,
     }
     for name, kind in kinds.items():
         value = question.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise BadQuestion(f"{name} is missing or of another type")
+    if question["aside"] not in ("", "archive", "index"):
+        raise BadQuestion("aside is of no known kind")
     vector = question["vector"]
     if (
         not vector

@@ -241,7 +241,7 @@ class Store(Protocol):
         """What fences an answer (see fence.py): six digits, the same for the same arguments."""
         ...
 
-    def search_index(self, who: Principal, archive: bool = False) -> Any:
+    def search_index(self, who: Principal, aside: str = "") -> Any:
         """An avmfs.search.index.SearchIndex for this asker (a layer above: named there)."""
         ...
 

@@ -19,7 +19,7 @@ _PRINCIPALS = 4096  # remembered ones
 
 class Visible:
     """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
-    those that are neither of the trash nor of the archive: ``searched``.
+    those that are not aside (``Scope.aside``): ``searched``.
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
@@ -36,8 +36,9 @@ class Visible:
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
         self.trash_json = _json(trash)
-        self._searched = {False: self.ids.difference(aside), True: self.ids - trash}
-        self._searched_json = {archive: _json(ids) for archive, ids in self._searched.items()}
+        index = frozenset(each for each in self.ids if aside.get(each) == "index")
+        self._searched = {"": self.ids.difference(aside), "archive": self.ids - trash - index, "index": index}
+        self._searched_json = {also: _json(ids) for also, ids in self._searched.items()}
 
     def __contains__(self, scope: int) -> bool:
         return scope in self.ids
@@ -56,9 +57,9 @@ class Visible:
         """Return whether it is a class of what comes from outside the store."""
         return scope in self._live
 
-    def searched(self, archive: bool = False) -> tuple[frozenset[int], str]:
-        """What a search looks through, as numbers and as JSON; the archive too where it is asked for."""
-        return self._searched[archive], self._searched_json[archive]
+    def searched(self, aside: str = "") -> tuple[frozenset[int], str]:
+        """What a search looks through, as numbers and as JSON: with "archive" that too, with "index" that alone."""
+        return self._searched[aside], self._searched_json[aside]
 
     def require(self, scope: int, path: str | None = None) -> None:
         """Raise NotFound when the scope is invisible, Denied when it is visible but not writable."""

@@ -21,6 +21,10 @@ SHARED: Final = 3
 PRIVATE: Final = 4
 TRASH: Final = 5
 ARCHIVE: Final = 6
+INDEX: Final = 7
+INDEX_PRIVATE: Final = 8
+ASIDE: Final = (TRASH, ARCHIVE, INDEX)
+"""What lists and searches of the rest do not have."""
 NOBODYS: Final = 0  # a scope that is never interned: log rows in it are for the audit alone
 
 INLINE_LIMIT: Final = 64 * 1024  # a body up to this size is one row of `body`

@@ -1,0 +1,114 @@
+"""The method of the door that stores a memory, and looks whether the agent has it already. Called through the registry.
+
+The older note is looked for among what the asker may find, by its words: nothing tells of notes that it cannot see.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from avmfs import paths
+from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.memory import Memory
+from avmfs.node import Document, Node
+from avmfs.rpc.methods import method
+from avmfs.search.duplicates import NEAR, likeness
+from avmfs.store.protocol.store import Reader
+from avmfs.text import sniff
+
+ON_DUPLICATE: Final = ("keep", "update", "refuse")
+_ASKED: Final = 400  # characters of a note by which others are looked for
+_RIVALS: Final = 8  # that are compared
+_LARGEST: Final = 64 * 1024  # bytes of a note that is compared
+_SYNTAX: Final = re.compile(r"[\"'“”„«»]|\bNOT\b")  # what would mean something in a question
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """An older note that says the same."""
+
+    node: Node
+    document: Document
+    path: str
+    likeness: float
+
+    def __str__(self) -> str:
+        how = "exactly" if self.likeness == 1 else f"nearly, {self.likeness:.2f}"
+        return f"@{self.document.handle} says it already ({how})"
+
+
+@method
+def remember(
+    memory: Memory,
+    content: str,
+    title: str | None = None,
+    path: str | None = None,
+    tags: list[str] | None = None,
+    importance: float | None = None,
+    namespace: str | None = None,
+    created: int | None = None,
+    on_duplicate: str = "keep",
+) -> dict[str, Any]:
+    """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
+    ``likeness`` 1 is the same text. ``on_duplicate``: "keep" both (done "stored"), "update" the older one (done
+    "updated"; where others may read it than what was to be made, "stored"), "refuse": raises Exists, which names it."""
+    if on_duplicate not in ON_DUPLICATE:
+        raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
+    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created)
+    with memory.reading() as reader:
+        ground = _scope_at(memory, reader, tuple(made["path"][:-1]))
+    found = _duplicate(memory, content)
+    told = None if found is None else _told(found)
+    if found is not None and on_duplicate == "refuse":
+        raise Exists(str(found), found.path)
+    memory.enroll()
+    if found is not None and on_duplicate == "update" and found.node.scope == ground:
+        _update(memory, found, made)
+        return {"path": found.path, "done": "updated", "duplicate": told}
+    return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
+
+
+def _duplicate(memory: Memory, content: str) -> Duplicate | None:
+    """The most alike of the notes that the asker may find; of several the older. None where it may not look."""
+    if not (memory.who.may("search") and memory.who.may("read")) or len(content) > _LARGEST:
+        return None
+    answer = memory.search(_SYNTAX.sub(" ", content[:_ASKED]), limit=_RIVALS, mode="lexical")
+    best: Duplicate | None = None
+    for scored in answer.hits:
+        with memory.reading() as reader:
+            try:
+                node = reader.node(scored.hit.node)
+                text = sniff.decode(reader.read(node.id, 0, node.size)) if node.size <= _LARGEST else None
+                found = 0.0 if text is None else likeness(content, text)
+                if found >= NEAR and (best is None or found > best.likeness):
+                    best = Duplicate(node, reader.document(node), paths.text(reader.path(node.id)), found)
+            except NotFound:  # it went meanwhile
+                continue
+    return best
+
+
+def _scope_at(memory: Memory, reader: Reader, parts: tuple[bytes, ...]) -> int | None:
+    """The class of the nearest directory that is there already."""
+    for length in range(len(parts), 0, -1):
+        try:
+            return memory.resolve(reader, paths.join(parts[:length])).scope
+        except NotFound:
+            continue
+    return None
+
+
+def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
+    """A new version of the older note, unless it has changed since it was compared: Stale."""
+    where = paths.split(paths.raw(found.path))
+    memory.submit("write_path", path=list(where), data=made["data"], if_version=found.document.head)
+    if made["tags"]:
+        memory.submit("set_tags", node=found.node.id, add=made["tags"], remove=[], replace=False)
+    if made["importance"] is not None or made["title"] is not None:
+        user = {} if made["title"] is None else {"title": made["title"]}
+        memory.submit("merge_meta", node=found.node.id, importance=made["importance"], user=user)
+
+
+def _told(found: Duplicate) -> dict[str, Any]:
+    return {"path": found.path, "handle": f"@{found.document.handle}", "likeness": round(found.likeness, 2)}

@@ -1,0 +1,304 @@
+"""The index of code: what each language's files define, that only what changed is written, that nobody else writes
+there, and that questions find the right place."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.access import Access, Policy, Principal, Rule
+from avmfs.codeindex import finding, modules, scanning
+from avmfs.codeindex.languages import BY_SUFFIX
+from avmfs.codeindex.parsing import Module, Symbol, parse
+from avmfs.errors import AvmError, Denied, Invalid, NotFound
+from avmfs.memory import Memory
+from avmfs.rpc import methods
+
+SAMPLES = {
+    "a.py": (
+        '''"""What it is for."""\nLIMIT = 3\n\n@cache\ndef top(a: int) -> str:\n    """Make text.\n\n    More."""\n'''
+        "    return str(a.b())\n\nclass Box(Base):\n    def put(self): pass\n",
+        "constant LIMIT 2 |LIMIT = 3||; function top 5 |def top(a: int) -> str|Make text.|str,b;"
+        " class Box 11 |class Box(Base)||; method Box.put 12 |def put(self)||",
+    ),
+    "a.js": (
+        "// Adds.\nexport function add(a, b) { return sum(a, b) }\nclass A {\n  run() { new B() }\n}\n"
+        "const f = async (x) => x;\nexports.g = function (y) {};\nconst K = 1;\n",
+        "function add 2 |function add(a, b)|Adds.|sum; class A 3 |class A||; method A.run 4 |run()||B;"
+        " function f 6 |f = async (x)||; function g 7 |exports.g = function (y)||; constant K 8 |K = 1||",
+    ),
+    "a.ts": (
+        "/** A shape.\n * @see x */\nexport interface Shape {\n  area(n: number): number;\n}\nenum E { a }\n"
+        "type T = string;\nabstract class C {\n  private x = () => 1;\n}\n",
+        "interface Shape 3 |interface Shape|A shape.|; method Shape.area 4 |area(n: number): number||;"
+        " enum E 6 |enum E||; type T 7 |type T = string||; class C 8 |abstract class C||;"
+        " method C.x 9 |private x = ()||",
+    ),
+    "a.go": (
+        "package p\n\n// Box holds.\ntype Box struct {\n\tx int\n}\n\n// Put puts.\nfunc (b *Box) Put(x int) error {\n"
+        "\treturn b.inner.Store(x)\n}\n\nconst (\n\tA = 1\n)\n",
+        "struct Box 4 |Box struct|Box holds.|; method Box.Put 9 |func (b *Box) Put(x int) error|Put puts.|Store;"
+        " constant A 14 |A = 1||",
+    ),
+    "a.rs": (
+        "//! The crate.\n\n/// A box.\n#[derive(Debug)]\npub struct Box<T> { x: T }\n\nimpl<T> Trait for Box<T> {\n"
+        "    fn put(&self) { self.store::<u8>(1); log!(2) }\n}\nmacro_rules! log { () => {} }\n",
+        "struct Box 5 |pub struct Box<T>|A box.|; method Box.put 8 |fn put(&self)||store,log; macro log 10",
+    ),
+    "A.java": (
+        "package p;\n\n/** A box. */\npublic class A<T> {\n  static final int K = 1;\n  A() {}\n"
+        "  /** Puts. */\n  void put(int a) { b.store(a); new C<D>(1); }\n}\n",
+        "class A 4 |public class A<T>|A box.|; constant A.K 5 |static final int K = 1||; method A.A 6 |A()||;"
+        " method A.put 8 |void put(int a)|Puts.|store,C",
+    ),
+    "a.c": (
+        "/* Copyright */\n\n/* Finds it. */\nstatic int *find(int a)\n{\n  return look(a);\n}\nstruct s { int a; };\n"
+        "#define MAX 1\nint other(void);\n",
+        "function find 4 |static int *find(int a)|Finds it.|look; struct s 8 |struct s||; macro MAX 9 |#define MAX 1||;"
+        " prototype other 10 |int other(void)||",
+    ),
+    "a.cpp": (
+        "namespace n {\nclass A : public B {\n  int f(int a) const;\n};\n// Does f.\n"
+        "int A::f(int a) const { return q::z<int>(1); }\n}\n",
+        "namespace n 1 |namespace n||; class n.A 2 |class A : public B||; method n.A.f 3 |int f(int a) const||;"
+        " function n.A.f 6 |int A::f(int a) const|Does f.|z",
+    ),
+}
+
+
+@dataclass
+class Door:
+    memory: Memory
+
+    @property
+    def agent(self) -> str:
+        return self.memory.who.name
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        return methods.call(self.memory, method, arguments)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path / "store", Policy([Rule("/index/hidden*", Access.NONE, ("bob",))])) as made:
+        yield made
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "house"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "door.py").write_text('def open_door(key):\n    """Let somebody in."""\n    turn(key)\n')
+    (folder / "src" / "RoofTop.java").write_text("class RoofTop { void keepRainOut() { sealEdges(); } }\n")
+    return folder
+
+
+def door(world: World, name: str) -> Door:
+    return Door(world.agent(name).memory)
+
+
+def sources(world: World, name: str = "alice", project: str = "house") -> dict[str, int]:
+    """Of each note: its document."""
+    where = modules.folder(project)
+    told = door(world, name).call("records", path=where)["records"]
+    return {each["path"][len(where) + 1 :]: each["document"] for each in told if each["kind"] == "file"}
+
+
+def found(places: list[finding.Place]) -> list[str]:
+    return [f"{each.source}:{each.symbol.line} {each.symbol.name}" for each in places]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_what_a_file_defines(name: str) -> None:
+    text, wanted = SAMPLES[name]
+    module = parse(text.encode(), BY_SUFFIX[os.path.splitext(name)[1]])
+    got = [
+        f"{each.kind} {each.name} {each.line} |{each.signature}|{each.doc}|{','.join(each.calls)}"
+        for each in module.symbols
+    ]
+    assert not module.broken
+    for line, want in zip(got, wanted.split("; "), strict=True):
+        assert line.startswith(want.strip().rstrip("|")), (line, want)
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    symbols = tuple(
+        Symbol(f"C.f{n}", "method", n + 1, f"def f{n}()", "Says" * (n % 2), ("a", "b")[:n]) for n in range(3)
+    )
+    odd = Symbol("operator ==", "method", 9, "bool operator==(X a)", "## not a (heading, line 3)")
+    module = Module("python", 9, "Doc.", (*symbols, odd))
+    assert tuple(modules.read(modules.written("a.py", module))) == module.symbols
+    assert modules.apart("HTTPServer.maxRetryDelay_ms") == "http server max retry delay ms"
+
+
+def test_only_what_changed_is_written_and_what_moved_keeps_its_document(world: World, code: Path) -> None:
+    alice = door(world, "alice")
+    first = scanning.scan(alice, "house", code)
+    assert (first.files, first.added, first.languages) == (2, 2, {"java": 1, "python": 1})
+    before, seq = sources(world), world.store.submit(Principal("o", operator=True), "reindex") and newest(world)
+    assert set(before) == {"INDEX.md", "src/door.py.md", "src/RoofTop.java.md"}
+    again = scanning.scan(alice, "house")
+    assert (again.added, again.changed, again.moved, again.removed, newest(world)) == (0, 0, 0, 0, seq)
+    (code / "new").mkdir()
+    (code / "src" / "RoofTop.java").rename(code / "new" / "Top.java")
+    (code / "src" / "door.py").write_text("def shut_door(): pass\n")
+    assert scanning.status(alice, "house") | {"new": 1, "changed": 1, "gone": 1} == scanning.status(alice, "house")
+    third = scanning.scan(alice, "house")
+    assert (third.added, third.changed, third.moved, third.removed) == (0, 1, 1, 0)
+    after = sources(world)
+    assert after["new/Top.java.md"] == before["src/RoofTop.java.md"] and "src/RoofTop.java.md" not in after
+    assert found(list(finding.sigs(alice, "house", "src"))) == ["src/door.py:1 shut_door"]
+    (code / "src" / "door.py").unlink()
+    assert scanning.scan(alice, "house").removed == 1 and set(sources(world)) == {"INDEX.md", "new/Top.java.md"}
+    assert scanning.drop(alice, "house") == 2
+    with pytest.raises(NotFound):
+        scanning.status(alice, "house")
+    assert [each["name"] for each in alice.call("entries", path="/index")] == ["private"]
+
+
+def newest(world: World) -> int:
+    with world.store.reading(Principal("o", operator=True)) as reader:
+        return int(reader.newest_seq())
+
+
+def test_what_is_no_source_is_left_out_and_counted(world: World, code: Path) -> None:
+    (code / ".gitignore").write_text("build/\n*_gen.py\n!keep_gen.py\n")
+    for name, data in {
+        "build/x.py": b"def ignored(): pass\n",
+        "x_gen.py": b"def ignored(): pass\n",
+        "keep_gen.py": b"def kept(): pass\n",
+        "big.py": b"x = 1\n" * 200_000,
+        "made.go": b"// Code generated by tool. DO NOT EDIT.\npackage p\n",
+        "packed.js": b"var a=1;" * 1000,
+        "binary.c": b"int a;\0",
+        "latin.py": "def caf\xe9(): pass\n".encode("latin-1"),
+        "broken.py": b"def whole(): pass\ndef (:\n",
+        "a:meta?q=.py": b"def unnamed(): pass\n",
+        ".git/x.py": b"",
+        "node_modules/x.js": b"",
+        "x.txt": b"",
+    }.items():
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_bytes(data)
+    (code / "loop").symlink_to(code)
+    (code / "src" / "link.py").symlink_to("door.py")
+    (code / "sub").mkdir()
+    (code / "sub" / ".gitignore").write_text("/own.py\n")
+    (code / "sub" / "own.py").write_text("")
+    report = scanning.scan(door(world, "alice"), "house", code)
+    assert report.left_out == {"generated": 2, "ignored": 3, "large": 1, "link": 1, "not text": 1}
+    assert (report.broken, report.not_utf8, report.files) == (1, 1, 5)
+    assert [each[0] for each in report.refused] == ["a:meta?q=.py"]
+    names = [each.symbol.name for each in finding.sigs(door(world, "alice"), "house")]
+    assert set(names) == {"whole", "kept", "caf\xe9", "open_door", "RoofTop", "RoofTop.keepRainOut"}
+
+
+def test_nobody_but_the_scan_of_its_agent_writes_there(world: World, code: Path) -> None:
+    alice, bob = door(world, "alice"), door(world, "bob")
+    scanning.scan(alice, "house", code)
+    note = "/index/house/src/door.py.md"
+    assert b"open_door" in bob.call("read", path=note)["data"]
+    for who in (alice, bob):
+        for method, arguments in (
+            ("write", {"path": note, "data": b"x"}),
+            ("write", {"path": "/index/house/own.md", "data": b"x"}),
+            ("write", {"path": "/index/own.md", "data": b"x"}),
+            ("make_directory", {"path": "/index/other"}),
+            ("remove", {"path": note}),
+            ("remove", {"path": "/index/house", "recursive": True}),
+            ("move", {"source": note, "target": "/memory/x.md"}),
+            ("archive", {"path": note}),
+            ("put_back", {"path": note}),
+            ("tag", {"path": note, "add": ["x"]}),
+            ("write", {"path": f"{note}:ttl", "data": b"1s"}),
+            ("write", {"path": f"{note}:shared", "data": b"bob"}),
+        ):
+            with pytest.raises(AvmError):
+                who.call(method, **arguments)
+        who.call("write", path=f"/memory/{who.agent}.md", data=b"x")
+        with pytest.raises(AvmError):
+            who.call("move", source=f"/memory/{who.agent}.md", target="/index/house/x.md")
+    for refused in (lambda: scanning.scan(bob, "house", code), lambda: scanning.drop(bob, "house")):
+        with pytest.raises(Denied, match="another agent"):
+            refused()
+    for project in ("a/b", "..", "private", "", "x" * 65):
+        with pytest.raises(Invalid, match="expected letters"):
+            scanning.scan(alice, project, code)
+        with pytest.raises(Invalid, match="expected letters"):
+            world.store.submit(Principal("alice"), "write_index", project=project.encode(), items=[])
+    assert set(sources(world, "bob")) == {"INDEX.md", "src/door.py.md", "src/RoofTop.java.md"}
+
+
+def test_who_may_see_an_index(world: World, code: Path) -> None:
+    alice, bob = door(world, "alice"), door(world, "bob")
+    scanning.scan(alice, "mine", code, private=True)
+    scanning.scan(alice, "hidden", code)
+    assert [each["project"] for each in scanning.projects(alice)] == ["hidden", "mine"]
+    assert scanning.projects(bob) == [] and bob.call("entries", path="/index/private") == []
+    assert finding.find(bob, "open door") == [] and finding.callers(bob, "turn") == []
+    for project in ("mine", "hidden"):
+        for ask in (scanning.status, finding.sigs):
+            with pytest.raises(NotFound, match="no such project"):
+                list(ask(bob, project))  # type: ignore[arg-type]
+    assert len(finding.find(alice, "open door", "mine")) == 1
+    with pytest.raises(Denied):
+        scanning.scan(bob, "hidden2", code)
+    scanning.scan(bob, "mine", code)  # a name that a private index has is free
+    assert [each["path"] for each in scanning.projects(bob)] == ["/index/mine"]
+
+
+def test_it_is_found_below_index_alone_and_by_words_alone(world: World, code: Path) -> None:
+    alice = door(world, "alice")
+    alice.call("write", path="/memory/note.md", data=b"The door opens with a key.\n")
+    scanning.scan(alice, "house", code)
+
+    def hits(**where: str) -> list[str]:
+        return [each["path"] for each in alice.call("search", q="open door key", mode="lexical", **where)["hits"]]
+
+    assert hits() == ["/memory/note.md"]
+    assert hits(under="/index") == hits(under="/index/house") == ["/index/house/src/door.py.md"]
+    assert "door.py" not in alice.call("recall", q="open door key", min_relevance=0.0)["text"]
+    assert "open_door" in alice.call("recall", q="open door key", min_relevance=0.0, under="/index")["text"]
+    waiting = world.store.queue_lengths()
+    assert waiting == (0, 1), "the note's vectors alone"
+    world.store.submit(Principal("o", operator=True), "reindex", model="m")
+    assert world.store.queue_lengths() == (0, 1)
+
+
+def test_a_question_finds_the_place(world: World, code: Path) -> None:
+    alice = door(world, "alice")
+    scanning.scan(alice, "house", code)
+    for question, first in {
+        "who lets somebody in": "src/door.py:1 open_door",
+        "keeping the rain out": "src/RoofTop.java:1 RoofTop.keepRainOut",
+        "keepRainOut": "src/RoofTop.java:1 RoofTop.keepRainOut",
+        "roof top": "src/RoofTop.java:1 RoofTop",
+        "open_door()": "src/door.py:1 open_door",
+    }.items():
+        assert found(finding.find(alice, question))[:1] == [first], question
+    assert finding.find(alice, "zebra crossing") == []
+    assert found(finding.callers(alice, "turn")) == ["src/door.py:1 open_door"]
+    assert finding.callers(alice, "open_door") == []
+    assert finding.callees(alice, "RoofTop.keepRainOut")[0].symbol.calls == ("sealEdges",)
+    assert found(list(finding.sigs(alice, "house", "*.py", kind="function"))) == ["src/door.py:1 open_door"]
+
+
+def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:
+    over, seen = threading.Event(), []
+
+    def scanned() -> None:
+        seen.append(scanning.scan(door(world, "alice"), "house", code))
+        if len(seen) == 1:
+            (code / "src" / "late.py").write_text("def late(): pass\n")
+        else:
+            over.set()
+
+    scanning.watch(scanned, code, 0.01, over, signals=False)
+    assert [each.added for each in seen] == [2, 1]

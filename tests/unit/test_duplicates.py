@@ -1,0 +1,109 @@
+"""Whether a note says what another one says: exactly, nearly, or something else of the same matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.access import Policy
+from avmfs.errors import Exists, Invalid
+from avmfs.rpc import methods
+from avmfs.search.duplicates import NEAR, likeness
+
+FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
+SAME = "Every second Thursday at 14:00 the release train leaves, from the staging branch"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+def remember(world: World, agent: str, content: str, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = methods.call(world.agent(agent).memory, "remember", {"content": content, **more})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (FACT, 1.0),
+        (f"  {FACT}\n\n", 1.0),
+        (SAME, NEAR),
+        (FACT.replace("leaves", "departs"), NEAR),
+        (FACT.replace("14:00", "15:00"), None),
+        (FACT.replace("leaves", "never leaves"), None),
+        (FACT.replace("Thursday", "Monday"), None),
+        ("The release notes are written by whoever merged last.", None),
+        ("ok", None),
+        ("", None),
+    ],
+)
+def test_what_is_the_same_and_what_only_reads_alike(other: str, same: float | None) -> None:
+    found = likeness(FACT, other)
+    assert found == likeness(other, FACT)
+    assert (found == 1.0) == (same == 1.0) and (found >= NEAR) == (same is not None)
+
+
+def test_both_are_kept_and_the_older_is_named(world: World) -> None:
+    first = remember(world, "bob", FACT, namespace="shared")
+    assert first == {"path": first["path"], "done": "stored", "duplicate": None}
+    again = remember(world, "alice", SAME)
+    assert again["done"] == "stored" and again["path"].startswith("/memory/private/alice/")
+    assert again["duplicate"]["path"] == first["path"]
+    assert again["duplicate"]["handle"] == f"@{world.agent('bob').handle(first['path'])}"
+    assert remember(world, "alice", FACT)["duplicate"]["likeness"] == 1.0
+    assert remember(world, "alice", FACT.replace("second", "third"))["duplicate"] is None
+
+
+def test_nothing_tells_of_a_note_that_the_asker_cannot_see(world: World) -> None:
+    remember(world, "alice", FACT)
+    limited = remember(world, "alice", SAME, namespace="shared")["path"]
+    world.agent("alice").echo("alice\n", f"{limited}:shared")
+    for how in ("keep", "update", "refuse"):
+        done = remember(world, "bob", FACT, on_duplicate=how)
+        assert done == {"path": done["path"], "done": "stored", "duplicate": None}
+        world.agent("bob").memory.delete(done["path"])
+
+
+def test_refused_is_said_with_the_older_and_nothing_is_written(world: World) -> None:
+    older = remember(world, "alice", FACT, namespace="shared")["path"]
+    with pytest.raises(Exists, match=f"@{world.agent('alice').handle(older)} says it already") as refused:
+        remember(world, "alice", FACT, namespace="shared", on_duplicate="refuse")
+    assert refused.value.filename == older
+    assert len(methods.call(world.agent("alice").memory, "listing", {"path": "/shared"})["entries"]) == 1
+    with pytest.raises(Invalid, match="on_duplicate"):
+        remember(world, "alice", FACT, on_duplicate="merge")
+
+
+def test_update_writes_the_older_with_what_is_new_about_it(world: World) -> None:
+    older = remember(world, "alice", FACT, namespace="shared", tags=["a"])["path"]
+    done = remember(
+        world, "bob", SAME, namespace="shared", tags=["b"], importance=0.9, title="Train", on_duplicate="update"
+    )
+    assert (done["path"], done["done"]) == (older, "updated")
+    alice = world.agent("alice")
+    assert alice.cat(f"{older}:data") == f"{SAME}\n" and alice.cat(f"{older}:tags") == "a,b\n"
+    assert '"importance": 0.9' in alice.cat(f"{older}:meta") and '"title": "Train"' in alice.cat(f"{older}:meta")
+    assert len(alice.cat(f"{older}:history").splitlines()) == 2
+
+
+def test_update_never_carries_a_note_to_other_readers(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy.from_words([("/memory/open/*", "ro", ("eve",))], "rw")) as world:
+        shared = remember(world, "alice", FACT, namespace="shared")["path"]
+        mine = remember(world, "alice", FACT, on_duplicate="update")
+        assert mine["done"] == "stored" and mine["duplicate"]["path"] == shared
+        assert mine["path"].startswith("/memory/private/alice/")
+        elsewhere = remember(world, "alice", FACT, path="/memory/open/a.md", on_duplicate="update")
+        assert (elsewhere["path"], elsewhere["done"]) == ("/memory/open/a.md", "stored")
+
+
+@pytest.mark.parametrize("content", ['"quoted" NOT words', "“", "NOT", "x" * 100_000, "@k7f2:meta?q=%"])
+def test_any_text_can_be_remembered(world: World, content: str) -> None:
+    assert remember(world, "alice", content)["duplicate"] is None
+    assert remember(world, "alice", content)["done"] == "stored"
