@@ -101,7 +101,7 @@ class WriterProcess:
     def log(self) -> str:
         return self.said.read_text("utf-8", "replace")
 
-    def attach(self, agent: str = ANYBODY, patience_s: float = 30.0, clock: SharedClock | None = None) -> SqliteStore:
+    def attach(self, agent: str = ANYBODY, patience_s: float = 200.0, clock: SharedClock | None = None) -> SqliteStore:
         shown = proof(self.key, agent)
         if clock is None:
             return SqliteStore(self.database, WriterClient(self.address, agent, shown, patience_s))

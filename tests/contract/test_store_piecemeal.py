@@ -66,7 +66,7 @@ def emptied(tmp_path: Path) -> Iterator[WriterProcess]:
 
 
 def fill_and_empty(writer: WriterProcess) -> None:
-    store, random_, names = writer.attach("*", patience_s=10), random.Random(3), []
+    store, random_, names = writer.attach("*", patience_s=200), random.Random(3), []
     store.submit(ALICE, "enroll")
     with pytest.raises(NoSpace):
         for number in range(100):
@@ -86,7 +86,7 @@ def made(store: SqliteStore, name: bytes) -> int:
 
 
 def test_large_files_find_room_where_others_were(emptied: WriterProcess) -> None:
-    store, random_ = emptied.attach("*", patience_s=10), random.Random(4)
+    store, random_ = emptied.attach("*", patience_s=200), random.Random(4)
     contents = {b"large": random_.randbytes(7 * MB), b"other": random_.randbytes(5 * MB)}
     for name, data in contents.items():
         edits = [["w", 0, data[: 4 * MB]], ["w", 4 * MB, data[4 * MB :]]]
@@ -103,7 +103,7 @@ def test_large_files_find_room_where_others_were(emptied: WriterProcess) -> None
 
 
 def test_what_does_not_fit_in_parts_either_is_refused_whole(emptied: WriterProcess) -> None:
-    store = emptied.attach("*", patience_s=10)
+    store = emptied.attach("*", patience_s=200)
     node = made(store, b"kept")
     store.submit(ALICE, "commit", node=node, handle=1, edits=[["w", 0, b"kept"]])
     with pytest.raises(NoSpace):
@@ -114,7 +114,7 @@ def test_what_does_not_fit_in_parts_either_is_refused_whole(emptied: WriterProce
 
 
 def test_nobody_writes_in_parts_what_he_may_not_write(emptied: WriterProcess) -> None:
-    store = emptied.attach("*", patience_s=10)
+    store = emptied.attach("*", patience_s=200)
     store.submit(BOB, "enroll")
     store.submit(ALICE, "write_path", path=[b"memory", b"private", b"alice", b"mine"], data=b"mine")
     with store.reading(ALICE) as reader:
@@ -133,7 +133,7 @@ def test_nobody_writes_in_parts_what_he_may_not_write(emptied: WriterProcess) ->
 
 def test_a_request_that_was_answered_is_not_done_in_parts_again(emptied: WriterProcess) -> None:
     """Resent after its reply was lost: what came after it stays."""
-    store = emptied.attach("*", patience_s=10)
+    store = emptied.attach("*", patience_s=200)
     node, data = made(store, b"f"), random.Random(5).randbytes(3 * MB)
     client = cast(WriterClient, store._submitter)
     lane = client._lane(b"r" * 16, 0)

@@ -685,7 +685,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_told_and_survived(disk: Path, start: Start) -> None:
     writer = start(disk)
-    store = writer.attach("*", patience_s=10)
+    store = writer.attach("*", patience_s=200)
     store.submit(ALICE, "enroll")
     store.submit(ALICE, "write_path", path=[b"memory", b"keep"], data=b"kept")
     (disk / "ballast").write_bytes(bytes(2 << 20))

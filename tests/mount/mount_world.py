@@ -180,6 +180,14 @@ def view(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+def release_claims(world: World, paths: Sequence[str]) -> None:
+    """Ends what any agent holds of ``paths`` below its mount: who measures what stays has no lease that runs out."""
+    for mount in world.mounts.values():
+        for path in paths:
+            with suppress(OSError):  # another's claim, or a file that this agent may not change
+                echo("release", view(mount / path.lstrip("/"), ":claim"))
+
+
 def meta(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(cat(view(path, ":meta")))
     return found

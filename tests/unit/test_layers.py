@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("avmfs.fuse", "avmfs.rpc"),
     (
         "avmfs.api",
+        "avmfs.aio",
         "avmfs.avm",
         "avmfs.embedding",
         "avmfs.faiss_store",

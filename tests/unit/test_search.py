@@ -275,6 +275,8 @@ def test_among_many_notes_less_nearness_is_an_answer_than_among_pages_or_a_few_n
     assert best(200, 0.0) < best(200, None) < best(200, 1.0)
     assert best(10, 1.0) / best(10, None) < 1.15 < 1.5 < best(200, 1.0) / best(200, None)
     assert best(200, 1.0, cosine=0.1) < 0.05
+    blind = (np.array([0.3]), np.array([np.nan]), np.array([0.2]), np.ones(1))
+    assert relevance(*blind, brevity=0.0, count=200) == relevance(*blind)
 
 
 def test_what_all_texts_of_a_language_have_in_common_is_no_answer() -> None:
