@@ -812,6 +812,9 @@ def tool_calls(bob: Path, planted: Planted) -> dict[str, list[dict[str, Any]]]:
         + [{"name": name} for name in ("market", NAMED["tag"], NAMED["content"])],
         "avm_ask": [{"question": q} for q in (*QUERIES, NAMED["content"], NAMED["tag"], NAMED["limtext"])],
         "avm_inbox": [{}],
+        "avm_index": [{"action": action, "query": q} for action in ("find", "callers", "callees") for q in QUERIES]
+        + [{"action": "sigs", "query": q, "project": "x"} for q in ("", "*")]
+        + [{"action": "status"}],
         "avm_remember": [
             {"content": "x", "path": "/memory/private/alice/x.md"},
             {"content": "x", "namespace": "/memory/vault"},

@@ -227,7 +227,8 @@ index.add_nodes([("/memory/more", "more")])
 os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
 index.save()
 """
-    done = subprocess.run([sys.executable, "-c", program], timeout=300)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}  # where hashing.py is
+    done = subprocess.run([sys.executable, "-c", program], env=environ, timeout=300)
     assert done.returncode == -9
     assert index.path.read_bytes() == before
     assert make().rebuilt is None
