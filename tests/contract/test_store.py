@@ -46,7 +46,7 @@ EXCHANGE, NOREPLACE = 2, 1
 
 
 def test_a_new_store_has_the_fixed_directories_and_private_spaces(world: World) -> None:
-    assert world.names(ALICE, "/") == ["archive", "memory", "trash"]
+    assert world.names(ALICE, "/") == ["archive", "index", "memory", "trash"]
     assert world.names(ALICE, "/memory") == ["private", "shared"]
     assert world.names(ALICE, "/memory/private") == ["alice"]
     assert world.names(BOB, "/memory/private") == ["bob"]
@@ -87,7 +87,7 @@ def test_nothing_can_be_made_or_moved_where_the_system_makes_names(world: World,
             world.do(who, "rename", parent=MEMORY, name=b"a.md", new_parent=parent, new_name=name)
     with pytest.raises(Denied):
         world.write(ALICE, f"/{name.decode()}" if parent == ROOT else f"/memory/private/{name.decode()}", b"x")
-    assert world.names(OPERATOR, "/") == ["archive", "memory", "trash"]
+    assert world.names(OPERATOR, "/") == ["archive", "index", "memory", "trash"]
 
 
 @pytest.mark.parametrize("path", ["/memory", "/memory/shared", "/memory/private", "/memory/private/alice"])

@@ -1,0 +1,64 @@
+"""Whose work a file is, what comes from outside the store, an index of code, and a purge's last word: their commands,
+against a store of one process and of several."""
+
+from __future__ import annotations
+
+import pytest
+from store_world import ALICE, BOB, World
+
+from avmfs.errors import Busy, Denied, Invalid
+from avmfs.store.identity import OPERATOR
+
+MINUTE = 60 * 10**9
+
+
+def test_one_agent_has_a_claim_until_it_is_released_or_over(world: World) -> None:
+    world.write(ALICE, "/memory/a.md", b"a")
+    node = world.node(ALICE, "/memory/a.md").id
+    assert world.do(ALICE, "claim", nodes=[node], lease=MINUTE)["node"] == node
+    with pytest.raises(Busy, match="alice"):
+        world.do(BOB, "claim", nodes=[node], lease=MINUTE)
+    with pytest.raises(Denied, match="alice"):
+        world.do(BOB, "release", node=node)
+    assert world.do(ALICE, "release", node=node) == {"released": True}
+    assert world.do(ALICE, "release", node=node) == {"released": False}
+    assert world.do(BOB, "claim", nodes=[node], lease=MINUTE)["node"] == node
+    world.clock.advance(61)
+    assert world.do(ALICE, "claim", nodes=[node], lease=MINUTE)["node"] == node
+
+
+def test_only_the_operator_brings_what_lies_outside(world: World) -> None:
+    source = {"source": "s", "until": 0}
+    path = [b"live", b"price"]
+    for who, where in ((ALICE, path), (OPERATOR, [b"memory", b"shared", b"x"])):
+        with pytest.raises((Denied, Invalid)):
+            world.do(who, "mirror", path=where, data=b"1", **source)
+    first = world.do(OPERATOR, "mirror", path=path, data=b"1", **source)
+    assert first["changed"] and world.bytes(ALICE, "/live/price") == b"1"
+    assert not world.do(OPERATOR, "mirror", path=path, data=b"1", **source)["changed"]
+    assert world.do(OPERATOR, "mirror", path=path, data=b"2", **source) == {**first, "changed": True}
+    with pytest.raises(Denied):
+        world.write(ALICE, "/live/price", b"mine")
+    world.do(OPERATOR, "mirror_names", path=[b"live"], names=[b"price", b"deeper/"], **source)
+    assert world.names(ALICE, "/live") == ["deeper", "price"]
+    world.do(OPERATOR, "mirror_failed", path=path, error="no answer", gone=False, **source)
+    assert world.bytes(ALICE, "/live/price") == b"2"
+    world.do(OPERATOR, "mirror_failed", path=path, error="no such thing", gone=True, **source)
+    assert world.names(ALICE, "/live") == ["deeper"]
+
+
+def test_an_index_is_written_by_whose_it_is_and_by_nobody_else(world: World) -> None:
+    note = {"path": [b"src", b"x.py.md"], "data": b"# src/x.py\n"}
+    assert world.do(ALICE, "write_index", project=b"house", items=[note]) == {"written": 1}
+    assert world.bytes(BOB, "/index/house/src/x.py.md") == b"# src/x.py\n"
+    with pytest.raises(Denied):
+        world.do(BOB, "write_index", project=b"house", items=[note])
+    for who in (ALICE, BOB):
+        with pytest.raises(Denied):
+            world.write(who, "/index/house/src/x.py.md", b"changed")
+    assert world.do(ALICE, "write_index", project=b"house", items=[{"path": note["path"]}]) == {"written": 1}
+    assert not world.exists(BOB, "/index/house/src/x.py.md")
+
+
+def test_without_a_purge_nothing_is_left_to_be_wiped(world: World) -> None:
+    assert world.do(ALICE, "wipe") == {"wiped": True}
