@@ -17,6 +17,7 @@ from avmfs.rpc.methods import method
 from avmfs.search.duplicates import NEAR, likeness
 from avmfs.store.protocol.store import Reader
 from avmfs.text import sniff
+from avmfs.views.shape import parts
 
 ON_DUPLICATE: Final = ("keep", "update", "refuse")
 _ASKED: Final = 400  # characters of a note by which others are looked for
@@ -57,16 +58,17 @@ def remember(
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
     made = memory.new_memory(content, title, path, tags or (), importance, namespace, created)
-    with memory.reading() as reader:
-        ground = _scope_at(memory, reader, tuple(made["path"][:-1]))
     found = _duplicate(memory, content)
     told = None if found is None else _told(found)
     if found is not None and on_duplicate == "refuse":
         raise Exists(str(found), found.path)
     memory.enroll()
-    if found is not None and on_duplicate == "update" and found.node.scope == ground:
-        _update(memory, found, made)
-        return {"path": found.path, "done": "updated", "duplicate": told}
+    if found is not None and on_duplicate == "update":
+        with memory.reading() as reader:
+            alike = _same_readers(reader, found, tuple(made["path"]))
+        if alike:
+            _update(memory, found, made)
+            return {"path": found.path, "done": "updated", "duplicate": told}
     return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
 
 
@@ -89,19 +91,15 @@ def _duplicate(memory: Memory, content: str) -> Duplicate | None:
     return best
 
 
-def _scope_at(memory: Memory, reader: Reader, parts: tuple[bytes, ...]) -> int | None:
-    """The class of the nearest directory that is there already."""
-    for length in range(len(parts), 0, -1):
-        try:
-            return memory.resolve(reader, paths.join(parts[:length])).scope
-        except NotFound:
-            continue
-    return None
+def _same_readers(reader: Reader, found: Duplicate, where: tuple[bytes, ...]) -> bool:
+    """Return whether what is made at ``where`` is for the same agents as the older note."""
+    scope = reader.people.policy().scope
+    return found.document.shared is None and scope(where) == scope(parts(paths.raw(found.path)))
 
 
 def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
     """A new version of the older note, unless it has changed since it was compared: Stale."""
-    where = paths.split(paths.raw(found.path))
+    where = parts(paths.raw(found.path))
     memory.submit("write_path", path=list(where), data=made["data"], if_version=found.document.head)
     if made["tags"]:
         memory.submit("set_tags", node=found.node.id, add=made["tags"], remove=[], replace=False)

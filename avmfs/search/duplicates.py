@@ -18,7 +18,10 @@ NEAR: Final = 0.6
 """The share of common words, among the words of both, from which notes are near duplicates. Measured on labelled pairs
 of agents' notes: of those that differ in a value none passes."""
 _WORDS: Final = 3  # fewer tell nothing
-_NUMBER: Final = re.compile(r"\d+")
+_NUMBER: Final = re.compile(
+    r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|first|second|third|fourth|fifth|last|next|half|double"
+    r"|hourly|daily|weekly|monthly|yearly)\b"
+)
 _CAPITAL: Final = re.compile(r"\b[^\W\d_]\w*")
 _DENIAL: Final = re.compile(
     r"\b(?:not|no|never|none|nobody|without|cannot|\w+n['’]t|nicht|kein\w*|nie|ohne|jamais|sans|nunca|sin|не|нет|без)\b"
@@ -35,7 +38,7 @@ def likeness(one: str, other: str) -> float:
     mine, theirs = (frozenset(segment.content_terms(text)) for text in (one, other))
     if min(len(mine), len(theirs)) < _WORDS:
         return 0.0
-    if sorted(_NUMBER.findall(one)) != sorted(_NUMBER.findall(other)):
+    if sorted(_NUMBER.findall(one.lower())) != sorted(_NUMBER.findall(other.lower())):
         return 0.0
     if len(_DENIAL.findall(one)) != len(_DENIAL.findall(other)):
         return 0.0
