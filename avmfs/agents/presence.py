@@ -17,8 +17,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 log = logging.getLogger(__name__)
+
+FOLDER: Final = "present"  # of the runtime directory; the supervisor takes it away when it stops
 
 
 @dataclass(slots=True)

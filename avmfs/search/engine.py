@@ -326,8 +326,9 @@ class Engine:
             at = ranking.table.find(index.phrase(terms))
             here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
         keep = here & (ranking.relevance >= min_relevance)
-        if one_per_document:
-            keep = here & (keep.any() or bool(ranking.evidence["coverage"][here].any()))
+        if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
+            shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
+            keep = here & shown
         elif keep.any():
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
         found = _fetch(index, ranking.only(keep), limit, under, one_per_document)

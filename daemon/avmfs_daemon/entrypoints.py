@@ -182,7 +182,7 @@ def open_memory(
     """The memory of the spec's agent, with the store and the engine below it."""
     from avmfs.access import Principal
     from avmfs.agents import anchors
-    from avmfs.agents.presence import Presence
+    from avmfs.agents.presence import FOLDER, Presence
     from avmfs.agents.questions import QuestionLog
     from avmfs.agents.refusals import Refusals
     from avmfs.localtime import LocalZone
@@ -224,7 +224,7 @@ def open_memory(
         )
         if settings.providers
         else None,
-        presence=Presence(spec.runtime_dir / "present"),
+        presence=Presence(spec.runtime_dir / FOLDER),
     )
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
 

@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import socket
 import time
@@ -26,7 +27,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
-from avmfs.agents import anchors, backups
+from avmfs.agents import anchors, backups, presence
 from avmfs.errors import AvmError
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -119,6 +120,7 @@ class Supervisor:
         stack.callback(self._takeover.end)
         runtime.clean_up(directory, self._takeover.mountpoints, [mount.mountpoint for mount in self._mounts])
         writer = directory / runtime.WRITER
+        stack.callback(shutil.rmtree, directory / presence.FOLDER, ignore_errors=True)  # nobody is here any more
         self._remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
         context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)

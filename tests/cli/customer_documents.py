@@ -31,6 +31,7 @@ PLACES: Final = (
     ("/mnt/avm", "{mount}"),
     ("/shared/report.md", "{mount}/shared/report.md"),
     ("/path/to/custom.db", "{home}/custom.db"),
+    ("/path/to/project", "{home}/project"),
     ("/custom/path", "{home}/custom"),
     ("from avm.", "from avmfs."),
     ("from avm import", "from avmfs import"),
@@ -114,6 +115,7 @@ MCP_TOOLS: Final = (
 
 # What the commands are about.
 WRITTEN: Final = """\
+mkdir /path/to/project && echo 'def keep_rain_out(): ...' > /path/to/project/roof.py
 avm write /memory/old-name.md --content old
 avm write /memory/news-1.md --content one && avm write /memory/news-2.md --content two
 avm write /memory/2024/x.md --content "of 2024"
@@ -186,9 +188,9 @@ COMMANDS: Final = (
     Snippet('avm semantic "trading" --agent akashi       # agent context', r"\] /memory/"),
     Snippet('avm recall "NVDA risk" --agent akashi --max-tokens 4000', r"(?s)## Relevant Memory \(\d.*NVDA"),
     Snippet("avm savings -a akashi", '"percent"'),
-    Snippet("avm index scan myapp /path/to/project", "not a directory"),
-    Snippet("avm index status myapp", "no such project"),
-    Snippet("avm index sigs myapp", "no such project"),
+    Snippet("avm index scan myapp /path/to/project", "1 "),
+    Snippet("avm index status myapp", r"symbols +1"),
+    Snippet("avm index sigs myapp", "keep_rain_out"),
     Snippet(
         'avm subscribe "/memory/shared/market/*" -a trader -m realtime -w http://localhost:3000/hook',
         r"webhooks\.allow",

@@ -174,6 +174,7 @@ def test_other_users_reach_the_door_and_only_that(daemon: Daemon) -> None:
         "writer.sock": 0o600,
         "control.sock": 0o600,
         "hold.sock": 0o600,
+        "live.sock": 0o600,
     }
     assert stat.S_IMODE(daemon.run.stat().st_mode) == 0o711
     status = daemon.status()  # the door is not all: alice's mount belongs to the daemon's own user

@@ -22,7 +22,7 @@ def test_a_mode_is_written_and_what_it_tells_is_read(world: World) -> None:
     assert "expected one of full" in cat(alice / ":error")
     assert cat(alice / ":who") == "privacy: full\n"
     until(lambda: cat(bob / ":who?q=amaranth&via=gossip") == "alice  perhaps\n")
-    assert "alice  digest 128 bytes\n" in cat(bob / ":agents") and "bob  (you)" in cat(bob / ":agents")
+    assert "alice  digest 128 bytes  here: mount" in cat(bob / ":agents") and "bob  (you)" in cat(bob / ":agents")
     echo("none", alice / ":who")
     assert "alice" not in cat(bob / ":who?q=amaranth&via=gossip") + cat(bob / ":who?q=amaranth")
 
