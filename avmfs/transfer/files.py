@@ -56,7 +56,11 @@ def files(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, Path] | 
         for each in sorted(here.iterdir()):
             if each.name.startswith(".") and not hidden:
                 continue
-            name, mode = os.fspath(each.relative_to(folder)), each.lstat().st_mode
+            name = os.fspath(each.relative_to(folder))
+            try:
+                mode = each.lstat().st_mode
+            except FileNotFoundError:
+                continue  # it was renamed or removed since it was listed
             if stat.S_ISDIR(mode):
                 below.append(each)
             elif stat.S_ISREG(mode):

@@ -165,11 +165,15 @@ class Sync:
                 if self._wanted(each.where):
                     self._report.refused.append(each)
             elif self._wanted(each[0]):
-                if each[1].stat().st_size > LARGEST:
+                try:
+                    at = each[1].stat()
+                    data = each[1].read_bytes() if at.st_size <= LARGEST else None
+                except FileNotFoundError:
+                    continue  # it was renamed or removed since it was listed
+                if data is None:
                     self._report.refused.append(Refusal(each[0], f"larger than {LARGEST} bytes"))
                     continue
-                self._bytes[f"here {each[0]}"] = data = each[1].read_bytes()
-                self._moments[each[0]] = each[1].stat().st_mtime_ns
+                self._bytes[f"here {each[0]}"], self._moments[each[0]] = data, at.st_mtime_ns
                 found[each[0]] = _digest(data)
         return {name: digest for name, digest in found.items() if not self._refused(name)}
 

@@ -240,7 +240,7 @@ def test_a_plugin_is_a_module(tmp_path: Path) -> None:
     (tmp_path / "my_plugin_of_a_test.py").write_text("def read(path, context):\n    return path\n")
     assert read("plugin", {"plugin": "my_plugin_of_a_test", "path": str(tmp_path)}) == b"/live/x"
     with pytest.raises(Invalid, match="No module named"):
-        find_handler("plugin")({"plugin": "my_plugins.talib"})
+        find_handler("plugin")({"plugin": "no_plugins_of_a_test.talib"})
 
 
 @pytest.mark.parametrize(
