@@ -266,6 +266,8 @@ class Supervisor:
             child.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
         if child.kind == "writer" and ("ready" in message or message.get("done") == "rules"):
             self._rules_pending = False
+        elif "figures" in message and child.kind in ("index", "keeper") and process in child.retiring:
+            pass  # its successor has said how it is by now, perhaps once and for all
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
             self._figures[str(message.get("of", child.kind))] = message["figures"]
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:

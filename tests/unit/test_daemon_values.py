@@ -6,13 +6,18 @@ import os
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from avmfs_config import default_settings
 from avmfs_daemon import control, runtime, status_text
+from avmfs_daemon.child import Child
 from avmfs_daemon.child_spec import rules_from, rules_message
 from avmfs_daemon.framed_stream import UNSENT_LIMIT, Closed, FramedStream
 from avmfs_daemon.runtime import RuntimeProblem
+from avmfs_daemon.supervisor import Supervisor
 
 from avmfs import wire
 
@@ -155,3 +160,13 @@ def test_status_tells_of_deliveries_as_its_json_does() -> None:
     assert "5 dead letters" in lines[1] and len(lines) == 2
     assert len(status_text._outbox({**figures, "dead": 0, "oldest_s": None})) == 1
     assert status_text._outbox({**figures, "subscriptions": 0, "hooks": 0}) == status_text._outbox({}) == []
+
+
+def test_what_a_predecessor_says_last_does_not_stand_for_its_successor() -> None:
+    keeper = Child("keeper", "keeper")
+    before, now = Mock(), Mock()
+    keeper.current, keeper.retiring = now, [before]
+    supervisor: Any = SimpleNamespace(_figures={})
+    for process, state in ((now, "failed: others can read the key"), (before, "on")):
+        Supervisor._heard(supervisor, keeper, process, {"figures": {"state": state}, "of": "gossip"})
+    assert supervisor._figures == {"gossip": {"state": "failed: others can read the key"}}
