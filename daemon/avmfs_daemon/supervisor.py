@@ -266,10 +266,10 @@ class Supervisor:
             child.about |= {key: str(said[key])[:500] for key in said.keys() & ABOUT}
         if child.kind == "writer" and ("ready" in message or message.get("done") == "rules"):
             self._rules_pending = False
-        elif "figures" in message and child.kind in ("index", "keeper") and process in child.retiring:
-            pass  # its successor has said how it is by now, perhaps once and for all
         elif "figures" in message and child.kind in ("writer", "index", "keeper"):
-            self._figures[str(message.get("of", child.kind))] = message["figures"]
+            # A writer says at its end that it was clean; of the others a successor has said how it is, perhaps once.
+            if child.kind == "writer" or process not in child.retiring:
+                self._figures[str(message.get("of", child.kind))] = message["figures"]
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:
             log.info("no request for %g s: ending", self._idle_s)
             self._stopping = True

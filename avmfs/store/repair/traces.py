@@ -47,16 +47,11 @@ def of(database: Path, text: str) -> Iterator[Trace]:
 
 
 def _in_file(path: Path, forms: set[bytes]) -> Iterator[str]:
-    longest = max(map(len, forms))
-    before, at = b"", 0
-    with path.open("rb") as file:
-        while data := file.read(_PIECE):
-            piece, start = before + data, at - len(before)
-            for form in forms:
-                if (found := piece.find(form)) >= 0 and found + len(form) > len(before):
-                    yield f"byte {start + found}"
-            before, at = piece[-longest + 1 :] if longest > 1 else b"", at + len(data)
     data = path.read_bytes()
+    for start in range(0, len(data), _PIECE):
+        for form in forms:
+            if (found := data.find(form, max(start + 1 - len(form), 0), start + _PIECE)) >= 0:
+                yield f"byte {found}"
     for begin in _DEFLATED:
         found = data.find(begin)
         while found >= 0:
