@@ -220,14 +220,8 @@ def _made(tx: Tx, parts: tuple[bytes, ...]) -> Node:
 
 def prune(tx: Tx, directory: Node) -> None:
     """Remove a mirrored directory that has become empty, and those above it."""
-    while directory.id not in _TOPS.values() and directory.parent is not None:
-        if not paths.aside(tx.parts(directory.id)):
-            return
-        if tx.db.execute("select 1 from node where parent = ? limit 1", (directory.id,)).get:
-            return
-        above = tx.node(directory.parent)
-        namespace.remove_directory(tx, above, directory)
-        directory = above
+    tops = _TOPS.values()
+    namespace.prune(tx, directory, lambda each: each.id in tops or not paths.aside(tx.parts(each.id)))
 
 
 def _free(tx: Tx, parent: int, name: bytes) -> bytes:

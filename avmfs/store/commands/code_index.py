@@ -102,13 +102,10 @@ def _folder(tx: Tx, directory: Node, name: bytes) -> Node:
 
 def _found(tx: Tx, directory: Node, path: list[bytes]) -> tuple[Node, Node] | None:
     """The directory that a note is in, and the note."""
-    for name in path[:-1]:
-        below = tx.child(directory.id, name)
-        if below is None or below.kind is not Kind.DIRECTORY:
-            return None
-        directory = below
-    note = tx.child(directory.id, path[-1])
-    return None if note is None or note.kind is not Kind.FILE else (directory, note)
+    note = namespace.descend(tx, directory, path)
+    if note is None or note.kind is not Kind.FILE or note.parent is None:
+        return None
+    return tx.node(note.parent), note
 
 
 def _remove(tx: Tx, top: Node, directory: Node, note: Node) -> None:
@@ -118,9 +115,4 @@ def _remove(tx: Tx, top: Node, directory: Node, note: Node) -> None:
 
 def _prune(tx: Tx, directory: Node, top: Node) -> None:
     """Remove a directory that has become empty, and those above it below ``top``."""
-    while directory.id != top.id and directory.parent is not None:
-        if tx.db.execute("select 1 from node where parent = ? limit 1", (directory.id,)).get:
-            return
-        above = tx.node(directory.parent)
-        namespace.remove_directory(tx, above, directory)
-        directory = above
+    namespace.prune(tx, directory, lambda each: each.id == top.id)

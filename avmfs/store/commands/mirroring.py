@@ -61,12 +61,9 @@ def mirror_failed(tx: Tx, path: list[bytes], source: str, until: int, error: str
     )
     if gone:
         tx.db.execute("update live set fetched = null where path = ?", (where,))
-        directory: Node | None = tx.node(ROOT)
-        for name in path[:-1]:
-            directory = None if directory is None else tx.child(directory.id, name)
-        found = None if directory is None else tx.child(directory.id, path[-1])
-        if directory is not None and found is not None:
-            _clear(tx, directory, found)
+        found = namespace.descend(tx, tx.node(ROOT), path)
+        if found is not None and found.parent is not None:
+            _clear(tx, tx.node(found.parent), found)
     return {}
 
 
@@ -157,17 +154,10 @@ def _make_room(tx: Tx) -> None:
         "select path, size from live where fetched is not null and fetched < ? order by fetched", (tx.now,)
     ).fetchall()
     for path, size in rows:
-        above, node = None, tx.node(ROOT)
-        for name in paths.split(path):
-            above, found = node, tx.child(node.id, name)
-            if found is None:
-                break
-            node = found
-        else:
-            empty = not tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get
-            if above is not None and empty:
-                _clear(tx, above, node)
-                over, bytes_over = over - 1, bytes_over - size
+        node = namespace.descend(tx, tx.node(ROOT), paths.split(path))
+        if node is not None and node.parent is not None and namespace.is_empty(tx, node.id):
+            _clear(tx, tx.node(node.parent), node)
+            over, bytes_over = over - 1, bytes_over - size
         if over <= 0 and bytes_over <= 0:
             return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from avmfs import paths
@@ -73,7 +74,7 @@ def rmdir(tx: Tx, parent: int, name: bytes) -> dict[str, Any]:
 def remove_directory(tx: Tx, directory: Node, node: Node) -> None:
     """Take an empty directory out of the one that it is in. Raises NotEmpty."""
     clear_expired(tx, node.id)
-    if tx.db.execute("select 1 from node where parent = ? limit 1", (node.id,)).get:
+    if not is_empty(tx, node.id):
         raise NotEmpty(path=paths.text(node.name))
     tx.log("rmdir", node, paths.join(tx.parts(node.id)))
     tx.db.execute("delete from node where id = ?", (node.id,))
@@ -223,3 +224,25 @@ def _path(tx: Tx, node: Node) -> bytes:
     if node.parent is None and node.id != ROOT:
         return b""
     return paths.join(tx.parts_of(node))
+
+
+def descend(tx: Tx, directory: Node, path: Sequence[bytes]) -> Node | None:
+    """What stands at a path below a directory, whoever may see it."""
+    for name in path:
+        if (found := tx.child(directory.id, name)) is None:
+            return None
+        directory = found
+    return directory
+
+
+def is_empty(tx: Tx, node: int) -> bool:
+    """Return whether nothing is below it: so of a file."""
+    return not tx.db.execute("select 1 from node where parent = ? limit 1", (node,)).get
+
+
+def prune(tx: Tx, directory: Node, stays: Callable[[Node], bool]) -> None:
+    """Remove a directory that has become empty, and those above it, up to one that ``stays``."""
+    while directory.parent is not None and not stays(directory) and is_empty(tx, directory.id):
+        above = tx.node(directory.parent)
+        remove_directory(tx, above, directory)
+        directory = above

@@ -39,7 +39,7 @@ def purge(tx: Tx, nodes: list[int], documents: list[int]) -> dict[str, Any]:
         found = {document for document in documents if _require_ended(tx, document)}
         gone = set()
         for node in nodes:
-            if not tx.db.execute("select 1 from node where parent = ? limit 1", (node,)).get:
+            if namespace.is_empty(tx, node):
                 gone.add(node)
                 found |= _remove(tx, node, gone)
     finally:

@@ -100,7 +100,7 @@ def _replace(tx: Tx, there: Node, source: Node, target: Node) -> Node:
         if source.kind is not Kind.DIRECTORY:
             raise IsDirectory(path=where)
         namespace.clear_expired(tx, target.id)
-        if tx.db.execute("select 1 from node where parent = ? limit 1", (target.id,)).get:
+        if not namespace.is_empty(tx, target.id):
             raise NotEmpty(path=where)
         tx.db.execute("delete from node where id = ?", (target.id,))
         tx.events.append((ORPHANED, target.id, None, b""))
