@@ -100,14 +100,29 @@ def open_door(
 
     from avmfs.rpc.local import LocalDoor
 
-    return LocalDoor(
-        where.database,
-        load_settings(where.config_file, environ),
+    try:
+        return LocalDoor(
+            where.database,
+            load_settings(where.config_file, environ),
+            agent,
+            operator=operator,
+            embeddings=embeddings,
+            key=key,
+            route=route,
+        )
+    except Busy:
+        begun = StoreLock(where.database).holder()
+        if begun is None or not begun.get("automatic"):
+            raise
+    # One that was begun meanwhile has the store, and will have a door.
+    return open_door(
+        where,
         agent,
+        environ=environ,
         operator=operator,
         embeddings=embeddings,
-        key=key,
         route=route,
+        autostart=False,
     )
 
 
