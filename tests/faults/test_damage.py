@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import apsw
@@ -58,8 +59,9 @@ def test_damage_below_a_running_daemon_is_an_error_of_what_it_touches(daemon: Da
     daemon.command("stop")
     database = daemon.root / "data" / "avm.db"
     db = apsw.Connection(os.fspath(database))
-    leaves = "select pageno from dbstat where name = ? and pagetype = 'leaf' order by random() limit 1"
-    pages = [db.execute(leaves, (table,)).get for table in ("body", "terms_data")]
+    leaves = "select pageno from dbstat where name = ? and pagetype = 'leaf' order by path"
+    # Not the last leaf of the bodies: a new body goes there, so that every write would have to fail.
+    pages = [random.choice(db.execute(leaves, (table,)).fetchall()[:-1])[0] for table in ("body", "terms_data")]
     db.close()
     with open(database, "r+b") as file:
         for page in pages:
