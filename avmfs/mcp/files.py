@@ -49,6 +49,7 @@ def avm_remember(
         Literal["keep", "update", "refuse"],
         Field(description="Where a note says the same: keep both, write into the older one, or fail."),
     ] = "keep",
+    ttl: Annotated[str | None, Field(description="How long it lives, such as 2h or 30d.")] = None,
 ) -> Answer[Stored]:
     """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
     made = call.door(
@@ -61,6 +62,7 @@ def avm_remember(
         namespace=namespace,
         created=None if created is None else _nanoseconds(created),
         on_duplicate=on_duplicate,
+        ttl=ttl,
     )
     stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
