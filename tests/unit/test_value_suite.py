@@ -25,7 +25,7 @@ from benchmarks.value.grade import Verdict, grade, judged
 from benchmarks.value.scenario import Assertion, Scenario, load
 
 COUNTER = TokenCounter()
-ROOT = Path(__file__).resolve().parent.parent.parent
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
 def named(name: str) -> Scenario:
@@ -107,8 +107,7 @@ def test_the_store_hands_over_what_others_noted_and_nothing_private(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "script",
-    ["bench_paper", "bench_ablation", "bench_agent_efficiency", "run_unit_benchmark", "run_parallel"]
-    + ["run_context_overflow", "run_knowledge_retrieval"],
+    ["bench_paper", "bench_agent_efficiency", *sorted(each.stem for each in BENCHMARKS.glob("run_*.py"))],
 )
 def test_the_scripts_of_the_documents_run_by_their_names(script: str) -> None:
     place = ROOT / "benchmarks"
