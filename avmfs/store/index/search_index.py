@@ -21,7 +21,7 @@ from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.scan import Scanner
 from avmfs.store.index.vectors import Toward
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import forms
 
@@ -30,7 +30,7 @@ _FILES = """with recursive files(id, document) as (
   select id, document from node where id = ?1 union all
   select node.id, node.document from node join files on node.parent = files.id
   where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
-Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
+Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Reader]]]
 
 
 class SqliteSearchIndex:
@@ -128,7 +128,7 @@ class SqliteSearchIndex:
             passages = [row[0] for row in rows]
         return self.hits(passages, ())
 
-    def _scopes(self, db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    def _scopes(self, db: apsw.Connection, reader: Reader) -> list[int]:
         """Those with words in them that are looked through."""
         rows = db.execute(
             "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
@@ -142,7 +142,7 @@ class SqliteSearchIndex:
             return newest[0].seq if newest else 0
 
 
-def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
+def _descend(reader: Reader, under: tuple[bytes, ...]) -> int | None:
     node = ROOT
     for name in under:
         child = reader.child(node, name)
