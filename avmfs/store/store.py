@@ -336,8 +336,8 @@ class Store:
         registered: int | None = None,
         keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:
-        """Keep a kernel cache told of changes (``kernel_notices``), until ``over``; blocks. Returns at once where no daemon
-        runs: nothing may be cached then. ``keep`` and ``registered``: see WriterClient."""
+        """Keep a kernel cache told of changes until ``over``; blocks. Returns at once where no daemon runs: nothing may
+        be cached then. ``keep`` and ``registered``: see WriterClient."""
         if isinstance(self._submitter, WriterClient):
             self._submitter.feed_cache(descriptors, names, node, at, switch, over, registered, keep)
 
