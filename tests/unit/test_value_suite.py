@@ -110,10 +110,8 @@ def test_the_store_hands_over_what_others_noted_and_nothing_private(tmp_path: Pa
     ["bench_paper", "bench_agent_efficiency", *sorted(each.stem for each in BENCHMARKS.glob("run_*.py"))],
 )
 def test_the_scripts_of_the_documents_run_by_their_names(script: str) -> None:
-    place = ROOT / "benchmarks"
-    done = subprocess.run(
-        [sys.executable, f"{script}.py", "--help"], cwd=place, capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, f"{script}.py", "--help"]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "--quick" in done.stdout, done.stderr
 
 
