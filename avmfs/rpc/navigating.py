@@ -18,7 +18,7 @@ from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.rpc import files, finding
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
 from avmfs.views import digest as views
 from avmfs.views import graph as drawing

@@ -20,7 +20,7 @@ from avmfs.node import Document, Node
 from avmfs.signatures import Range
 from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, view, writes
