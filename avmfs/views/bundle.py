@@ -16,7 +16,7 @@ from avmfs.agents import mail
 from avmfs.memory import Memory
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import parts
