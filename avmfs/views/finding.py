@@ -183,6 +183,7 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
         )
         if terms
     ]
+    said += scored.standing
     return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
 
 
