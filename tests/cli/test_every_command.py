@@ -337,7 +337,9 @@ ROWS: dict[str, list[Good | Bad]] = {
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "snapshot": [
         Good("snapshot make one", "one", "at name"),
-        Good("snapshot ls", "one", "snapshots"),
+        Good("snapshot make part /shared/e", "part", "at name"),
+        Good("snapshot ls", "/memory/shared/e", "snapshots"),
+        Bad("snapshot make none /shared/none", 1, "none"),
         Good("snapshot diff one --path /shared/e", "", "changes more"),
         Bad("snapshot make 'a b'", 2, "name"),
         Bad("snapshot diff none", 1, "no snapshot"),
