@@ -31,6 +31,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "timeline": "avm timeline --days 7",
         "explore": "avm explore /shared/plan.md",
         "graph": "avm graph /shared --format dot",
+        "digest": "avm digest --days 7",
+        "bundle": "avm bundle 'release freeze' --under /shared --max-tokens 1000",
         "savings": "avm savings",
     },
     "Files": {

@@ -15,7 +15,7 @@ from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.history import attributed
 

@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.errors import NotDirectory
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.vfs import address
 from avmfs.vfs.address import ASK, Address, Place, Real, Then

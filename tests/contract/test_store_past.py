@@ -15,9 +15,9 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, NotFound
 from avmfs.node import Kind, Moment, Node
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
-from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 
 AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
@@ -37,7 +37,7 @@ class World:
         for who in AGENTS:
             self.store.submit(who, "enroll")
 
-    def _open(self) -> SqliteStore:
+    def _open(self) -> Store:
         return open_direct(self.path, self.policy, self.rules, lambda: self.now)
 
     def restart(self) -> None:

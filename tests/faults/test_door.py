@@ -645,6 +645,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "retrieve": {"q": "hello"},
     "synthesize": {"q": "hello"},
     "graph": {},
+    "digest": {},
+    "bundle": {"q": "hello"},
     "fetch": {"targets": ["/private/y.md"]},
     "tag": {"path": "/private/y.md", "add": ["x"]},
     "tags": {},
