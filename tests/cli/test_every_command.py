@@ -209,6 +209,12 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("bundle alpha --under /none", 1, "No such"),
         Bad("bundle", 2, "Missing argument"),
     ],
+    "verify": [
+        Good("verify -", f"stands  {B}@1", "good verdicts", data=f"[{B}@1]".encode()),
+        Good(f"verify {A}", "(no citations)"),
+        Bad("verify /shared/none", 1, "No such"),
+        Bad("verify", 2, "Missing argument"),
+    ],
     "retrieve": [Good("retrieve alpha", "[follows]", "degraded hits linked"), Bad("retrieve x -d 9", 2, "depth")],
     "synthesize": [
         Good("synthesize 'first letter'", "", "path q text"),
