@@ -31,9 +31,10 @@ from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import Store
 from avmfs.text.escapes import visible
 
 SYMLINKS_FOLLOWED = 16
@@ -257,8 +258,9 @@ class Memory:
         importance: float | None = None,
         namespace: str | None = None,
         created: int | None = None,
+        ttl: str | None = None,
     ) -> dict[str, Any]:
-        """What the store is to be told for ``remember``. Raises Invalid."""
+        """What the store is to be told for ``remember``; ``ttl`` as ``:ttl`` takes it. Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
@@ -278,6 +280,7 @@ class Memory:
             "tags": sorted({check_tag(tag) for tag in tags}),
             "importance": importance,
             "created": created,
+            "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
         }
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:

@@ -49,6 +49,7 @@ def avm_remember(
         Literal["keep", "update", "refuse"],
         Field(description="Where a note says the same: keep both, write into the older one, or fail."),
     ] = "keep",
+    ttl: Annotated[str | None, Field(description="How long it lives, such as 2h or 30d.")] = None,
     supersedes: Annotated[
         str | None, Field(description="A file, by path or handle, that holds no more.", min_length=1)
     ] = None,
@@ -64,6 +65,7 @@ def avm_remember(
         namespace=namespace,
         created=None if created is None else _nanoseconds(created),
         on_duplicate=on_duplicate,
+        ttl=ttl,
         supersedes=supersedes,
     )
     stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})

@@ -15,7 +15,7 @@ from avmfs.memory import Memory
 from avmfs.node import Document, Node
 from avmfs.rpc.methods import method
 from avmfs.search.duplicates import NEAR, likeness
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.views.shape import parts
 
@@ -51,6 +51,7 @@ def remember(
     namespace: str | None = None,
     created: int | None = None,
     on_duplicate: str = "keep",
+    ttl: str | None = None,
     supersedes: str | None = None,
 ) -> dict[str, Any]:
     """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
@@ -59,7 +60,7 @@ def remember(
     ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate then."""
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
-    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created)
+    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl)
     if supersedes is not None:
         with memory.reading() as reader:
             made["supersedes"] = memory.resolve(reader, supersedes).id
@@ -113,6 +114,8 @@ def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
     if made["importance"] is not None or made["title"] is not None:
         user = {} if made["title"] is None else {"title": made["title"]}
         memory.submit("merge_meta", node=found.node.id, importance=made["importance"], user=user)
+    if made["expires"] is not None:
+        memory.submit("set_ttl", node=found.node.id, expires=made["expires"])
 
 
 def _told(found: Duplicate) -> dict[str, Any]:

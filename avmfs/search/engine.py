@@ -129,7 +129,7 @@ class Ranking:
 
 class Engine:
     """``index_for`` gives the index of one asker, ``aside`` saying of what (``Visible.searched``); ``embedder`` None
-    answers from words alone, for the reason ``absent``."""
+    answers from words alone, for the reason ``absent``. In ``half_life_days`` what counts for being recent halves."""
 
     def __init__(
         self,
@@ -140,8 +140,10 @@ class Engine:
         weights: SearchWeights | None = None,
         cache_size: int = 512,
         absent: str = NO_EMBEDDER,
+        half_life_days: float = 30.0,
     ) -> None:
         self.counter = counter
+        self.half_life_days = half_life_days
         self._weights = weights or SearchWeights()
         self._absent = absent
         self._early_until: float | None = None  # until when a question waits for the first vectors
@@ -244,6 +246,8 @@ class Engine:
             "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
         }
         weights = _BY_MEANING if by_meaning else self._weights
+        if weights.decay and now is not None:
+            columns["decay"] = signals.decay(table, at, now, self.half_life_days)
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
         clear = _clear(near)

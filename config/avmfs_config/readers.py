@@ -248,6 +248,7 @@ SEARCH: Readers = {
     "max_tokens": lambda value: value.integer(1),
     "weights": lambda value: value.record(SearchWeights, WEIGHTS),
     "query_log": lambda value: value.integer(0, 10_000),
+    "half_life_days": lambda value: value.number(0.01, 36_500.0),
 }
 LIMITS: Readers = {
     "message_bytes": lambda value: value.integer(1),

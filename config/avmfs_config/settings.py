@@ -143,8 +143,9 @@ class SearchWeights:
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
     `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
     `answer` for the passage before it, where that one asks; `event`, a share of the cosine, for a note that names a
-    time, whatever is asked: it tells of something that happened. `current` is no share: it puts, of two hits that say
-    different things of one matter, the newer first; more of it asks for less proof.
+    time, whatever is asked: it tells of something that happened; `decay` is for what was said today, half as much after
+    each `search.half_life_days`. `current` is no share: it puts, of two hits that say different things of one matter,
+    the newer first; more of it asks for less proof.
     """
 
     cosine: float = 1.0
@@ -161,6 +162,7 @@ class SearchWeights:
     phrase: float = 0.5
     answer: float = 0.05
     event: float = 0.3
+    decay: float = 0.0
     current: float = 1.0
 
 
@@ -168,10 +170,10 @@ class SearchWeights:
 class SearchSettings:
     """How answers are found and counted.
 
-    `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and
-    `max_index_bytes` the largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall
-    uses when it names none. `query_log` is how many of each agent's last questions to recall are kept, for the agent
-    alone, to be replayed under other settings; 0 keeps none.
+    `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and `max_index_bytes` the
+    largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall uses when it names none. In
+    `half_life_days` what counts for being recent halves. `query_log` is how many of each agent's last questions to
+    recall are kept, for the agent alone, to be replayed under other settings; 0 keeps none.
     """
 
     encoding: Encoding = "cl100k_base"
@@ -181,6 +183,7 @@ class SearchSettings:
     max_tokens: int = 4000
     weights: SearchWeights = field(default_factory=SearchWeights)
     query_log: int = 0
+    half_life_days: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
