@@ -14,7 +14,7 @@ from avmfs.text.escapes import escaped
 _SIGNS = {"added": "+", "removed": "-", "modified": "M"}
 
 
-@subcommand("snapshot", "Instants of the whole tree that are kept by name.", cls=CommandGroup)
+@subcommand("snapshot", "Instants of the tree, or of a part, that are kept by name.", cls=CommandGroup)
 def snapshot_() -> None:
     """Instants of the whole tree that are kept whatever else is forgotten: below /@snap.NAME at every mount, and with
     --at snap.NAME here. An operator's are everybody's."""
@@ -22,11 +22,12 @@ def snapshot_() -> None:
 
 @snapshot_.command("make", cls=Command)
 @click.argument("name")
+@click.argument("path", required=False)
 @click.pass_context
-def make_(ctx: click.Context, name: str) -> None:
-    """Keep the tree as it is now, as NAME."""
+def make_(ctx: click.Context, name: str, path: str | None) -> None:
+    """Keep the tree as it is now, or what is at PATH, as NAME."""
     with door(ctx) as memory:
-        made = memory.call("snapshot", name=name)
+        made = memory.call("snapshot", name=name, path=path)
         show(ctx, made, f"{made['name']}  {minute(made['at'])}\n")
 
 
@@ -36,7 +37,11 @@ def ls_(ctx: click.Context) -> None:
     """Your snapshots and the operators', the newest first."""
     with door(ctx) as memory:
         found = memory.call("snapshots")["snapshots"]
-        lines = [f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}\n" for each in found]
+        lines = [
+            f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}"
+            f"{'' if each['path'] == '/' else '  ' + escaped(each['path'] or '(not for you)')}\n"
+            for each in found
+        ]
         show(ctx, {"snapshots": found}, "".join(lines) or "(no snapshots)\n")
 
 

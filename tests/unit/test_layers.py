@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.embedding",
         "avmfs.faiss_store",
     ),
-    ("avmfs.cli", "avmfs.mcp"),
+    ("avmfs.adapters", "avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )
 # These groups do not know each other, though they stand side by side.
@@ -60,6 +60,8 @@ APART = {
         ("avmfs.agents", "avmfs.codeindex"),
         ("avmfs.fuse", "avmfs.rpc"),
         ("avmfs.cli", "avmfs.mcp"),
+        ("avmfs.adapters", "avmfs.cli"),
+        ("avmfs.adapters", "avmfs.mcp"),
     )
 }
 # Inside the store: a room imports its own modules and those of the rooms named here.
