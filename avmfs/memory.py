@@ -152,13 +152,7 @@ class Memory:
         return self.around.engine.searching(aside) if aside else self.around.engine
 
     def search(
-        self,
-        q: str,
-        *,
-        limit: int = 10,
-        under: tuple[bytes, ...] = (),
-        mode: Mode = "hybrid",
-        archive: bool = False,
+        self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from avmfs.cli.main import Command, CommandGroup, subcommand
-from avmfs.cli.session import door, show, working
+from avmfs.cli.session import door, locations, show, working
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,12 @@ class Figure:
 @subcommand("bench", "Measure this machine with a store of its own.", cls=CommandGroup, invoke_without_command=True)
 @click.option("--notes", "-n", default=100, show_default=True, type=click.IntRange(10, 5000), help="How many of each.")
 @click.option("--disk", metavar="DIR", default=None, help="Where the temporary store lies.  [default: beside yours]")
-@click.pass_context
 def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
     """Measure writes, reads, lists and searches with a temporary store; takes some seconds."""
     if ctx.invoked_subcommand is not None:
         return
-    import os
 
-    from avmfs.api.connect import located
-
-    beside = located(os.environ, ctx.obj.db, ctx.obj.config).data_dir
+    beside = locations().data_dir
     place = disk if disk is not None else str(beside) if beside.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="avm-bench-", dir=place) as folder, working(f"{notes} of each"):
         found = measure(Path(folder), notes)
@@ -52,7 +48,7 @@ def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
         f"{each.operation:<22}  {each.n:>5}  {each.median_ms:>9.3f}  {each.p99_ms:>8.3f}  {each.per_second:>10,.0f}\n"
         for each in found
     ]
-    show(ctx, [asdict(each) for each in found], "".join(lines))
+    show([asdict(each) for each in found], "".join(lines))
 
 
 @bench_.command("mine", cls=Command)
@@ -61,7 +57,6 @@ def bench_(ctx: click.Context, notes: int, disk: str | None) -> None:
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Laid over --after; may be repeated.")
 @click.option("--limit", "-n", default=50, show_default=True, type=click.IntRange(1, 10_000), help="The last so many.")
 @click.option("--forget", is_flag=True, help="Delete the questions that are kept of you.")
-@click.pass_context
 def mine_(
     ctx: click.Context, before: str | None, after: str | None, changes: tuple[str, ...], limit: int, forget: bool
 ) -> None:
@@ -81,9 +76,9 @@ def mine_(
     from avmfs.cli import replaying
 
     if forget:
-        with door(ctx) as memory:
+        with door() as memory:
             gone = memory.call("questions", forget=True)
-            show(ctx, gone, f"{gone['forgotten']} questions forgotten\n")
+            show(gone, f"{gone['forgotten']} questions forgotten\n")
         return
     if after is None and not changes:
         raise click.UsageError("nothing to compare: name --after FILE, or --set KEY=VALUE")
@@ -93,15 +88,15 @@ def mine_(
     )
     old, new = load_settings(first, os.environ), changed_settings(second, os.environ, changes)
     replaying.comparable(old, new)
-    with door(ctx) as memory:
+    with door() as memory:
         asked = memory.call("questions", limit=limit)["questions"]
         if not asked:
-            show(ctx, {"queries": [], "summary": None}, replaying.NONE_KEPT)
+            show({"queries": [], "summary": None}, replaying.NONE_KEPT)
             return
         with working(f"{len(asked)} questions"):
             found = replaying.replayed(memory, asked, old, new)
     told = {"queries": [asdict(each) for each in found], "summary": replaying.summary(found)}
-    show(ctx, told, replaying.text(found))
+    show(told, replaying.text(found))
 
 
 def measure(folder: Path, notes: int) -> list[Figure]:

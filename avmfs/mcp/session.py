@@ -25,23 +25,8 @@ from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
 
-READING = frozenset(
-    {
-        "entries",
-        "nonce",
-        "history",
-        "links",
-        "listing",
-        "locate",
-        "read",
-        "recall",
-        "recent",
-        "search",
-        "unread",
-        "urgent",
-        "watch",
-    }
-)
+_READING_WORDS = "entries nonce history links listing locate read recall recent search unread urgent watch"
+READING = frozenset(_READING_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,26 +22,11 @@ from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.protocol.store import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
-from avmfs.views.registry import Context, view, writes
+from avmfs.views.registry import Context, by_lines, view, writes
 from avmfs.views.shape import json_text, lines, parts, whole
 
-SYSTEM: Final = frozenset(
-    {
-        "author",
-        "claim",
-        "created",
-        "creator",
-        "id",
-        "indexed",
-        "path",
-        "route",
-        "shared",
-        "size",
-        "tokens",
-        "updated",
-        "version",
-    }
-)
+_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens updated version"
+SYSTEM: Final = frozenset(_SYSTEM_WORDS.split())
 """Keys of :meta that tell what is; nobody writes them."""
 
 _WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
@@ -262,7 +247,7 @@ def links(ctx: Context) -> str:
 @writes(
     "links",
     "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
-    check=lambda text: _check_links(text),
+    check=by_lines(lambda text: _parse_links(text)),
 )
 def write_links(ctx: Context, text: str) -> None:
     asked: list[tuple[bool, int, str | None]] = []
@@ -276,12 +261,6 @@ def write_links(ctx: Context, text: str) -> None:
             ctx.memory.submit("remove_link", node=ctx.node.id, target=target_id, type=kind)
         else:
             ctx.memory.submit("add_link", node=ctx.node.id, target=target_id, type=kind or DEFAULT_LINK)
-
-
-def _check_links(text: str) -> bool:
-    complete = text[: text.rfind("\n") + 1]
-    _parse_links(complete)
-    return complete == text
 
 
 def _parse_links(text: str) -> list[_LinkLine]:
@@ -331,7 +310,7 @@ def shared(ctx: Context) -> str:
     return "all\n" if document.shared is None else ",".join(document.shared) + "\n"
 
 
-@writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=lambda text: _check_shared(text))
+@writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=by_lines(lambda text: _parse_shared(text)))
 def write_shared(ctx: Context, text: str) -> None:
     agents = _parse_shared(text)
     with ctx.memory.reading() as reader:
@@ -341,13 +320,6 @@ def write_shared(ctx: Context, text: str) -> None:
     if strangers:
         raise Invalid(f":shared: no agent is called {', '.join(map(repr, strangers))}")
     ctx.memory.submit("set_shared", node=ctx.node.id, agents=agents)
-
-
-def _check_shared(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
-    _parse_shared(text)
-    return True
 
 
 def _parse_shared(text: str) -> list[str] | None:
@@ -371,7 +343,7 @@ def ttl(ctx: Context) -> str:
         return _remaining(ctx, reader.node(ctx.node.id)) + "\n"
 
 
-@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=lambda text: _check_ttl(text))
+@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)))
 def write_ttl(ctx: Context, text: str) -> None:
     _set_ttl(ctx, _parse_ttl(text))
 
@@ -383,13 +355,6 @@ def _set_ttl(ctx: Context, duration: int | None) -> None:
 
 def _remaining(ctx: Context, node: Node) -> str:
     return "never" if node.expires is None else mail.show_duration(node.expires - ctx.memory.now())
-
-
-def _check_ttl(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
-    _parse_ttl(text)
-    return True
 
 
 def _parse_ttl(text: str) -> int | None:
