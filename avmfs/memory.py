@@ -251,8 +251,9 @@ class Memory:
         importance: float | None = None,
         namespace: str | None = None,
         created: int | None = None,
+        ttl: str | None = None,
     ) -> dict[str, Any]:
-        """What the store is to be told for ``remember``. Raises Invalid."""
+        """What the store is to be told for ``remember``; ``ttl`` as ``:ttl`` takes it. Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
@@ -272,6 +273,7 @@ class Memory:
             "tags": sorted({check_tag(tag) for tag in tags}),
             "importance": importance,
             "created": created,
+            "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
         }
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:

@@ -156,6 +156,19 @@ class Message:
     thread: int
 
 
+DISPUTES = ("supersedes", "contradicts")
+"""Types of links that say something of the truth of their target."""
+
+
+class Dispute(NamedTuple):
+    """A document, whose handle this is, supersedes or contradicts another, ``target``."""
+
+    source: int
+    handle: str
+    target: int
+    type: str
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One line of a listing: a node with what a reader wants to see of it."""

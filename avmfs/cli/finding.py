@@ -117,6 +117,8 @@ def recall_(
     show_default=True,
     help="Where a note that you see says the same: store both, write it into the older one, or exit 1.",
 )
+@click.option("--ttl", metavar="DURATION", help="How long it lives, such as 2h or 30d.")
+@click.option("--supersedes", metavar="PATH", help="The file, by path or handle, that this one replaces.")
 def remember_(
     ctx: click.Context,
     memory: Door,
@@ -128,6 +130,8 @@ def remember_(
     namespace: str | None,
     created: str | None,
     on_duplicate: str,
+    ttl: str | None,
+    supersedes: str | None,
 ) -> None:
     """Store TEXT (or stdin) as a new memory and print its path; on stderr which older note says the same, if any."""
     made = memory.call(
@@ -140,6 +144,8 @@ def remember_(
         namespace=namespace,
         created=None if created is None else nanoseconds(created),
         on_duplicate=on_duplicate,
+        ttl=ttl,
+        supersedes=supersedes,
     )
     show(made, f"{escaped(made['path'])}\n")
     if (same := made["duplicate"]) and not ctx.obj.as_json:

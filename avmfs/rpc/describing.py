@@ -133,6 +133,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "importance": (int, float),
     "namespace": (str,),
     "created": (int,),
+    "ttl": (str,),
 }
 
 

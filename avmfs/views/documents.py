@@ -10,13 +10,14 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound, OverQuota
 from avmfs.memory import check_tag
 from avmfs.node import Document, Node
+from avmfs.signatures import Range
 from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.protocol.store import Reader
@@ -294,6 +295,17 @@ def _target(ctx: Context, reader: Reader, here: bytes, written: str) -> Node:
     if paths.parse_handle(name) is not None:
         return ctx.memory.resolve(reader, b"/" + name)
     return ctx.memory.resolve(reader, name if name.startswith(b"/") else here + b"/" + name)
+
+
+@view("disputes", "root", summary="notes that contradict each other by a link, and who says so")
+def disputes(ctx: Context, *, limit: Annotated[int, Range(1, 1000)] = 100) -> str:
+    with ctx.memory.reading() as reader:
+        found = [
+            f"@{reader.document(reader.node(one)).handle} {paths.printable(reader.path(one))}  contradicts"
+            f"  @{reader.document(reader.node(other)).handle} {paths.printable(reader.path(other))}  ({agent})"
+            for one, other, agent in reader.disputes(limit)
+        ]
+    return lines(found, "no disputes")
 
 
 # :shared ---------------------------------------------------------------------------------------------------

@@ -174,6 +174,7 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
         for label, terms in (("has", words.own), ("said around it:", words.near), ("lacks", words.missing))
         if terms
     ]
+    said += scored.standing
     return [f"   score {scored.score:.2f} = {score.removeprefix('+ ')}", f"   {' · '.join(said)}"]
 
 

@@ -129,8 +129,9 @@ class SearchWeights:
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
     `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
     `answer` for the passage before it, where that one asks; `event`, a share of the cosine, for a note that names a
-    time, whatever is asked: it tells of something that happened. `current` is no share: it puts, of two hits that say
-    different things of one matter, the newer first; more of it asks for less proof.
+    time, whatever is asked: it tells of something that happened; `decay` is for what was said today, half as much after
+    each `search.half_life_days`. `current` is no share: it puts, of two hits that say different things of one matter,
+    the newer first; more of it asks for less proof.
     """
 
     cosine: Weight = 1.0
@@ -147,6 +148,7 @@ class SearchWeights:
     phrase: Weight = 0.5
     answer: Weight = 0.05
     event: Weight = 0.3
+    decay: Weight = 0.0
     current: Weight = 1.0
 
 
@@ -154,10 +156,10 @@ class SearchWeights:
 class SearchSettings:
     """How answers are found and counted.
 
-    `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and
-    `max_index_bytes` the largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall
-    uses when it names none. `query_log` is how many of each agent's last questions to recall are kept, for the agent
-    alone, to be replayed under other settings; 0 keeps none.
+    `encoding` is the tokenizer of every budget. `ignore` are globs of what is never indexed, and `max_index_bytes` the
+    largest file that is. `min_relevance` (0 to 1) and `max_tokens` are what a recall uses when it names none. In
+    `half_life_days` what counts for being recent halves. `query_log` is how many of each agent's last questions to
+    recall are kept, for the agent alone, to be replayed under other settings; 0 keeps none.
     """
 
     encoding: Encoding = "cl100k_base"
@@ -167,6 +169,7 @@ class SearchSettings:
     max_tokens: Annotated[int, Range(1)] = 4000
     weights: SearchWeights = field(default_factory=SearchWeights)
     query_log: Annotated[int, Range(0, 10_000)] = 0
+    half_life_days: Annotated[float, Range(0.01, 36_500.0)] = 30.0
 
 
 @dataclass(frozen=True, slots=True)

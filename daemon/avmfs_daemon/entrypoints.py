@@ -201,6 +201,7 @@ def open_memory(
         TokenCounter(settings.search.encoding),
         weights=settings.search.weights,
         cache_size=0,
+        half_life_days=settings.search.half_life_days,
     )
     around = Services(
         store,

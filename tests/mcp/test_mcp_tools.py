@@ -56,6 +56,7 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
             "content": "a good memory",
             "tags": ["good"],
             "importance": 0.5,
+            "ttl": "30d",
             "namespace": "shared",
             "created": "2026-03-07T10:30",
         },

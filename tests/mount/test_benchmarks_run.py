@@ -23,6 +23,7 @@ RUNS = {
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
     "bench_audit": [],
+    "bench_past": ["--notes", "60", "--rounds", "1", "--edits", "10"],
     "bench_attacks": ["--attacks", "tags,diffs", "--seconds", "0.2"],
     "bench_guarded": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
@@ -60,6 +61,7 @@ SELDOM = {
     "bench_discovery",
     "bench_recovery",
     "bench_attacks",
+    "bench_past",
 }
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

@@ -86,6 +86,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
                 "targets",
                 "source",
                 "where",
+                "supersedes",
                 "after",
                 "under",
                 "after",

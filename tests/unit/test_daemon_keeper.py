@@ -263,6 +263,18 @@ def test_how_fast_somebody_writes_is_not_averaged_with_the_silence_before(house:
     assert vectors(house) == {house.engine.model_id: TRICKLE}
 
 
+def test_who_begins_to_write_as_fast_as_it_goes_is_noticed_before_the_pace_has_been_measured(house: House) -> None:
+    house.work()
+    told = commits(house, 100, BUSY_PER_S / 2)
+    house.later(3600.0)
+    for number in range(50):
+        house.write(f"n{number}", f"note number {number}")
+    house.index_words()
+    commits(house, told, 10 * BUSY_PER_S, PACE_S / 5)
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: TRICKLE}
+
+
 def test_a_batch_under_way_ends_when_somebody_begins_to_write(house: House) -> None:
     house.work()
     for number in range(3 * PIECE):

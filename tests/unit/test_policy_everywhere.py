@@ -100,6 +100,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         key=api_keys.compose(id_, secret),
         open=_GONE + 5,
         gone=_GONE + 6,
+        common=alice.node("/memory/shared/common.md").document,
     )
     if private:
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
@@ -137,7 +138,10 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
             key=it.key,
             open=node.id,
             gone=gone,
+            common=common.document,
         )
+        alice.memory.submit("add_link", node=node.id, target=common.id, type="supersedes")
+        alice.memory.submit("add_link", node=node.id, target=common.id, type="contradicts")
     while world.store.queue_lengths()[0]:
         world.applied.submit(OPERATOR, "drain_lexical", {})
     # Nonces are made with it.
@@ -199,6 +203,7 @@ _READER: dict[str, Ask] = {
     "version_bytes": lambda r, it: r.version_bytes(it.document, 1),
     "tags": lambda r, it: r.tags(it.document),
     "links": lambda r, it: [r.links(it.document)],
+    "disputes": lambda r, it: r.disputes(99),
     "mark": lambda r, it: r.mark(it.document),
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
@@ -299,6 +304,7 @@ _INDEX: dict[str, Ask] = {
     "topics": lambda i, it: i.topics(()),
     "about": lambda i, it: [i.about(each, (), 9) for each in ("finch", CANARY)],
     "seq": lambda i, it: i.seq(),
+    "disputed": lambda i, it: i.disputed([it.document, it.common]),
     "phrase": lambda i, it: i.phrase([CANARY, "secret"]),
 }
 

@@ -237,6 +237,22 @@ class SqliteReader:
             )
         return found
 
+    def disputes(self, limit: int) -> list[tuple[int, int, str]]:
+        seen = (
+            "{0}.scope in (select value from json_each(:scopes)) and ({0}.expires is null or {0}.expires > :now)"
+            " and {0}.parent is not null"
+        )
+        rows: list[tuple[int, int, str]] = self._all(
+            "select one.id, other.id, link.agent from link join document as a on a.id = source"
+            " join document as b on b.id = target join node as one on one.id = a.node join node as other"
+            f" on other.id = b.node where type = 'contradicts' and {seen.format('one')} and {seen.format('other')}"
+            " and not exists (select 1 from link as s where s.type = 'supersedes' and (s.source, s.target) in"
+            " ((link.source, link.target), (link.target, link.source))) order by link.at desc, one.id limit :limit",
+            scopes=self.within(ROOT),
+            limit=limit,
+        )
+        return rows
+
     def mark(self, subject: int) -> Mark | None:
         if self.who.key is not None and not self._all(
             f"select 1 from node where id = :subject and {_SEEN} union all select 1 from document"
