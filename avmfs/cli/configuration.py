@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from avmfs_config import Paths, check, load_mounts, load_settings
+from avmfs_config.document import read_document
 
 from avmfs.cli.main import Command, CommandGroup, Globals, subcommand
 from avmfs.cli.session import locations, show
@@ -85,15 +86,9 @@ def _mounts(where: Paths) -> Iterator[Setting]:
 
 def _settings(where: Paths) -> Iterator[Setting]:
     """Every leaf of the settings; of the file's those that it names."""
-    settings, written = load_settings(where.config_file, os.environ), _written(where.config_file)
+    settings, written = load_settings(where.config_file, os.environ), read_document(where.config_file) or {}
     for key, value in _leaves("", _plain(settings)):
         yield Setting(key, value, where.config_file.name if _names(written, key) else "default")
-
-
-def _written(path: Path) -> Any:
-    from avmfs_config.document import read_document
-
-    return read_document(path) or {}
 
 
 def _names(written: Any, key: str) -> bool:

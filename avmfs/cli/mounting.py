@@ -76,7 +76,8 @@ def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict
         sys.stdout.flush()
 
     try:
-        _write_private(listing, json.dumps({"mounts": [entry]}))
+        listing.touch(0o600)
+        listing.write_text(json.dumps({"mounts": [entry]}))
         _check(where.config_file, listing, environ)
         if background:
             _start(environ)
@@ -187,9 +188,3 @@ def _reason(log: str) -> str:
     lines = [line for line in log.strip().splitlines() if line.strip()]
     told = [line.removeprefix("avm-daemon: ") for line in lines if line.startswith("avm-daemon: ")]
     return "; ".join(told or lines[-1:] or ["the mount did not come up"])
-
-
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text)

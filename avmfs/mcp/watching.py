@@ -101,7 +101,7 @@ class Watching:
             try:
                 if self._session is None:
                     self._session = self._main.another()
-                found = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S}).result
+                found, _ = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S})
             except AvmError as e:
                 log.info("waiting for changes: %s", e)
                 self._over.wait(PAUSE_S)

@@ -49,12 +49,6 @@ class _Meta:
     ttl: tuple[int | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _LinkLine:
-    remove: bool
-    text: str
-
-
 # :meta -----------------------------------------------------------------------------------------------------
 
 
@@ -254,9 +248,9 @@ def write_links(ctx: Context, text: str) -> None:
     asked: list[tuple[bool, int, str | None]] = []
     with ctx.memory.reading() as reader:
         here = reader.path(ctx.node.id).rpartition(b"/")[0]
-        for line in _parse_links(text):
-            target, kind = _linked(ctx, reader, here, line.text)
-            asked.append((line.remove, target.id, kind))
+        for remove, said in _parse_links(text):
+            target, kind = _linked(ctx, reader, here, said)
+            asked.append((remove, target.id, kind))
     for remove, target_id, kind in asked:
         if remove:
             ctx.memory.submit("remove_link", node=ctx.node.id, target=target_id, type=kind)
@@ -264,15 +258,16 @@ def write_links(ctx: Context, text: str) -> None:
             ctx.memory.submit("add_link", node=ctx.node.id, target=target_id, type=kind or DEFAULT_LINK)
 
 
-def _parse_links(text: str) -> list[_LinkLine]:
+def _parse_links(text: str) -> list[tuple[bool, str]]:
+    """(whether it goes, what is linked) of each line."""
     found = [
-        _LinkLine(line.startswith("-"), line.removeprefix("-").strip())
+        (line.startswith("-"), line.removeprefix("-").strip())
         for line in (piece.strip() for piece in text.split("\n"))
         if line
     ]
     if len(found) > LINKS_MAX:
         raise OverQuota(f":links: {len(found)} at once: {LINKS_MAX} links may lead from a file")
-    if any(not line.text for line in found):
+    if any(not said for _, said in found):
         raise Invalid(":links: '-': expected -TARGET")
     return found
 
