@@ -31,9 +31,10 @@ from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import Store
 from avmfs.text.escapes import visible
 
 SYMLINKS_FOLLOWED = 16

@@ -13,7 +13,7 @@ from avmfs import paths
 from avmfs.agents.mail import iso, show_duration, show_time
 from avmfs.agents.webhooks import one_event, shown
 from avmfs.errors import Invalid
-from avmfs.store.protocol.outbox import Letter, Notice, Subscription
+from avmfs.store.queries.outbox import Letter, Notice, Subscription
 
 
 def every_ns(seconds: float | None) -> int | None:

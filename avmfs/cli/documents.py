@@ -1,4 +1,4 @@
-"""avm history, diff, links, link, tag, changes, delta, savings."""
+"""avm history, diff, verify, links, link, tag, changes, delta, savings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import at_option, door, show, then
+from avmfs.cli.session import at_option, door, show, then, words_of
 from avmfs.errors import Invalid
 from avmfs.localtime import minute
 from avmfs.rpc.client import Door
@@ -79,6 +79,22 @@ def _version(text: str) -> int:
     if not (number.isdecimal() and len(number) < 16):
         raise Invalid(f"version {text!r}: expected a number, as avm history shows them")
     return int(number)
+
+
+@subcommand("verify", "Check what a text cites, like links.")
+@click.argument("path")
+@click.option("--question", "-q", "q", metavar="TEXT", help="What the answers in it are answers to: proves them.")
+def verify_(ctx: click.Context, memory: Door, path: str, q: str | None) -> None:
+    """Check what the file PATH (- reads a text from stdin) cites as [/path@VERSION], as avm recall --cite and avm
+    bundle do: whether that version stands, was changed, superseded, is gone, and says what an answer quotes.
+
+    Exits 1 when something does not stand.
+    """
+    text = words_of((path,)) if path == "-" else read_all(memory, path).decode("utf-8", "replace")
+    found = memory.call("verify", text=text, q=q)
+    show({"verdicts": found["verdicts"], "good": found["good"]}, found["text"])
+    if not found["good"]:
+        ctx.exit(1)
 
 
 @subcommand("links", "Links from a file and to it.")

@@ -1,10 +1,8 @@
-"""avm tree, browse, fetch, timeline, explore, graph, retrieve, synthesize."""
+"""avm tree, browse, fetch, timeline, explore, graph, digest, bundle, retrieve, synthesize."""
 
 from __future__ import annotations
 
-import html
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -110,58 +108,47 @@ def explore_(memory: Door, path: str, depth: int) -> None:
     show({"path": found["path"], "hops": found["hops"]}, found["text"])
 
 
-@subcommand("graph", "The links below a directory, also for Graphviz and Mermaid.")
+@subcommand("graph", "The links below a directory, also for Mermaid, Graphviz, GraphML.")
 @click.argument("path", default="/memory")
 @click.option(
-    "--format", "-f", "shape", type=click.Choice(["text", "dot", "mermaid"]), default="text", show_default=True
+    "--format",
+    "-f",
+    "shape",
+    type=click.Choice(["text", "mermaid", "dot", "graphml", "json"]),
+    default="text",
+    show_default=True,
 )
 @click.option("--limit", "-n", default=1000, show_default=True, help="Files looked at.")
 def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
-    """The links between files below PATH, as lines, for Graphviz or for Mermaid."""
-    found = memory.call("graph", path=path, limit=limit)
-    show(found, _SHAPES[shape](found), prose=shape == "text")
+    """The links between files below PATH, as lines, or for a program that draws or reads graphs."""
+    found = memory.call("graph", path=path, limit=limit, format=shape)
+    text = found.pop("text")
+    show(found, text, prose=shape == "text")
 
 
-def _as_text(found: Mapping[str, Any]) -> str:
-    lines = [
-        f"{escaped(edge['source'])} -[{escaped(edge['type'])}]-> {escaped(edge['target'])}\n" for edge in found["edges"]
-    ]
-    return "".join(
-        [
-            *(lines or ["(no links)\n"]),
-            *([f"({found['more']} files not looked at: --limit)\n"] if found["more"] else []),
-        ]
-    )
+@subcommand("digest", "What is new, urgent, disputed and cold.")
+@click.argument("path", default="/memory")
+@click.option("--days", default=1.0, show_default=True, help="What is new: of so many days.")
+@click.option("--cold", default=90.0, show_default=True, help="What is cold: untouched for so many days.")
+@click.option("--limit", "-n", default=10, show_default=True, help="Of each at most so many.")
+def digest_(memory: Door, path: str, days: float, cold: float, limit: int) -> None:
+    """What you should know of PATH today: unread urgent mail, new notes, standing disputes, untouched notes."""
+    found = memory.call("digest", path=path, days=days, cold=cold, limit=limit)
+    text = found.pop("text")
+    show(found, text)
 
 
-def _as_dot(found: Mapping[str, Any]) -> str:
-    lines = [
-        f"  {_quoted(edge['source'])} -> {_quoted(edge['target'])} [label={_quoted(edge['type'])}];\n"
-        for edge in found["edges"]
-    ]
-    return "digraph memory {\n  rankdir=LR;\n" + "".join(lines) + "}\n"
+@subcommand("bundle", "A handoff: notes on a question, what happened to them, their links.")
+@click.argument("query", nargs=-1, required=True)
+@click.option("--max-tokens", "-t", default=4000, show_default=True, help="Budget of the whole, at least 100.")
+@click.option("--under", default="/", metavar="DIR", help="Only below this directory, such as /memory/shared.")
+def bundle_(memory: Door, query: tuple[str, ...], max_tokens: int, under: str) -> None:
+    """What another agent or session needs to go on with QUERY (- reads it from stdin), within a budget of tokens.
 
-
-def _as_mermaid(found: Mapping[str, Any]) -> str:
-    names = {path: f"n{number}" for number, path in enumerate(found["nodes"])}
-    nodes = [f'  {name}["{_as_html(path)}"]\n' for path, name in names.items()]
-    edges = [
-        f"  {names[edge['source']]} -->|{_as_html(edge['type'])}| {names[edge['target']]}\n" for edge in found["edges"]
-    ]
-    return "graph LR\n" + "".join(nodes + edges)
-
-
-def _quoted(name: str) -> str:
-    """A string of DOT, which is UTF-8 and in which a backslash is written as in JSON."""
-    return json.dumps(escaped(name), ensure_ascii=False)
-
-
-def _as_html(name: str) -> str:
-    """A label of Mermaid, whose quotation mark is an entity."""
-    return html.escape(escaped(name)).replace("&quot;", "#quot;")
-
-
-_SHAPES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"text": _as_text, "dot": _as_dot, "mermaid": _as_mermaid}
+    It has what you may read, private notes too unless --under leaves them out: whom you give it to can read it all.
+    """
+    found = memory.call("bundle", q=words_of(query), max_tokens=max_tokens, under=under)
+    show(found, found["text"] or "(nothing relevant)\n")
 
 
 @subcommand("retrieve", "Search, and what the hits are linked with.")
@@ -179,7 +166,7 @@ def retrieve_(memory: Door, query: tuple[str, ...], limit: int, depth: int, unde
 @click.argument("query", nargs=-1, required=True)
 @click.option("--path", default="/", help="From this file and what it is linked with, or from below this directory.")
 @click.option("--sentences", "-n", default=12, show_default=True, help="At most so many.")
-def synthesize_(memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
+def synthesize_(ctx: click.Context, memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
     """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
     found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
     show(found, found["text"] or "(nothing relevant)\n")

@@ -15,7 +15,7 @@ from avmfs.text.escapes import escaped
 _SIGNS = {"added": "+", "removed": "-", "modified": "M"}
 
 
-@subcommand("snapshot", "Instants of the whole tree that are kept by name.", cls=CommandGroup)
+@subcommand("snapshot", "Instants of the tree, or of a part, that are kept by name.", cls=CommandGroup)
 def snapshot_() -> None:
     """Instants of the whole tree that are kept whatever else is forgotten: below /@snap.NAME at every mount, and with
     --at snap.NAME here. An operator's are everybody's."""
@@ -23,9 +23,10 @@ def snapshot_() -> None:
 
 @snapshot_.command("make", cls=Command)
 @click.argument("name")
-def make_(memory: Door, name: str) -> None:
-    """Keep the tree as it is now, as NAME."""
-    made = memory.call("snapshot", name=name)
+@click.argument("path", required=False)
+def make_(memory: Door, name: str, path: str | None) -> None:
+    """Keep the tree as it is now, or what is at PATH, as NAME."""
+    made = memory.call("snapshot", name=name, path=path)
     show(made, f"{made['name']}  {minute(made['at'])}\n")
 
 
@@ -33,7 +34,11 @@ def make_(memory: Door, name: str) -> None:
 def ls_(memory: Door) -> None:
     """Your snapshots and the operators', the newest first."""
     found = memory.call("snapshots")["snapshots"]
-    lines = [f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}\n" for each in found]
+    lines = [
+        f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}"
+        f"{'' if each['path'] == '/' else '  ' + escaped(each['path'] or '(not for you)')}\n"
+        for each in found
+    ]
     show({"snapshots": found}, "".join(lines) or "(no snapshots)\n")
 
 

@@ -19,7 +19,7 @@ from avmfs import paths
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig
 from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

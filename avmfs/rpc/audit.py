@@ -16,7 +16,7 @@ from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.documents import _check_page
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.audit import Act
+from avmfs.store.queries.audit import Act
 from avmfs.views.listing import parse_since
 
 

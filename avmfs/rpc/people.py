@@ -17,7 +17,7 @@ from avmfs.agents import mail
 from avmfs.errors import Invalid, NameTooLong
 from avmfs.memory import PATH_MAX, Memory
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import api_keys
 from avmfs.store.rows.api_keys import KeyRow
 from avmfs.views.who import present, working

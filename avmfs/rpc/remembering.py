@@ -15,7 +15,7 @@ from avmfs.memory import Memory
 from avmfs.node import Document, Node
 from avmfs.rpc.methods import method
 from avmfs.search.duplicates import NEAR, likeness
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.views.shape import parts
 

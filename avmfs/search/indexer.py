@@ -12,7 +12,7 @@ from typing import Final
 
 from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 BATCH: Final = 128
 """Passages in one commit: a second of MiniLM, 200 KB."""

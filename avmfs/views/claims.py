@@ -12,7 +12,7 @@ from avmfs import calls
 from avmfs.agents import mail
 from avmfs.memory import Memory
 from avmfs.store.commands.claims import CANDIDATES
-from avmfs.store.protocol.claims import Claim
+from avmfs.store.queries.claims import Claim
 from avmfs.views.registry import Context, by_lines, view, writes
 
 LEASE: Final = "10m"

@@ -20,7 +20,7 @@ from avmfs.node import Document, Node
 from avmfs.signatures import Range
 from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, by_lines, view, writes
@@ -295,12 +295,32 @@ def _target(ctx: Context, reader: Reader, here: bytes, written: str) -> Node:
 @view("disputes", "root", summary="notes that contradict each other by a link, and who says so")
 def disputes(ctx: Context, *, limit: Annotated[int, Range(1, 1000)] = 100) -> str:
     with ctx.memory.reading() as reader:
-        found = [
-            f"@{reader.document(reader.node(one)).handle} {paths.printable(reader.path(one))}  contradicts"
-            f"  @{reader.document(reader.node(other)).handle} {paths.printable(reader.path(other))}  ({agent})"
-            for one, other, agent in reader.disputes(limit)
-        ]
-    return lines(found, "no disputes")
+        return lines(map(str, disputed(reader, limit)), "no disputes")
+
+
+@dataclass(frozen=True, slots=True)
+class Disputed:
+    """Two files that contradict each other, by a link of ``agent`` from the first to the second."""
+
+    handles: tuple[str, str]
+    paths: tuple[bytes, bytes]
+    agent: str
+
+    def __str__(self) -> str:
+        both = zip(self.handles, self.paths, strict=True)
+        return "  contradicts  ".join(f"@{it} {paths.printable(path)}" for it, path in both) + f"  ({self.agent})"
+
+
+def disputed(reader: Reader, limit: int) -> list[Disputed]:
+    """The newest ``limit`` disputes of files that the reader sees both, which nothing has settled."""
+
+    def handle(node: int) -> str:
+        return reader.document(reader.node(node)).handle
+
+    return [
+        Disputed((handle(one), handle(other)), (reader.path(one), reader.path(other)), agent)
+        for one, other, agent in reader.disputes(limit)
+    ]
 
 
 # :shared ---------------------------------------------------------------------------------------------------

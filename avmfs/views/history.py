@@ -19,7 +19,7 @@ from avmfs.agents.changes import Fold, Touched
 from avmfs.errors import Invalid, NotFound
 from avmfs.node import Change, Document, Kind, Version, signed
 from avmfs.signatures import Range
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes

@@ -12,9 +12,9 @@ from avmfs.agents.changes import Fold
 from avmfs.memory import Memory
 from avmfs.node import Change
 from avmfs.signatures import Range
-from avmfs.store.protocol.outbox import Notice
-from avmfs.store.protocol.pending import Behind
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
+from avmfs.store.queries.outbox import Notice
+from avmfs.store.queries.pending import Behind
 from avmfs.store.rows.log_ops import OPS
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.registry import Context, view, writes

@@ -19,7 +19,7 @@ from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from avmfs.services import Services
 from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
-from avmfs.store.queries import matching
 from avmfs.store.repair import traces
 from avmfs.text.tokens import TokenCounter
 
@@ -111,7 +110,7 @@ def planted(world: World) -> None:
     world.unlink(ALICE, "/memory/zqxdir/gone.md")
     passages = world.rows("select id from passage")
     world.do(OPERATOR, "put_vectors", model="m", vectors=[[each, b"1234"] for (each,) in passages])
-    matching.catch_up(world.store)
+    world.store.match_subscriptions()
     assert world.rows("select 1 from outbox where instr(events, 'zqxname')")
     log = memory(world, ALICE).around.questions
     assert log is not None

@@ -41,6 +41,8 @@ RUNS = {
     "bench_engines": ["--queries", "4", "--memories", "32"],
     "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
     "bench_discovery": ["--agents", "2,8", "--questions", "5"],
+    "bench_agent_efficiency": ["--budgets", "100,500"],
+    "bench_value": ["--categories", "real_world"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
@@ -59,6 +61,8 @@ SELDOM = {
     "bench_engines",
     "bench_embedding",
     "bench_discovery",
+    "bench_agent_efficiency",
+    "bench_value",
     "bench_recovery",
     "bench_attacks",
     "bench_past",

@@ -20,7 +20,7 @@ from avmfs.search.indexer import PIECE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 
@@ -65,7 +65,7 @@ class House:
     def __init__(self, path: Path) -> None:
         self.wall, self.monotonic = time.time_ns(), 1000.0
         self.applying = Applying(path, lambda: self.wall)
-        self.store = SqliteStore(path, self.applying, lambda: self.wall)
+        self.store = Store(path, self.applying, lambda: self.wall)
         self.engine = Engine()
         self.keeper = self.new_keeper()
 

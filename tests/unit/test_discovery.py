@@ -16,7 +16,7 @@ from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.remembering import remember
 from avmfs.store.identity import OPERATOR
-from avmfs.store.queries.discovery import SqliteDiscovery
+from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.rows.scopes import Scopes
 from avmfs.views.who import who_knows
 
@@ -355,7 +355,7 @@ def test_questions_touch_no_row_of_those_who_let_nothing_be_learnt(world: World)
                 return False
 
             who = alice.memory.who
-            asked = SqliteDiscovery(db, who, Scopes().visible(db, who), world.clock())
+            asked = DiscoveryReader(db, who, Scopes().visible(db, who), world.clock())
             db.set_progress_handler(step, 1)
             try:
                 asked.evidence(["nvda"])

@@ -16,7 +16,7 @@ from avmfs.agents import waiting
 from avmfs.errors import AvmError, Busy, Interrupted, TimedOut
 from avmfs.rpc import fairness
 from avmfs.rpc.fairness import ClientsCall, Fairness
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 LIMIT_S = 200.0
 ALICE, BOB = Principal("alice"), Principal("bob")

@@ -54,8 +54,7 @@ def symlink(
         raise Exists(path=paths.text(name))
     node = make(tx, directory, name, Kind.SYMLINK, 0o777, uid, gid)
     tx.do(
-        "update node set size = ?, body = ? where id = ?",
-        (len(target), content.set_body(tx.db, None, target), node.id),
+        "update node set size = ?, body = ? where id = ?", (len(target), content.set_body(tx.db, None, target), node.id)
     )
     return {"node": node.id}
 

@@ -185,8 +185,7 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
     tx.require_operator()
     tx.db.execute("delete from outbox where state = ? and at < ?", (DEAD, tx.now - DEAD_KEPT_NS))
     tx.db.execute(
-        "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?",
-        (tx.now,),
+        "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?", (tx.now,)
     )
     return {}
 

@@ -22,7 +22,7 @@ from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.scan import Scanner
 from avmfs.store.index.vectors import Toward
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import forms
 
@@ -41,7 +41,7 @@ _DISPUTED = """select other, handle, one, says from (
   and exists (select 1 from document as to_one join node as at_one on at_one.id = to_one.node where to_one.id = one
     and at_one.scope in (select value from json_each(?4)) and (at_one.expires is null or at_one.expires > ?5))
   order by one, says, handle"""
-Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
+Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Reader]]]
 
 
 class SqliteSearchIndex:
@@ -147,7 +147,7 @@ class SqliteSearchIndex:
             rows = db.execute(_DISPUTED, (json.dumps(documents), *DISPUTES, scopes, reader.now))
             return [Dispute(*row) for row in rows]
 
-    def _scopes(self, db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    def _scopes(self, db: apsw.Connection, reader: Reader) -> list[int]:
         """Those with words in them that are looked through."""
         rows = db.execute(
             "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
@@ -161,7 +161,7 @@ class SqliteSearchIndex:
             return newest[0].seq if newest else 0
 
 
-def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
+def _descend(reader: Reader, under: tuple[bytes, ...]) -> int | None:
     node = ROOT
     for name in under:
         child = reader.child(node, name)
