@@ -166,7 +166,7 @@ def retrieve_(memory: Door, query: tuple[str, ...], limit: int, depth: int, unde
 @click.argument("query", nargs=-1, required=True)
 @click.option("--path", default="/", help="From this file and what it is linked with, or from below this directory.")
 @click.option("--sentences", "-n", default=12, show_default=True, help="At most so many.")
-def synthesize_(ctx: click.Context, memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
+def synthesize_(memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
     """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
     found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
     show(found, found["text"] or "(nothing relevant)\n")
