@@ -99,17 +99,8 @@ class NamespaceOps:
 
     def _statfs(self, request: Request) -> bytes:
         found = self._tree.statfs()
-        return p.STATFS_OUT.pack(
-            found.f_blocks,
-            found.f_bfree,
-            found.f_bavail,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize,
-            255,
-            found.f_frsize,
-            0,
-        )
+        blocks, files = (found.f_blocks, found.f_bfree, found.f_bavail), (found.f_files, found.f_ffree)
+        return p.STATFS_OUT.pack(*blocks, *files, found.f_bsize, 255, found.f_frsize, 0)
 
     # Making and removing -------------------------------------------------------------------------------
 

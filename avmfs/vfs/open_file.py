@@ -342,19 +342,4 @@ class FileHandle:
 
 
 def _with(node: Node, *, size: int, mtime: int, ctime: int) -> Node:
-    return Node(
-        node.id,
-        node.parent,
-        node.name,
-        node.kind,
-        node.mode,
-        node.uid,
-        node.gid,
-        size,
-        node.atime,
-        mtime,
-        ctime,
-        node.scope,
-        node.document,
-        node.expires,
-    )
+    return Node(*node[:7], size, node.atime, mtime, ctime, *node[11:])

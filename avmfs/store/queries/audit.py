@@ -249,23 +249,9 @@ class AuditReader:
 
 
 def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:
-    elevated, node, document, version, scope, about, path, other, salt = more
-    return Row(
-        seq,
-        at,
-        _text(op),
-        _text(agent),
-        _text(route),
-        elevated,
-        node,
-        document,
-        version,
-        scope,
-        None if about is None else _text(about),
-        path,
-        other,
-        salt,
-    )
+    about = None if more[5] is None else _text(more[5])
+    columns: list[Any] = [seq, at, _text(op), _text(agent), _text(route), *more[:5], about, *more[6:]]
+    return Row(*columns)
 
 
 def _text(value: bytes) -> str:

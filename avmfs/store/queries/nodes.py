@@ -180,21 +180,9 @@ class Reader:
         ).fetchone()
         if row is None:
             raise NotFound()
-        number, at, handle, creator, created, importance, shared, user, head, author, updated, route = row
-        return Document(
-            number,
-            at,
-            handle,
-            creator,
-            created,
-            importance,
-            tuple(shared.split(",")) if shared else None,
-            head,
-            author,
-            updated,
-            json.loads(user or "{}"),
-            route,
-        )
+        shared, user, head, author, updated, route = row[6:]
+        names = tuple(shared.split(",")) if shared else None
+        return Document(*[*row[:6], names, head, author, updated, json.loads(user or "{}"), route])
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
