@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from avmfs import paths
 from avmfs.errors import Denied
@@ -42,6 +42,9 @@ _SHOWN = {access: word for word, access in _WORD.items()}
 
 CAPABILITIES: Final = ("search_all", "write", "sudo")
 ACTIONS: Final = ("read", "write", "search", "tell", "inbox")  # of an API key; none makes an operator
+Privacy = Literal["full", "owner", "existence", "none"]  # how much others may learn of what its owner alone may read
+PRIVACY: Final = get_args(Privacy)
+UNSAID: Final = "none"  # the privacy of whoever has said nothing
 ANYBODY: Final = "*"  # in the section ``agents``: every agent that has no entry of its own
 
 Area = tuple[int, tuple[bytes, ...]]  # its number, and the path of what it covers with all below
@@ -104,6 +107,11 @@ class Principal:
         part of the tree."""
         if self.key is not None:
             raise Denied("no API key allows this: it is for the agent itself")
+
+    def require_operator(self, why: str = "only an operator may ask this") -> None:
+        """Raises Denied, with the reason, for who is none."""
+        if not self.operator:
+            raise Denied(why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ from avmfs.search.engine import Answer, Engine, Mode
 from avmfs.search.recall import Recall, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import Store
 from avmfs.text.escapes import visible
 
 SYMLINKS_FOLLOWED = 16
@@ -152,13 +153,7 @@ class Memory:
         return self.around.engine.searching(aside) if aside else self.around.engine
 
     def search(
-        self,
-        q: str,
-        *,
-        limit: int = 10,
-        under: tuple[bytes, ...] = (),
-        mode: Mode = "hybrid",
-        archive: bool = False,
+        self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
@@ -228,26 +223,6 @@ class Memory:
 
     # Writing -----------------------------------------------------------------------------------------------
 
-    def remember(
-        self,
-        content: str,
-        *,
-        title: str | None = None,
-        path: str | None = None,
-        tags: Sequence[str] = (),
-        importance: float | None = None,
-        namespace: str | None = None,
-        created: int | None = None,
-    ) -> str:
-        """Store a new memory; returns its path. Never replaces one: a taken name gets a number.
-
-        ``path`` names the file; else it is made from the title or the first words, in ``namespace``
-        ("private", the default, "shared", or a directory).
-        """
-        made = self.new_memory(content, title, path, tags, importance, namespace, created)
-        self.enroll()
-        return paths.text(self.submit("remember", **made)["path"])
-
     def new_memory(
         self,
         content: str,
@@ -257,8 +232,11 @@ class Memory:
         importance: float | None = None,
         namespace: str | None = None,
         created: int | None = None,
+        ttl: str | None = None,
     ) -> dict[str, Any]:
-        """What the store is to be told for ``remember``. Raises Invalid."""
+        """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
+        first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
+        Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
@@ -278,6 +256,7 @@ class Memory:
             "tags": sorted({check_tag(tag) for tag in tags}),
             "importance": importance,
             "created": created,
+            "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
         }
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:

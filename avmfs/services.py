@@ -19,7 +19,7 @@ from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
 from avmfs.providers.live import LiveTree
 from avmfs.search.engine import Engine
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a process remembers of the store, with a part taken out: what the reads of bench_ablation compare.
 
-Like ablation_writer.py it reaches into the store: it gives a SqliteStore a memory that keeps less, or counts. Answers
+Like ablation_writer.py it reaches into the store: it gives a Store a memory that keeps less, or counts. Answers
 stay right whatever it leaves out, for what is not remembered is read by SQL.
 """
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from avmfs.node import Node
 from avmfs.store.cache import follow
 from avmfs.store.cache import nodes as held
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from benchmarks.figures import BenchmarkError
 
 
@@ -46,7 +46,7 @@ class Counting(follow.FollowedCache):
         super().add_body(moment, node, data)
 
 
-def remember(store: SqliteStore, kept: follow.FollowedCache) -> None:
+def remember(store: Store, kept: follow.FollowedCache) -> None:
     """From now on; what was remembered before is gone. No thread of the process may be reading."""
     store._kept = kept
 

@@ -13,7 +13,7 @@ from benchmarks.figures import timed_loop, wait_until
 from benchmarks.store_ops import endless_writes
 
 if TYPE_CHECKING:
-    from avmfs.store.store import SqliteStore
+    from avmfs.store.store import Store
 
 MEMORIES = 500
 BODY = ("A memory of middling length, as agents keep them: what was decided, by whom, and why. " * 12)[:1024]
@@ -38,7 +38,7 @@ def commands() -> Mapping[str, Command]:
 class StoreClient:
     """One client process: a store, and the loop that comes next."""
 
-    _store: SqliteStore
+    _store: Store
     _writes: Iterator[Any]
     _embed: Callable[[Sequence[str]], object] | None = None
 

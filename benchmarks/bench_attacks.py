@@ -27,7 +27,7 @@ from avmfs.access import Person, Policy, Principal, Quota
 from avmfs.errors import OverQuota
 from avmfs.rpc.client import RemoteDoor
 from avmfs.store.identity import OPERATOR
-from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 from benchmarks.attack_ops import ATTACKS, MOUNT
 from benchmarks.daemons import Daemon, agents, temporary_daemon
@@ -140,38 +140,38 @@ def _attack(daemon: Daemon, name: str) -> Any:
 # Growth --------------------------------------------------------------------------------------------------------
 
 
-def _notes(store: SqliteStore, number: int) -> None:
+def _notes(store: Store, number: int) -> None:
     text = " ".join(f"word{(number * 7919 + at * 104_729) % 50_000}" for at in range(400))
     store.submit(WHO, "write_path", path=[b"memory", b"%d.md" % number], data=text.encode())
 
 
-def _named(store: SqliteStore, number: int) -> None:
+def _named(store: Store, number: int) -> None:
     store.submit(WHO, "write_path", path=[b"memory", b"%0240d" % number], data=b"")
 
 
-def _directories(store: SqliteStore, number: int) -> None:
+def _directories(store: Store, number: int) -> None:
     store.submit(WHO, "mkdir", parent=2, name=b"%0240d" % number, mode=0o755)
 
 
-def _symlinks(store: SqliteStore, number: int) -> None:
+def _symlinks(store: Store, number: int) -> None:
     store.submit(WHO, "symlink", parent=2, name=b"%d" % number, target=b"t" * 100)
 
 
-def _tags(store: SqliteStore, number: int) -> None:
+def _tags(store: Store, number: int) -> None:
     store.submit(WHO, "set_tags", node=_file(store, number // 5), add=_words("t", number, 50), remove=[], replace=False)
 
 
-def _links(store: SqliteStore, number: int) -> None:
+def _links(store: Store, number: int) -> None:
     one, other = _file(store, number // 900), _file(store, 1_000_000)
     store.submit(WHO, "add_link", node=one, target=other, type=f"t{number}")
 
 
-def _keys(store: SqliteStore, number: int) -> None:
+def _keys(store: Store, number: int) -> None:
     user = {f"k{n}": "v" * 900 for n in range(50)}
     store.submit(WHO, "merge_meta", node=_file(store, number), importance=None, user=user)
 
 
-KINDS: dict[str, Callable[[SqliteStore, int], None]] = {
+KINDS: dict[str, Callable[[Store, int], None]] = {
     "notes of 4 kB": _notes,
     "empty files, long names": _named,
     "directories, long names": _directories,
@@ -186,7 +186,7 @@ def _words(prefix: str, number: int, count: int) -> list[str]:
     return [f"{prefix}{number * count + n:050}" for n in range(count)]
 
 
-def _file(store: SqliteStore, number: int) -> int:
+def _file(store: Store, number: int) -> int:
     with store.reading(WHO) as reader:
         found = reader.child(2, b"f%d" % number)
     if found is not None:
@@ -194,7 +194,7 @@ def _file(store: SqliteStore, number: int) -> int:
     return int(store.submit(WHO, "write_path", path=[b"memory", b"f%d" % number], data=b"x")["node"])
 
 
-def _growth(run: Run, kind: str, made: Callable[[SqliteStore, int], None]) -> Sequence[Value]:
+def _growth(run: Run, kind: str, made: Callable[[Store, int], None]) -> Sequence[Value]:
     policy = Policy(people={"alice": Person(quota=Quota(bytes=QUOTA))})
     with scratch_directory(run.local) as folder:
         path = folder / "avm.db"

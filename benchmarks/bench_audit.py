@@ -21,7 +21,7 @@ from avmfs.agents.auditing import Chainer
 from avmfs.errors import Denied
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from benchmarks.figures import Round, summarize, timed_loop
@@ -58,7 +58,7 @@ def measure(run: Run) -> Findings:
     batches = 2 if run.quick else 40
     folder = run.ending.enter_context(scratch_directory(run.local))
     applying = _Applying(folder / "avm.db")
-    store = SqliteStore(folder / "avm.db", applying)
+    store = Store(folder / "avm.db", applying)
     run.ending.callback(store.close)
     chainer = Chainer(store, folder / "anchors", 0.001, time.time_ns)
     run.begin(

@@ -23,9 +23,9 @@ from avmfs.memory import Memory
 from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.discovery import Digest, Host
+from avmfs.store.queries.discovery import Digest, Host
 from avmfs.store.schema import database
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
@@ -97,7 +97,7 @@ class AppliedHere:
 @contextmanager
 def opened(path: Path) -> Iterator[Services]:
     """A store, made if need be, and what memories on it share; no vectors."""
-    store = SqliteStore(path, AppliedHere(path))
+    store = Store(path, AppliedHere(path))
     try:
         engine = Engine(store.search_index, None, TokenCounter())
         yield Services(store, engine, SearchSettings(), Limits(), time.time_ns, UTC)

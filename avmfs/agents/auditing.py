@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from avmfs.access import Principal
 from avmfs.agents import anchors
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.audit import Subject
-from avmfs.store.protocol.store import Store
+from avmfs.store.queries.audit import Subject
 from avmfs.store.rows import hash_chain
 from avmfs.store.rows.hash_chain import Anchor, Batch, Verdict, Walk
+from avmfs.store.store import Store
 from avmfs.store.tx.audit_rows import WINDOW_NS
 
 log = logging.getLogger(__name__)

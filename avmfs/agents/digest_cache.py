@@ -16,8 +16,9 @@ from typing import Final
 
 from avmfs.agents import bloom
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.discovery import Host
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.discovery import Host
+from avmfs.store.queries.nodes import Reader
+from avmfs.store.store import Store
 
 PAUSE_S: Final = 2.0
 SHARE: Final = 50  # of the time, at most one part in so many goes into making digests

@@ -23,8 +23,8 @@ from avmfs_config import check_agent_id
 from avmfs.agents import bloom
 from avmfs.errors import Invalid
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.discovery import Digest, Host
-from avmfs.store.protocol.store import Store
+from avmfs.store.queries.discovery import Digest, Host
+from avmfs.store.store import Store
 
 PAGE_BYTES: Final = 512 * 1024  # of digests in one message; what is left comes with the next exchange
 MESSAGE_LIMIT: Final = 4 * 1024 * 1024

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from avmfs import calls
 from avmfs.node import Entry
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from avmfs import paths
 from avmfs.agents.bloom import Asked
-from avmfs.store.protocol.discovery import Evidence, Host, Revealed
+from avmfs.store.queries.discovery import Evidence, Host, Revealed
 from avmfs.text import segment
 from avmfs.text.topics import NAME_MAX
 

@@ -13,7 +13,7 @@ from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
 from avmfs.lru import LRU
 from avmfs.node import Moment
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 
 RESTS_NS, KEPT = 60 * 10**9, 64
 _DAY_NS = 86_400 * 10**9

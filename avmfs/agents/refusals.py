@@ -16,7 +16,7 @@ from typing import Final
 from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import AvmError
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 from avmfs.store.tx.audit_rows import PATH_KEPT, REFUSALS
 
 log = logging.getLogger(__name__)

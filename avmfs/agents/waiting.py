@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from avmfs.calls import Call, working
 from avmfs.errors import Interrupted
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 
 def until(store: Store, ready: Callable[[], bool], seconds: float, mail: bool = True) -> bool:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from avmfs.errors import Invalid
+from avmfs.localtime import nanoseconds
 from avmfs.rpc.client import Door
 from avmfs.rpc.reconnect import ReconnectingDoor
 
@@ -52,14 +53,18 @@ class AgentMemory:
         namespace: str | None = None,
         created: int | str | datetime | None = None,
         on_duplicate: str = "keep",
+        ttl: str | None = None,
+        supersedes: str | None = None,
     ) -> str:
         """Store a new memory; returns its path. It never replaces one: a taken name gets a number.
 
         Where a note that this agent sees says the same, ``on_duplicate`` "update" writes into that and returns its
-        path, if the same agents may read it; "refuse" raises Exists, which names it.
+        path, if the same agents may read it; "refuse" raises Exists, which names it. ``supersedes``: a file, by path
+        or handle, that holds no more: recalls give this one first.
 
         Without ``path`` the name comes from the title or the first words; ``namespace`` is "private" (default),
-        "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, a datetime, or ISO 8601.
+        "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, a datetime, or ISO 8601;
+        after ``ttl``, such as "2h", it is gone.
         """
         return str(
             self._door.call(
@@ -72,6 +77,8 @@ class AgentMemory:
                 namespace=namespace,
                 created=_ns(created),
                 on_duplicate=on_duplicate,
+                ttl=ttl,
+                supersedes=supersedes,
             )["path"]
         )
 
@@ -185,8 +192,5 @@ def several(name: str, given: Iterable[str]) -> list[str]:
 def _ns(when: int | str | datetime | None) -> int | None:
     """Nanoseconds since the epoch; a datetime without an offset is local, and so is a text."""
     if isinstance(when, str):
-        try:
-            when = datetime.fromisoformat(when)
-        except ValueError:
-            raise Invalid(f"created {when!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+        return nanoseconds(when, "created")
     return round(when.timestamp() * 1_000_000) * 1000 if isinstance(when, datetime) else when

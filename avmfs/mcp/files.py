@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from avmfs.errors import Invalid
+from avmfs.localtime import nanoseconds
 from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
@@ -49,6 +49,10 @@ def avm_remember(
         Literal["keep", "update", "refuse"],
         Field(description="Where a note says the same: keep both, write into the older one, or fail."),
     ] = "keep",
+    ttl: Annotated[str | None, Field(description="How long it lives, such as 2h or 30d.")] = None,
+    supersedes: Annotated[
+        str | None, Field(description="A file, by path or handle, that holds no more.", min_length=1)
+    ] = None,
 ) -> Answer[Stored]:
     """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
     made = call.door(
@@ -59,8 +63,10 @@ def avm_remember(
         tags=tags,
         importance=importance,
         namespace=namespace,
-        created=None if created is None else _nanoseconds(created),
+        created=None if created is None else nanoseconds(created, "created"),
         on_duplicate=on_duplicate,
+        ttl=ttl,
+        supersedes=supersedes,
     )
     stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
@@ -229,7 +235,7 @@ def avm_link(
     path: Path,
     target: Annotated[str | None, Field(description="The file to link to, by path or handle.", min_length=1)] = None,
     type: Annotated[
-        str, Field(description="A word: related, supports, contradicts.", pattern=r"^\w[\w.-]{0,63}$")
+        str, Field(description="A word: related, confirms, contradicts, supersedes.", pattern=r"^\w[\w.-]{0,63}$")
     ] = "related",
     remove: Annotated[bool, Field(description="Take the link away.")] = False,
 ) -> Answer[Links]:
@@ -276,11 +282,3 @@ def avm_claim(
 
 def _json(call: Call, path: str) -> Any:
     return json.loads(read_content(call, path, 0, 4_000_000).content)
-
-
-def _nanoseconds(text: str) -> int:
-    try:
-        at = datetime.fromisoformat(text)
-        return int(at.timestamp()) * 10**9 + at.microsecond * 1000
-    except (ValueError, OverflowError):
-        raise Invalid(f"created {text!r}: expected ISO 8601, such as 2026-03-07T10:30") from None

@@ -19,7 +19,7 @@ from avmfs import paths
 from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig
 from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -198,12 +198,7 @@ class Fetcher:
         self._submit("mirror_names", path=[*parts], names=good, source="names", until=until, whole=whole)
 
     def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
-        context = source.context(parts)
-        rest = paths.text(b"/".join(parts[fixed:]))
-        context = Context(
-            context.path, {"*": rest}, context.timeout_s, context.max_bytes, context.environ, context.allowed,
-            context.secrets,
-        )  # fmt: skip
+        context = replace(source.context(parts), params={"*": paths.text(b"/".join(parts[fixed:]))})
         try:
             return source.call(context, lambda handler: handler.list(context.path, context))
         except Exception as e:  # as in _fetch

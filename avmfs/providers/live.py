@@ -25,7 +25,7 @@ from avmfs.node import Live
 from avmfs.providers.fetching import GONE, SECOND
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 SOCKET: Final = "live.sock"
 LATE_S: Final = 5.0  # that an answer may be late beyond the time of the provider

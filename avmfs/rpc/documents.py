@@ -18,7 +18,7 @@ from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.listing import changed, parse_since
@@ -150,12 +150,7 @@ def watch(memory: Memory, since: int | None = None, unread: int | None = None, w
             if since is None or unread is None or seq > since or now != unread or time.monotonic() >= deadline:
                 rows = [] if since is None else reader.changes(ROOT, after_seq=since, limit=TOLD)
                 names = {name for row in rows for name in (row.path, row.other) if name is not None}
-                return {
-                    "seq": seq,
-                    "unread": now,
-                    "paths": sorted(map(paths.text, names)),
-                    "all": len(rows) == TOLD,
-                }
+                return {"seq": seq, "unread": now, "paths": sorted(map(paths.text, names)), "all": len(rows) == TOLD}
         return None
 
     def ready() -> bool:

@@ -72,6 +72,7 @@ class LocalDoor:
             weights=settings.search.weights,
             # What a person can do about it is no part of what a model reads.
             absent=NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON,
+            half_life_days=settings.search.half_life_days,
         )
         self._refusals = Refusals(self._store)
         around = Services(

@@ -11,7 +11,6 @@ from avmfs.agents import subscriptions as looks
 from avmfs.errors import Invalid, NotSupported
 from avmfs.memory import Memory
 from avmfs.rpc.methods import method
-from avmfs.store.queries import matching
 from avmfs.views.messages import await_mail
 from avmfs.views.pending import shown, waiting
 
@@ -83,7 +82,7 @@ def pending(memory: Memory) -> dict[str, Any]:
         with memory.reading() as reader:
             subscribed = any(each.url is None for each in reader.outbox.subscriptions())
         if subscribed:  # what they are to tell by now; the keeper does it too, where a daemon runs
-            matching.catch_up(memory.store, calls.go_on)
+            memory.store.match_subscriptions(calls.go_on)
             memory.submit("collect_notices")
     found = waiting(memory)
     return {

@@ -10,7 +10,6 @@ from avmfs.agents.destinations import Allowed, check
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.rpc.methods import method
-from avmfs.store.queries import matching
 
 SHOWN = 1000
 
@@ -63,7 +62,7 @@ def redeliver(memory: Memory, messages: list[str] | None = None) -> dict[str, An
 @method
 def notices(memory: Memory, mark_read: bool = False) -> dict[str, Any]:
     """{"text", "notices"}: what subscriptions without a webhook have for the asker; ``mark_read``: and never again."""
-    matching.catch_up(memory.store, calls.go_on)
+    memory.store.match_subscriptions(calls.go_on)
     memory.submit("collect_notices")
     with memory.reading() as reader:
         found = reader.outbox.notices(SHOWN)

@@ -13,7 +13,7 @@ from avmfs.memory import Memory, check_tag
 from avmfs.node import Kind, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 
 PAGE = 1000  # nodes of one answer
 PUT = 500  # of one transaction: others wait meanwhile

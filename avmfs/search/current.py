@@ -127,10 +127,15 @@ def ordered(
         handles = dict.fromkeys(found[at].hit.handle for at in reversed(sure[:-1]))
         found[sure[-1]] = replace(found[sure[-1]], replaces=tuple(handles))
     wish = _wish(q, spans)
-    moved = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]
-    for at, one in zip(matter, moved, strict=True):
-        found[at] = _moved(one, hits[at])
+    order = [found[at] for at in sorted(matter, key=lambda at: wish(when(at)))]
+    for at, one in zip(matter, order, strict=True):
+        found[at] = moved(one, hits[at])
     return found
+
+
+def asks_for_past(q: str) -> bool:
+    """Return whether a question is about what was before."""
+    return _PAST.search(q[:_QUESTION]) is not None
 
 
 def _quoted(one: Scored) -> float:
@@ -140,7 +145,7 @@ def _quoted(one: Scored) -> float:
 def _wish(q: str, spans: Sequence[Span]) -> Callable[[int], tuple[bool, int]]:
     """By what the times of the notes of one matter are sorted for ``q``: newest first; oldest first if it asks for the
     past; if it names days, from the newest that was true then."""
-    if _PAST.search(q[:_QUESTION]):
+    if asks_for_past(q):
         return lambda time: (False, time)
     stop = max((last for _, last in spans), default=0)
     return lambda time: (0 < stop <= time, -time)
@@ -156,7 +161,7 @@ def _proof(rarity: _Rarity, better: Scored, other: Scored, newer: Scored) -> flo
     return proof + (TOGETHER if abs(better.hit.updated - other.hit.updated) < SITTING else 0.0)
 
 
-def _moved(one: Scored, place: Scored) -> Scored:
+def moved(one: Scored, place: Scored) -> Scored:
     """``one`` with the score and relevance of ``place``."""
     if one.hit.passage == place.hit.passage:
         return one

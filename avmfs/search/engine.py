@@ -26,7 +26,7 @@ from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
 from avmfs.node import Hit
-from avmfs.search import current, fusion, lexical, semantic, signals
+from avmfs.search import current, fusion, lexical, linked, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance, scale
 from avmfs.store.index.columns import NONE, Columns
@@ -65,7 +65,7 @@ class Scored:
     """``score`` orders the hits of one answer and means nothing beyond it; ``relevance`` (0 to 1) is absolute.
     ``parts`` add up to the score; ``evidence`` is what the relevance is made of: coverage, near (coverage with the
     context) and, where there is a vector, cosine. ``replaces`` are handles of hits that say what was true before, and
-    ``replaced`` ones are among those of another (see current)."""
+    ``replaced`` ones are among those of another (see current). ``standing``: what links say of it, for a reader."""
 
     hit: Hit
     score: float
@@ -74,6 +74,7 @@ class Scored:
     evidence: Mapping[str, float]
     replaces: tuple[str, ...] = ()
     replaced: bool = False
+    standing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class Ranking:
 
 class Engine:
     """``index_for`` gives the index of one asker, ``aside`` saying of what (``Visible.searched``); ``embedder`` None
-    answers from words alone, for the reason ``absent``."""
+    answers from words alone, for the reason ``absent``. In ``half_life_days`` what counts for being recent halves."""
 
     def __init__(
         self,
@@ -139,8 +140,10 @@ class Engine:
         weights: SearchWeights | None = None,
         cache_size: int = 512,
         absent: str = NO_EMBEDDER,
+        half_life_days: float = 30.0,
     ) -> None:
         self.counter = counter
+        self.half_life_days = half_life_days
         self._weights = weights or SearchWeights()
         self._absent = absent
         self._early_until: float | None = None  # until when a question waits for the first vectors
@@ -243,6 +246,8 @@ class Engine:
             "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
         }
         weights = _BY_MEANING if by_meaning else self._weights
+        if weights.decay and now is not None:
+            columns["decay"] = signals.decay(table, at, now, self.half_life_days)
         known = float(words.coverage.max(initial=0.0)) * (1 + STRADDLE * segment.pairs(terms))
         brevity = lexical.brevity(table)
         clear = _clear(near)
@@ -333,7 +338,8 @@ class Engine:
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
         found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
-        hits = current.ordered(found, q, spans, self._weights.current)
+        links = index.disputed([scored.hit.document for scored in found])
+        hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
         degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from avmfs.search.engine import Answer
 from avmfs.search.recall import Recall
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
+from avmfs.store.store import Store
 
 VECTORS_S: Final = 2.0
 FEW: Final = 64  # notes that wait; of an import more do, and take as long as it takes

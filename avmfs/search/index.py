@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from avmfs.node import Hit
+from avmfs.node import Dispute, Hit
 from avmfs.store.index.columns import Columns
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.vectors import Toward
@@ -67,4 +67,9 @@ class SearchIndex(Protocol):
 
     def seq(self) -> int:
         """The newest change that the asker may see in this snapshot."""
+        ...
+
+    def disputed(self, documents: Sequence[int]) -> list[Dispute]:
+        """Links of the types in DISPUTES to these documents, and those of them that go both ways from them, from files
+        that the asker sees."""
         ...

@@ -12,13 +12,13 @@ from typing import Final
 
 from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 BATCH: Final = 128
 """Passages in one commit: a second of MiniLM, 200 KB."""
 
-PIECE: Final = 32
-"""Passages that are embedded at once. After each it can be left at that."""
+PIECE: Final = 16
+"""Passages that are embedded at once: two slices, for two threads. After each it can be left at that."""
 
 _OPERATOR: Final = Principal("avmfs", operator=True, route="daemon")
 

@@ -408,7 +408,8 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     quoted = text.replace("\n", "\n  ")
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
     replaced = any(item.scored.replaced for item in passages)
-    marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced))
+    standing = first.scored.standing
+    marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing))
     if not marked and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
@@ -416,7 +417,7 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
         [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
     )
     others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
-    noted = ", ".join([*figure, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
+    noted = ", ".join([*figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
     return " ".join(filter(None, [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted])) + "\n"
 

@@ -21,9 +21,6 @@ from avmfs.search.engine import Answer, Engine, Mode, Scored
 from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
-HALF_LIFE: Final = 30 * 86_400 * 10**9
-"""Nanoseconds in which a memory's recency halves."""
-
 USUAL: Final = 0.5
 """Importance of what nobody gave one."""
 
@@ -111,18 +108,19 @@ def recall(
         nonce="" if nonce is None else nonce(answer.seq),
         timed=(asked := signals.asked(q, now, tz)).when or bool(asked.days),
     )
-    packed = pack.pack(order(answer.hits, STRATEGIES[strategy], now), frame, engine.counter)
+    ordered = order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days)
+    packed = pack.pack(ordered, frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
 
 
-def order(hits: tuple[Scored, ...], strategy: Strategy, now: int) -> list[Scored]:
-    """Best first by the strategy; equals by passage id."""
+def order(hits: tuple[Scored, ...], strategy: Strategy, now: int, half_life_days: float) -> list[Scored]:
+    """Best first by the strategy, recency halving every ``half_life_days``; equals by passage id."""
     top = max((scored.score for scored in hits), default=0.0)
 
     def weight(scored: Scored) -> float:
         hit = scored.hit
         share = scored.score / top if top > 0 else 0.0
-        recency = math.exp2(-max(now - hit.updated, 0) / HALF_LIFE)
+        recency = math.exp2(-max(now - hit.updated, 0) / (half_life_days * signals.DAY_NS))
         importance = USUAL if hit.importance is None else hit.importance
         return strategy.score * share + strategy.recency * recency + strategy.importance * importance
 

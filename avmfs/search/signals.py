@@ -20,6 +20,8 @@ from avmfs.search import lexical
 from avmfs.store.index.columns import Columns
 from avmfs.text import dates, segment, speech
 
+DAY_NS: Final = 86_400 * 10**9
+
 AFTERMATH: Final = timedelta(days=7)
 """What happened is often told within a week: the days after those that were named count half."""
 
@@ -145,6 +147,11 @@ def of_those_days(table: Columns, question: Asked, tz: tzinfo, most: int) -> Pla
         inside |= (table.times >= _midnight(days.start, tz)) & (table.times < _midnight(days.stop, tz))
     found = np.flatnonzero(inside)
     return found if len(found) <= most else found[:0]
+
+
+def decay(table: Columns, at: Places, now: int, half_life_days: float) -> Floats:
+    """1 for what was said at ``now`` (ns) or later, half as much after each ``half_life_days``."""
+    return np.asarray(np.exp2(-np.maximum(now - table.times[at], 0) / (half_life_days * DAY_NS)))
 
 
 def when(table: Columns, at: Places, question: Asked) -> Floats:

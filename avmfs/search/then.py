@@ -15,7 +15,7 @@ from avmfs.access import Principal
 from avmfs.errors import ReadOnly
 from avmfs.node import Moment
 from avmfs.search.engine import Answer, Scored
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 CANDIDATES: Final = 10  # of today, for each hit that is asked for
 MOST: Final = 1000  # files that are counted

@@ -1,7 +1,9 @@
-"""The SQLite store of one process: pooled readers, and whatever applies its commands.
+"""The store as the layers above see it: pooled readers, and whatever applies its commands.
 
-Owns what this process remembers of the store, and the two ways of opening one. Nothing of it survives into a forked
-child.
+A ``Reader`` answers questions on one snapshot, for one asker; nothing that the asker cannot see, and nothing whose ttl
+has passed, ever leaves it. ``submit`` runs one of the commands of ``avmfs.store.commands``, durably: when it returns,
+the change survives kill -9 and power loss. Owns what this process remembers of the store, and the two ways of opening
+one. Nothing of it survives into a forked child.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import apsw
@@ -26,17 +27,19 @@ from avmfs.lru import FIFO
 from avmfs.node import Moment, Node
 from avmfs.store import nonce
 from avmfs.store.cache.follow import FollowedCache
-from avmfs.store.client.client import DirectWriter, Submitter, WriterClient
+from avmfs.store.cache.nodes import Changes
+from avmfs.store.client.client import Attendant, DirectWriter, Submitter, WriterClient
 from avmfs.store.files.wal_header import CommitHeader
+from avmfs.store.identity import OPERATOR
 from avmfs.store.index.client import IndexClient
 from avmfs.store.index.passage_columns import PassageColumns
-from avmfs.store.index.scan import LocalScanner, Scanner
+from avmfs.store.index.scan import LocalScanner
 from avmfs.store.index.search_index import SqliteSearchIndex
 from avmfs.store.notify.change_ring import Follower
-from avmfs.store.protocol.store import Attendant, Changes, Counts
-from avmfs.store.queries import counts, index_queue
+from avmfs.store.queries import counts, index_queue, matching
 from avmfs.store.queries.connections import Connections, Lone, Snapshot
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.counts import Counts
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.past import PastReader
 from avmfs.store.rows import content
 from avmfs.store.rows.nodes import NODE, node_of
@@ -52,19 +55,19 @@ _SMALL: Final = 64 * 1024
 _COUNTED: Final = 64  # answers to cached_counts that are kept
 
 
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: list(map(SqliteStore._forked, _stores)))
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: list(map(Store._forked, _stores)))
 
 
-class SqliteStore:
-    """See protocol.Store. Threads may share it."""
+class Store:
+    """One store, from one process. Threads may share it."""
 
     def __init__(
         self,
         path: Path,
         submitter: Submitter,
         clock: Callable[[], int] = time.time_ns,
-        scanner: Scanner | None = None,
+        scanner: IndexClient | None = None,
         writer: Path | None = None,
     ) -> None:
         """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
@@ -73,7 +76,7 @@ class SqliteStore:
         self._submitter = submitter
         self._clock = clock
         self._connections = Connections(path)
-        self._scanner = LocalScanner(self.connection) if scanner is None else scanner
+        self._scanner = scanner or LocalScanner(self.connection)
         self._catalogue = PassageColumns()
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
@@ -89,18 +92,24 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def reading_at(self, who: Principal, then: Moment) -> Iterator[PastReader]:
+        """The tree as it was: names, bytes, modes, times, what was said of documents; of it what the asker could see
+        then and may see now."""
         with self.connection() as (db, scopes):
             yield PastReader(db, who, scopes.visible(db, who).remembered, self._clock(), then)
 
-    # What follows answers without SQL while nothing has been committed (peek.py).
+    # What follows answers without SQL while nothing has been committed (``cache``).
 
     def cached_state(self) -> int:
+        """The same number for as long as nothing has been committed, by any process, that concerns what the others
+        named so tell: what is derived from their answers is valid while this is what it was before they were asked."""
         return self._remembered().moment
 
     def cached_changes(self, since: int) -> Changes | None:
+        """What has changed since an earlier state; None: anything may have."""
         return self._remembered().changes(since)
 
     def cached_node(self, who: Principal, node: int) -> Node:
+        """Like Reader.open_node, from memory while nothing has been committed. Raises Stale."""
         kept = self._remembered()
         moment, found = kept.moment, kept.nodes.get(node)
         if found is None:
@@ -118,6 +127,8 @@ class SqliteStore:
         return found
 
     def cached_gone(self, who: Principal, node: int) -> Node | None:
+        """A directory or symlink that has been removed, as it was last, without its name; None where that is not known
+        any more: at most of the last 1,024 of those that were remembered, and visible, when it was."""
         kept = self._remembered()
         found = kept.gone.get(node)
         return found if found is not None and found.scope in self._visible(kept, who) else None
@@ -138,6 +149,8 @@ class SqliteStore:
         return found if found.expires is None or found.expires > self._clock() else None
 
     def cached_children(self, who: Principal, parent: int, after: bytes, limit: int) -> tuple[list[Node], bool]:
+        """The entries of a directory in order of name, from the first after ``after`` on, at most ``limit``; and
+        whether there are more. Raises Stale."""
         kept = self._remembered()
         moment = kept.moment
         self.cached_node(who, parent)
@@ -157,6 +170,7 @@ class SqliteStore:
             after = bytes(rows[-1][2])
 
     def cached_read(self, who: Principal, node: int, offset: int, length: int) -> bytes:
+        """Like Reader.read. Raises Stale."""
         kept = self._remembered()
         moment = kept.moment
         who.require("read")
@@ -184,6 +198,7 @@ class SqliteStore:
         return found
 
     def cached_counts(self, who: Principal, under: int) -> Counts:
+        """Like Reader.counts, from memory while nothing has been committed and nothing has expired."""
         header = self._commit_header().read()  # before what is counted under it
         known = self._counted.get((who, under))
         if known is not None and known[0] == header and (known[1] is None or self._clock() < known[1]):
@@ -199,6 +214,7 @@ class SqliteStore:
         return self._visible(self._remembered(), who).writable(scope)
 
     def cached_live(self, who: Principal, scope: int) -> bool:
+        """Return whether what has this scope comes from outside the store."""
         return self._visible(self._remembered(), who).live(scope)
 
     def _visible(self, kept: FollowedCache, who: Principal) -> Visible:
@@ -232,43 +248,53 @@ class SqliteStore:
         return self._header
 
     def submit(self, who: Principal, command: str, **arguments: Any) -> Any:
+        """Run a write command. Raises what the command raises, Busy when the writer cannot be reached in time."""
         return self._submitter.submit(who, command, arguments)
 
     def nonce(self, who: Principal, seq: int, question: str) -> str:
+        """What fences an answer (``nonce``): six digits, the same for the same arguments."""
         if not self._secret:
             with self.connection() as (db, _):
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
         return nonce.nonce(self._secret, who.name, seq, question)
 
     def search_index(self, who: Principal, aside: str = "") -> SqliteSearchIndex:
+        """The avmfs.search.index.SearchIndex of this asker."""
         who.require("search")
         return SqliteSearchIndex(lambda: self._opened(who), who, self._scanner, self._catalogue, aside)
 
     def vector_model(self) -> VectorModel | None:
+        """None while nothing has ever been embedded."""
         with self.connection() as (db, _):
             return read_vector_model(db)
 
     def pending_passages(self, model: str, limit: int) -> list[tuple[int, int, str]]:
+        """Passages that wait for a vector: (id, document, text), the newest first. For the indexer."""
         with self.connection() as (db, _):
             return index_queue.passages(db, model, limit)
 
     def idle_documents(self, model: str, limit: int) -> list[int]:
+        """Documents on the semantic queue with nothing to embed. For the indexer."""
         with self.connection() as (db, _):
             return index_queue.idle_documents(db, model, limit)
 
     def queue_lengths(self) -> tuple[int, int]:
+        """Documents waiting for words and for vectors."""
         with self.connection() as (db, _):
             return index_queue.lengths(db)
 
     def anything_expired(self) -> bool:
+        """Return whether there is a node whose ttl has passed and that still takes room."""
         with self.connection() as (db, _):
             return bool(db.execute("select 1 from node where expires <= ? limit 1", (self._clock(),)).get)
 
     def unwiped(self) -> bool:
+        """Return whether something was purged whose bytes may still be in the store's file."""
         with self.connection() as (db, _):
             return bool(db.execute("select 1 from setting where key = 'unwiped'").get)
 
     def orphans(self) -> list[tuple[int, int]]:
+        """Unlinked files: (node, when a mount last said that it holds it open, 0 for never)."""
         with self.connection() as (db, _):
             rows: list[Any] = db.execute(
                 "select id, coalesce((select max(at) from hold where hold.node = node.id), 0) from node"
@@ -277,9 +303,23 @@ class SqliteStore:
             ).fetchall()
             return rows
 
+    def match_subscriptions(self, stopping: Callable[[], bool | None] = lambda: False) -> None:
+        """Queue for all subscriptions what was committed before this call, for the operator, or until ``stopping()``.
+        Two may do so at once: what the other one has done is done."""
+        while not stopping():
+            with self.reading(OPERATOR) as reader:
+                these = reader.outbox.unmatched()
+            if these is None:
+                return
+            done = self.submit(OPERATOR, "outbox_fill", **matching.matched(these))
+            if done["done"] and done["upto"] == these.rows[-1][0] and not these.more:
+                return
+
     def watch(
         self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False
     ) -> AbstractContextManager[None]:
+        """Call ``notify(seq)`` from another thread when the watch begins and soon after commits; several commits may be
+        one call, all those within ``every_s`` are. ``mail``: only after commits that send messages, to whomever."""
         if not isinstance(self._submitter, WriterClient):
             raise NotSupported("changes can be watched while a daemon runs")
         return self._submitter.watch(notify, every_s, mail)
@@ -295,30 +335,41 @@ class SqliteStore:
         registered: int | None = None,
         keep: Callable[[int], None] = lambda descriptor: None,
     ) -> None:
+        """Keep a kernel cache told of changes until ``over``; blocks. Returns at once where no daemon runs: nothing may
+        be cached then. ``keep`` and ``registered``: see WriterClient."""
         if isinstance(self._submitter, WriterClient):
             self._submitter.feed_cache(descriptors, names, node, at, switch, over, registered, keep)
 
     def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
+        """Note what `once` spans in memory that outlives this process, and go on where its predecessor was killed.
+        Returns the origin that the writer knows this process by; ``origin`` is the predecessor's."""
         if not isinstance(self._submitter, WriterClient):
             raise NotSupported("only a process of a daemon has a successor")
         return self._submitter.keep(kept, origin)
 
     def once(self, kind: int, key: int) -> AbstractContextManager[None]:
+        """Of what this thread submits inside, each is applied once and answered with its first answer, even when the
+        process is killed and its successor runs the same work, named by ``kind`` and ``key``, again. Without `keep`
+        nothing is promised."""
         writer = self._submitter
         return writer.once(kind, key) if isinstance(writer, WriterClient) else contextlib.nullcontext()
 
     def left(self, kind: int, key: int) -> bool:
+        """Return whether the predecessor was killed while it did this work."""
         return isinstance(self._submitter, WriterClient) and self._submitter.left(kind, key)
 
     def settle(self, kind: int, still: set[int]) -> None:
+        """Of the predecessor's work of this kind only ``still`` will be run again."""
         if isinstance(self._submitter, WriterClient):
             self._submitter.settle(kind, still)
 
     def attended(self, by: Attendant) -> None:
+        """From now on tell of waiting, in the thread that submits, before it waits."""
         if isinstance(self._submitter, WriterClient):
             self._submitter.attended(by)
 
     def capacity(self) -> os.statvfs_result:
+        """Of the filesystem that holds the store."""
         return os.statvfs(self.path.parent)
 
     def close(self) -> None:
@@ -331,9 +382,9 @@ class SqliteStore:
         return Snapshot(self._connections)
 
     @contextlib.contextmanager
-    def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, SqliteReader]]:
+    def _opened(self, who: Principal) -> Iterator[tuple[apsw.Connection, Reader]]:
         with self.connection() as (db, scopes):
-            yield db, SqliteReader(db, who, scopes.visible(db, who), self._clock())
+            yield db, Reader(db, who, scopes.visible(db, who), self._clock())
 
     def _forked(self) -> None:
         """In a new process: what it inherited must not be used, and not even closed (it would drop the parent's
@@ -349,29 +400,27 @@ class _Reading:
 
     __slots__ = ("_borrowed", "_store", "_who")
 
-    def __init__(self, store: SqliteStore, who: Principal) -> None:
+    def __init__(self, store: Store, who: Principal) -> None:
         self._store, self._who = store, who
         self._borrowed = store.connection()
 
-    def __enter__(self) -> SqliteReader:
+    def __enter__(self) -> Reader:
         db, scopes = self._borrowed.__enter__()
         try:
-            return SqliteReader(db, self._who, scopes.visible(db, self._who), self._store._clock())
+            return Reader(db, self._who, scopes.visible(db, self._who), self._store._clock())
         except BaseException:
             self._borrowed.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._borrowed.__exit__(kind, error, trace)
 
 
 def open_direct(
     path: Path, policy: Policy, index: IndexRules, clock: Callable[[], int] = time.time_ns, at_least: int = 0
-) -> SqliteStore:
+) -> Store:
     """For a process that finds no daemon: creates the store if need be. Raises Busy when one runs; see ``prepare``."""
-    return SqliteStore(path, DirectWriter(path, policy, index, clock, at_least=at_least), clock)
+    return Store(path, DirectWriter(path, policy, index, clock, at_least=at_least), clock)
 
 
 def open_attached(
@@ -381,8 +430,8 @@ def open_attached(
     proof: bytes,
     clock: Callable[[], int] = time.time_ns,
     index: Path | None = None,
-) -> SqliteStore:
+) -> Store:
     """For a process of the daemon: commands go through the writer's socket, and what is near to a vector is asked of
     the ``index`` process."""
     scanner = None if index is None else IndexClient(index, agent, proof)
-    return SqliteStore(path, WriterClient(writer, agent, proof), clock, scanner, writer)
+    return Store(path, WriterClient(writer, agent, proof), clock, scanner, writer)

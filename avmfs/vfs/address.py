@@ -13,7 +13,7 @@ from avmfs import paths, views
 from avmfs.errors import NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views import View
 

@@ -15,7 +15,7 @@ from avmfs import paths, views
 from avmfs.errors import NoAttribute, NotSupported
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.vfs.address import Address, Real
 from avmfs.views import Context
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from avmfs.errors import NotFound
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.tokens import TokenCounter
 from avmfs.views import registry
 from avmfs.views.registry import Context, view

@@ -14,8 +14,8 @@ from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry, Kind, Node
 from avmfs.signatures import Range
-from avmfs.store.protocol.claims import Claim
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.claims import Claim
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import json_text, lines

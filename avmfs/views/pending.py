@@ -12,9 +12,9 @@ from avmfs.agents.changes import Fold
 from avmfs.memory import Memory
 from avmfs.node import Change
 from avmfs.signatures import Range
-from avmfs.store.protocol.outbox import Notice
-from avmfs.store.protocol.pending import Behind
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
+from avmfs.store.queries.outbox import Notice
+from avmfs.store.queries.pending import Behind
 from avmfs.store.rows.log_ops import OPS
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.registry import Context, view, writes
@@ -83,11 +83,7 @@ def shown(found: Waiting, memory: Memory) -> str:
     return lines(rows, "nothing waits")
 
 
-@view(
-    "pending",
-    "root",
-    summary="unread mail, notices of subscriptions, and what has changed since it was read",
-)
+@view("pending", "root", summary="unread mail, notices of subscriptions, and what has changed since it was read")
 def pending(ctx: Context) -> str:
     return shown(waiting(ctx.memory), ctx.memory)
 

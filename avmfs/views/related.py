@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from avmfs import paths
 from avmfs.agents.graph import document_at
 from avmfs.signatures import Range
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines, whole

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from avmfs.errors import TooBig
 from avmfs.node import Node
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import json_safe
 
 WHOLE_LIMIT: Final = 256 * 1024 * 1024

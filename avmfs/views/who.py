@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
 from avmfs import paths
+from avmfs.access import PRIVACY, Privacy
 from avmfs.agents import librarian, mail
 from avmfs.agents.librarian import Knows
 from avmfs.errors import Invalid, NotFound
@@ -20,8 +21,8 @@ from avmfs.memory import Memory
 from avmfs.search.engine import Answer
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
-from avmfs.store.protocol.discovery import PRIVACY, Evidence, Privacy
-from avmfs.store.protocol.store import Reader
+from avmfs.store.queries.discovery import Evidence
+from avmfs.store.queries.nodes import Reader
 from avmfs.views.registry import Context, view, writes
 from avmfs.views.shape import lines, size
 

@@ -23,9 +23,8 @@ from avmfs_config import Hook, WebhookSettings
 from avmfs.agents import destinations, hooks, http_delivery, webhooks
 from avmfs.errors import AvmError, Denied, Invalid
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
-from avmfs.store.queries import matching
 from avmfs.store.rows.events import Event
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ class Deliverer:
 
     def _fill(self) -> None:
         began = time.monotonic()
-        matching.catch_up(self._store, self._stopping.is_set)
+        self._store.match_subscriptions(self._stopping.is_set)
         ended = time.monotonic()
         self._fill_at = ended + max(FILL_S, min(FILL_MOST_S, FILL_SHARE * (ended - began)))
 
@@ -203,16 +202,8 @@ class Deliverer:
         dead: bool = False,
         retry_at: int | None = None,
     ) -> None:
-        self._store.submit(
-            OPERATOR,
-            "outbox_report",
-            subscription=taken["id"],
-            sent=sent,
-            failed=failed,
-            error=error,
-            dead=dead,
-            retry_at=retry_at,
-        )
+        became = {"failed": failed, "error": error, "dead": dead, "retry_at": retry_at}
+        self._store.submit(OPERATOR, "outbox_report", subscription=taken["id"], sent=sent, **became)
 
     # Now and then ----------------------------------------------------------------------------------------------
 
@@ -241,9 +232,4 @@ class Deliverer:
 
 
 def _as_values(hook: Hook) -> dict[str, Any]:
-    return {
-        "pattern": hook.pattern,
-        "event": hook.event,
-        "command": list(hook.command),
-        "timeout_s": hook.timeout_s,
-    }
+    return {"pattern": hook.pattern, "event": hook.event, "command": list(hook.command), "timeout_s": hook.timeout_s}

@@ -43,8 +43,11 @@ QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB o
 INDEX_BATCH: Final = 32  # an engine that computes one batch at a time makes a query wait for it
 YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
-LOADED_WITHIN_S: Final = 10.0
-"""So long after the beginning of a load a query waits for it: from the disk it takes 1 to 8 s, a download longer."""
+LOADED_WITHIN_S: Final = 60.0
+"""A load that is older downloads, and no query waits for it. From the disk it takes 1 to 8 s, and several times that
+where a first start compiles its modules beside other work."""
+WAITED_S: Final = 30.0
+"""So long at most does a query wait for a load, however old that was when it came."""
 RETRY_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
 """A load that failed is tried again after these times, and then after the last one for ever."""
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
@@ -234,7 +237,7 @@ class EmbeddingService:
         with self._ready:
             self._requests += 1
             if request["urgent"]:
-                left = self._began + LOADED_WITHIN_S - time.monotonic()
+                left = min(WAITED_S, self._began + LOADED_WITHIN_S - time.monotonic())
                 self._ready.wait_for(lambda: self._state != "loading", max(0.0, left))
             if self._embedder is None:
                 return {"error": self._reason}
@@ -295,14 +298,14 @@ class PipeEmbedder:
     """An Embedder whose model is in the supervisor. Threads may share it.
 
     A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe; until
-    the service has answered for the first time, for `first_s`: it may be loading the model.
+    the service has answered for the first time, for `first_s` more: it may be loading the model.
     What comes after a caller has given up is dropped. Once the supervisor is gone every call fails at once.
     """
 
     def __init__(self, connection: Connection, timeout_s: float, first_s: float = 0.0) -> None:
         self._connection = connection
         self._timeout = timeout_s
-        self._first = max(timeout_s, first_s)
+        self._first = timeout_s + first_s
         self._changed = threading.Condition()
         self._questions: deque[_Question] = deque()
         self._thread: threading.Thread | None = None

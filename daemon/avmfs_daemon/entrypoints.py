@@ -20,7 +20,7 @@ from avmfs.errors import AvmError, StoreFailed
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
-from avmfs_daemon.embedding import LOADED_WITHIN_S, PipeEmbedder
+from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
 
 if TYPE_CHECKING:
     from avmfs.embed.protocol import Embedder
@@ -201,6 +201,7 @@ def open_memory(
         TokenCounter(settings.search.encoding),
         weights=settings.search.weights,
         cache_size=0,
+        half_life_days=settings.search.half_life_days,
     )
     around = Services(
         store,
@@ -240,7 +241,7 @@ def run_door(spec: ChildSpec) -> None:
     have_descriptors()
     with living(spec) as runtime:
         assert spec.embedding is not None and spec.listener is not None
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, WAITED_S)
         around = open_memory(spec, embedder, runtime.ask).around  # one store and one engine for all clients
         stop = threading.Event()
         runtime.on_stop = lambda message: stop.set()
@@ -307,7 +308,7 @@ def run_mount(spec: ChildSpec) -> None:
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, LOADED_WITHIN_S)
+        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, WAITED_S)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         presence = tree.memory.around.presence
@@ -353,11 +354,5 @@ class Entries:
     live: Entry = run_live
 
     def of(self, kind: Kind) -> Entry:
-        return {
-            "writer": self.writer,
-            "index": self.index,
-            "door": self.door,
-            "keeper": self.keeper,
-            "mount": self.mount,
-            "live": self.live,
-        }[kind]
+        found: Entry = getattr(self, kind)
+        return found

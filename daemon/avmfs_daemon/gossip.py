@@ -18,7 +18,7 @@ from avmfs.agents.gossip import ALIVE_NS, StoreKnowledge
 from avmfs.agents.gossip_link import Gossip
 from avmfs.errors import AvmError
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 

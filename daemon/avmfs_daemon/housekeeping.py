@@ -19,7 +19,7 @@ from avmfs.embed.protocol import Embedder, EmbeddingUnavailable
 from avmfs.errors import AvmError
 from avmfs.search.indexer import BATCH, embed_some, follow_model
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Store
+from avmfs.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ CLIENTS_S: Final = 24 * 3600.0
 CLIENT_SILENCE_NS: Final = 7 * DAY_NS
 TELL_S: Final = 1.0  # between reports of progress
 BUSY_PER_S: Final = 50.0  # so many changes a second come from somebody who writes as fast as it goes;
-PACE_S: Final = 0.5  # measured over at least this long
+PACE_S: Final = 0.5  # measured over at least this long, unless so many came sooner
 HOLD_S: Final = 1.0  # meanwhile vectors are made this often at most,
 TRICKLE: Final = 8  # only so many,
 RESTS: Final = 20  # and after so many times as long as it took: texts are long or short, and processors busy
@@ -232,9 +232,10 @@ class Housekeeper:
 
     def _others_write(self) -> bool:
         """Return whether somebody is writing as fast as it goes, whom embedding would slow down."""
-        now = self._clock()
-        if (elapsed := now - self._paced_at) >= PACE_S:
-            self._pace = (self._newest - self._paced) / elapsed
+        now, changes = self._clock(), self._newest - self._paced
+        # A second's worth is known at once: who has begun to write does not wait until the pace has been measured.
+        if (elapsed := now - self._paced_at) >= PACE_S or changes >= BUSY_PER_S:
+            self._pace = changes / max(elapsed, PACE_S)
             self._paced_at, self._paced = now, self._newest
         return self._pace >= BUSY_PER_S
 

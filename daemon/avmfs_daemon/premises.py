@@ -28,7 +28,7 @@ from avmfs_config import Paths, Settings
 
 from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, leads_to, log_of
 from avmfs.store.repair import wal_restore
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs_daemon import runtime
 from avmfs_daemon.child_spec import Kind
 from avmfs_daemon.children import Children
@@ -88,7 +88,7 @@ class Premises:
         """What children of this kind listen at."""
         return self._listeners.get(_SERVING.get(kind, ""))
 
-    def open(self, stack: contextlib.ExitStack, opened: Callable[[], SqliteStore]) -> None:
+    def open(self, stack: contextlib.ExitStack, opened: Callable[[], Store]) -> None:
         """Listen, and open the store, which `database.prepare` has seen to."""
         stack.callback(self._close)
         for name in (runtime.WRITER, runtime.INDEX, runtime.LIVE, runtime.CONTROL, runtime.DOOR):

@@ -122,7 +122,10 @@ def test_ways_around(alice: AVM, bob: AVM) -> None:
     old = "/memory/private/alice/old.md"
     assert [each["path"] for each in mine.fetch([path, old], handle)] == [path, old, path]
     mine.remember("Older news", title="Older", created="2001-02-03T04:05:06Z")
-    mine.batch_remember([{"content": "Oldest news", "created": "2000-02-03"}])
+    (short,) = mine.batch_remember([{"content": "Oldest news", "created": "2000-02-03", "ttl": "1d"}])
+    lives = [alice.read(f"{each}:ttl") for each in (mine.remember("brief", ttl="2h"), short, path)]
+    assert [each[:4] for each in lives] == ["1h 5", "23h ", "neve"]
+    assert "expected e.g." in refused(Invalid, lambda: mine.remember("x", ttl="soon"))
     assert json.loads(alice.read("/private/older.md:meta"))["created"].startswith("2001-02-03T04:05:06")
     assert "expected ISO 8601" in refused(Invalid, lambda: mine.remember("x", created="yesterday"))
     assert handle and mine.recent(limit=1)[0]["author"] == "alice" and mine.stats("/private")["files"] >= 3

@@ -171,11 +171,20 @@ def test_rm(avm: Shell) -> None:
 
 def test_remember_search_recall(avm: Shell) -> None:
     path = avm.out(
-        "remember", "NVDA RSI at 72, overbought", "--tag", "market,risk", "--tag", "nvda", "--importance", "0.9"
+        "remember",
+        "NVDA RSI at 72, overbought",
+        "--tag",
+        "market,risk",
+        "--tag",
+        "nvda",
+        "--importance",
+        "0.9",
+        "--ttl",
+        "2h",
     )
     assert path == "/memory/private/alice/nvda-rsi-at-72-overbought.md\n"
     meta = json.loads(avm.out("read", f"{path.strip()}:meta"))
-    assert meta["tags"] == ["market", "nvda", "risk"] and meta["importance"] == 0.9
+    assert meta["tags"] == ["market", "nvda", "risk"] and meta["importance"] == 0.9 and meta["ttl"].startswith("1h 59m")
     found = parsed(avm, "search", "nvda", "overbought", "-n", "3")
     assert sorted(found) == ["degraded", "hits", "text"]
     assert sorted(found["hits"][0]) == ["handle", "path", "relevance", "score", "summary"]

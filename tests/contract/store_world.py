@@ -30,12 +30,12 @@ from avmfs.errors import NotFound
 from avmfs.node import Document, Kind, Node
 from avmfs.store.client.client import WriterClient
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
-from avmfs.store.protocol.store import Reader
-from avmfs.store.queries.audit import SqliteAuditReader
+from avmfs.store.queries.audit import AuditReader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import content, usage
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
-from avmfs.store.store import SqliteStore, open_attached, open_direct
+from avmfs.store.store import Store, open_attached, open_direct
 from avmfs.store.tx.transaction import IndexRules
 
 ALICE, BOB, CAROL = Principal("alice"), Principal("bob"), Principal("carol")
@@ -101,10 +101,10 @@ class WriterProcess:
     def log(self) -> str:
         return self.said.read_text("utf-8", "replace")
 
-    def attach(self, agent: str = ANYBODY, patience_s: float = 200.0, clock: SharedClock | None = None) -> SqliteStore:
+    def attach(self, agent: str = ANYBODY, patience_s: float = 200.0, clock: SharedClock | None = None) -> Store:
         shown = proof(self.key, agent)
         if clock is None:
-            return SqliteStore(self.database, WriterClient(self.address, agent, shown, patience_s))
+            return Store(self.database, WriterClient(self.address, agent, shown, patience_s))
         return open_attached(self.database, self.address, agent, shown, clock)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class World:
     def policy(self) -> Policy:
         return Policy.from_words(self.rules, self.default)
 
-    def _open(self) -> SqliteStore:
+    def _open(self) -> Store:
         if self.writer is not None:
             return self.writer.attach(clock=self.clock)
         return open_direct(self.path, self.policy, RULES, self.clock)
@@ -371,7 +371,7 @@ def faults(path: Path, policy: Policy) -> list[str]:
         found = [line for line in found if not line.startswith("document neither") or not _all_blank(db, line)]
         found += _blocks(db) + _sizes(db) + _scopes(db, policy) + usage.wrong(db)
         found += [line for (line,) in db.execute("pragma integrity_check") if line != "ok"]
-        audit = SqliteAuditReader(db, OPERATOR, Visible(OPERATOR, {}))
+        audit = AuditReader(db, OPERATOR, Visible(OPERATOR, {}))
         found += audit.altered() + audit.misattributed(1, (-1, 0), 10**6)[0] + audit.missent(99)
         return found
     finally:

@@ -126,6 +126,23 @@ def test_each_backup_is_its_own_moment_and_the_oldest_go(path: Path, tmp_path: P
         backups.restore(folder, tmp_path / "x" / "avm.db", moments[0].at)
 
 
+def test_pages_that_no_backup_needs_any_more_are_zeros(tmp_path: Path) -> None:
+    folder, image = tmp_path / "kept", tmp_path / "image"
+    pages = [b"%d secret " % number * 400 for number in range(10)]
+    made = []
+    for number in range(3):
+        pages[number] = b"%d changed" % number * 500
+        image.write_bytes(b"".join(page[: archive.PAGE].ljust(archive.PAGE, b".") for page in pages))
+        with archive.held(folder):
+            made.append(archive.add(folder, image, number, number, {}))
+    with archive.held(folder):
+        archive.prune(folder, 1)
+    archive.check(folder, made[2])
+    packs = b"".join(path.read_bytes() for path in folder.glob("*.pack"))
+    assert made[2].new == 1 and b"0 changed" in packs and b"9 secret" in packs
+    assert b"1 secret" not in packs and b"2 secret" not in packs
+
+
 def test_packs_that_are_hardly_used_any_more_go(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     for number in range(8):

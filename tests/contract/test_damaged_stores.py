@@ -34,7 +34,7 @@ from avmfs.store.files import loss_check, sync_note, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import tables
-from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 
 pytestmark = pytest.mark.slow
@@ -55,16 +55,16 @@ def place(number: int) -> list[bytes]:
     return [b"memory", b"shared", b"d%d" % (number % 10), b"note-%d.md" % number]
 
 
-def opened(path: Path) -> SqliteStore:
+def opened(path: Path) -> Store:
     return open_direct(path, Policy(), IndexRules(), at_least=anchors.newest(anchors.beside(path)))
 
 
-def written(store: SqliteStore, first: int = 0, last: int = NOTES) -> None:
+def written(store: Store, first: int = 0, last: int = NOTES) -> None:
     for number in range(first, last):
         store.submit(ALICE, "write_path", path=place(number), data=note(number))
 
 
-def chained(store: SqliteStore, path: Path) -> None:
+def chained(store: Store, path: Path) -> None:
     Chainer(store, anchors.beside(path), 0.0, time.time_ns).step()
 
 

@@ -18,7 +18,7 @@ from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.nodes import NODE, node_of
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY, SHARED
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 
@@ -127,7 +127,7 @@ class Here:
 def test_what_is_remembered_is_what_is_stored(told: Told) -> None:
     """Random commands; after each, every node, name and list of names is asked of one who remembers."""
     db = told.applier.db
-    store = SqliteStore(told.applier.path, Here(told.applier))
+    store = Store(told.applier.path, Here(told.applier))
     random_ = random.Random(5)
     refused = 0
     for step in range(500):

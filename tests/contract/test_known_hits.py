@@ -12,18 +12,18 @@ from avmfs.access import Principal
 from avmfs.node import Hit
 from avmfs.store.identity import OPERATOR
 from avmfs.store.index import hit_cache
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 
 FILES = tuple(f"/memory/{place}/{n}.md" for place in ("a", "b") for n in range(3))
 
 
-def every(store: SqliteStore, who: Principal) -> list[Hit]:
+def every(store: Store, who: Principal) -> list[Hit]:
     """All passages that ``who`` sees, as an answer shows them."""
     index = store.search_index(who)
     return index.hits(index.table().passages.tolist(), ())
 
 
-def anew(store: SqliteStore, who: Principal) -> list[Hit]:
+def anew(store: Store, who: Principal) -> list[Hit]:
     """The same, of a store that remembers nothing."""
     store._catalogue.hits = hit_cache.HitCache()
     return every(store, who)

@@ -12,7 +12,7 @@ from avmfs import paths
 from avmfs.errors import AvmError, Invalid, NameTooLong, OverQuota
 from avmfs.store.commands.documents import KEYS_DEEP, KEYS_MAX
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.nodes import Reader
 
 
 @pytest.fixture(params=["direct"])
@@ -192,7 +192,7 @@ def test_where_files_stand_is_asked_once_for_each_directory(world: World) -> Non
     for n in range(50):
         world.write(ALICE, f"{deep}/{n}", b"x")
     with world.reading(ALICE) as reader:
-        assert isinstance(reader, SqliteReader)
+        assert isinstance(reader, Reader)
         ran: list[str] = []
         reader._db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
         found, _ = reader.listing(world.node(ALICE, deep).id, limit=50, offset=0)

@@ -27,7 +27,6 @@ from avmfs.services import Services
 from avmfs.store.backup import archive
 from avmfs.store.commands.aside import YOUNG_NS
 from avmfs.store.identity import OPERATOR
-from avmfs.store.queries import matching
 from avmfs.store.repair import traces
 from avmfs.text.tokens import TokenCounter
 
@@ -111,7 +110,7 @@ def planted(world: World) -> None:
     world.unlink(ALICE, "/memory/zqxdir/gone.md")
     passages = world.rows("select id from passage")
     world.do(OPERATOR, "put_vectors", model="m", vectors=[[each, b"1234"] for (each,) in passages])
-    matching.catch_up(world.store)
+    world.store.match_subscriptions()
     assert world.rows("select 1 from outbox where instr(events, 'zqxname')")
     log = memory(world, ALICE).around.questions
     assert log is not None
@@ -120,10 +119,12 @@ def planted(world: World) -> None:
 
 
 def test_what_is_planted_everywhere_is_found_and_after_a_purge_nowhere(world: World, tmp_path: Path) -> None:
+    settings = load_settings(tmp_path / "none.yaml", {})
     planted(world)
     for word in PLANTED:
         assert left(world, word), word
     world.clock.advance(100)
+    backups.backup(world.path, settings, tmp_path / "kept", 3)
     assert auditing.Chainer(world.store, tmp_path / "anchors", 1.0, world.clock).step()
     assert purging.purge(memory(world, ALICE), "/memory/zqxdir")["snapshots"] == ["before"]
     assert purge(world, ALICE, "/memory/zqxdir")["purged"] == 5
@@ -136,10 +137,14 @@ def test_what_is_planted_everywhere_is_found_and_after_a_purge_nowhere(world: Wo
     assert found.ok and found.verdict.purged > 5
     [(about,)] = world.rows("select about from log where op = 'purge'")
     assert json.loads(about).keys() == {"documents", "nodes"}
-    made = backups.backup(world.path, load_settings(tmp_path / "none.yaml", {}), tmp_path / "kept", 3)
+    made = backups.backup(world.path, settings, tmp_path / "kept", 3)
     (tmp_path / "again").mkdir()
     archive.lay_out(tmp_path / "kept", made, tmp_path / "again" / "avm.db")
     assert [each for word in PLANTED for each in traces.of(tmp_path / "again" / "avm.db", word)] == []
+    assert b"zqxcanary" in b"".join(file.read_bytes() for file in (tmp_path / "kept").iterdir()), "of the one before"
+    archive.prune(tmp_path / "kept", 1)
+    data = b"".join(file.read_bytes() for file in (tmp_path / "kept").iterdir())
+    assert [word for word in PLANTED if word.encode() in data] == []
 
 
 def test_who_may_purge_what(build: Callable[..., World]) -> None:

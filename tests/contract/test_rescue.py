@@ -21,7 +21,7 @@ from small_disks import small_disk
 from avmfs.errors import Busy, StoreFailed
 from avmfs.store.repair import wal_restore
 from avmfs.store.schema import database
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 
 ROWS = 40
 
@@ -91,7 +91,7 @@ def test_a_log_that_another_program_reads_is_put_back_once(tmp_path: Path) -> No
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as reading:
         premises = Premises(paths, Settings(providers=(), permissions=(), default_access="ro"), stack, lambda: True)
         submitter: Any = SimpleNamespace(close=lambda: None)
-        premises.open(stack, lambda: SqliteStore(path, submitter))
+        premises.open(stack, lambda: Store(path, submitter))
 
         def read() -> None:
             if log.exists() and log.stat().st_size > 10:  # from the moment on that it has been put back

@@ -19,8 +19,7 @@ from avmfs.agents.auditing import Chainer
 from avmfs.errors import Denied, NotFound, OverQuota
 from avmfs.store import commands
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.audit import Act
-from avmfs.store.queries.audit import trimmed
+from avmfs.store.queries.audit import Act, trimmed
 from avmfs.store.rows import hash_chain
 from avmfs.store.rows.hash_chain import Anchor, Verdict
 from avmfs.store.rows.scopes import Visible

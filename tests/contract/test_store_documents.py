@@ -380,6 +380,10 @@ def test_remember_takes_a_free_name_and_all_that_is_known(world: World) -> None:
         assert again["path"] == b"/memory/private/alice/note-%d.md" % number
     document = world.document(ALICE, "/memory/private/alice/note.md")
     assert (document.created, document.importance, document.user) == (5, 0.3, {"title": "T\xfc"})
+    world.do(ALICE, "remember", path=[b"memory", b"brief.md"], data=b"x\n", expires=world.clock() + 10**9)
+    assert world.exists(BOB, "/memory/brief.md")
+    world.clock.advance(1)
+    assert not world.exists(BOB, "/memory/brief.md")
     assert world.tags(ALICE, "/memory/private/alice/note.md") == ["a", "b"]
     assert world.node(ALICE, "/memory/private/alice/note.md").mtime == 5
     long = world.do(ALICE, "remember", path=[b"memory", "ü".encode() * 127], data=b"x")

@@ -33,7 +33,7 @@ def subscribe(world: World, who: Principal, pattern: str, mode: str = "realtime"
 
 def take(world: World, **more: Any) -> list[dict[str, Any]]:
     """All that is due now, after the log has been looked through."""
-    matching.catch_up(world.store)
+    world.store.match_subscriptions()
     asked = {"busy": [], "full": [], "limit": 16, "each": 100, **more}
     return list(world.do(OPERATOR, "outbox_take", **asked)["subscriptions"])
 
@@ -68,7 +68,7 @@ def done(world: World, taken: list[dict[str, Any]], **more: Any) -> None:
 
 
 def notices(world: World, who: Principal) -> list[tuple[str, str]]:
-    matching.catch_up(world.store)
+    world.store.match_subscriptions()
     world.do(who, "collect_notices")
     with world.reading(who) as reader:
         return [(event.event, event.path) for each in reader.outbox.notices() for event in each.events]
@@ -450,7 +450,7 @@ def test_what_waits_for_one_agent_has_an_end_however_many_subscriptions_it_has(
     subscribe(world, CAROL, "/memory/*")
     for n in range(4):
         world.write(ALICE, "/memory/a", b"%d" % n)
-    matching.catch_up(world.store)
+    world.store.match_subscriptions()
     waiting = rows(
         world.path,
         "select agent, count(*) from outbox join subscription on subscription.id = subscription"
@@ -646,7 +646,7 @@ def test_looking_through_many_changes_for_many_subscriptions_takes_few_statement
         ran: list[str] = []
         applier = world.store._submitter._applier  # type: ignore[attr-defined]
         applier.db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: ran.append(event["sql"]))
-        matching.catch_up(world.store)
+        world.store.match_subscriptions()
         applier.db.trace_v2(0)
         assert 3 < len(ran) < 15, ran
         with world.reading(OPERATOR) as reader:
@@ -674,7 +674,7 @@ def test_what_has_gone_since_is_looked_up_once_for_all(tmp_path: Any) -> None:
         for n in range(100):
             world.write(BOB, f"/memory/{n}", b"1")
             world.unlink(BOB, f"/memory/{n}")
-        matching.catch_up(world.store)
+        world.store.match_subscriptions()
         world.clock.advance(61)
         ran: list[str] = []
         applier = world.store._submitter._applier  # type: ignore[attr-defined]

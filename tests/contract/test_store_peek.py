@@ -18,11 +18,12 @@ from avmfs.access import Principal
 from avmfs.errors import AvmError, Stale
 from avmfs.node import Kind
 from avmfs.store.cache import nodes
-from avmfs.store.protocol.store import Counts, Reader
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries.connections import Connections
+from avmfs.store.queries.counts import Counts
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT, SHARED
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 
 NOTHING = "nothing"
 
@@ -153,7 +154,7 @@ def _told(call: Callable[[], Any]) -> Any:
         return type(e).__name__
 
 
-def _quick(store: SqliteStore, who: Principal, what: tuple[Any, ...]) -> Any:
+def _quick(store: Store, who: Principal, what: tuple[Any, ...]) -> Any:
     match what:
         case ("child", parent, name):
             return _told(lambda: store.cached_child(who, parent, name))
@@ -282,7 +283,7 @@ class _Meanwhile:
             self._actor.step()
 
 
-def _without_what_changed(kept: dict[Any, Any], store: SqliteStore, moment: int) -> int:
+def _without_what_changed(kept: dict[Any, Any], store: Store, moment: int) -> int:
     """Drop the answers that others derived from, as they do, and the moment of those that stay."""
     while (now := store.cached_state()) != moment:
         changes = store.cached_changes(moment)
@@ -305,7 +306,7 @@ def _entries(answer: Any) -> Any:
     return getattr(answer, "id", answer) if getattr(answer, "expires", None) is None else None
 
 
-def _compare(world: World, store: SqliteStore, actor: _Actor, share: float, steps: int) -> None:
+def _compare(world: World, store: Store, actor: _Actor, share: float, steps: int) -> None:
     """What ``store`` answers, with what the database says, after commands that go through another store or the same."""
     kept: dict[Any, Any] = {}  # answers that were given at `moment`
     moment = store.cached_state()

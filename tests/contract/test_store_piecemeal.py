@@ -19,7 +19,7 @@ from avmfs.store.client.client import WriterClient
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.writer import split_commit
 from avmfs.store.writer.split_commit import PART
 
@@ -80,7 +80,7 @@ def fill_and_empty(writer: WriterProcess) -> None:
     store.close()
 
 
-def made(store: SqliteStore, name: bytes) -> int:
+def made(store: Store, name: bytes) -> int:
     reply = store.submit(ALICE, "create", parent=MEMORY, name=name, mode=0o644, exclusive=True)
     return int(reply["node"])
 

@@ -32,7 +32,7 @@ from avmfs.errors import StoreFailed
 from avmfs.store.identity import OPERATOR, proof
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import ROOT
-from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.store import Store, open_direct
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "2"))
 pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.timeout(180 + 30 * ROUNDS)]
@@ -142,7 +142,7 @@ def shown(files: Files) -> list[tuple[bytes, bytes, int]]:
     return sorted((name, data[:12], len(data)) for name, data in files.items())
 
 
-def files_of(store: SqliteStore, client: Client) -> Files:
+def files_of(store: Store, client: Client) -> Files:
     found = {}
     with store.reading(ALICE) as reader:
         memory = reader.child(ROOT, b"memory")
@@ -222,7 +222,7 @@ def rounds(disk: DroppingDisk | Ext4Disk, root: Path, chance: random.Random, kee
 
 
 @contextlib.contextmanager
-def a_store(disk: DroppingDisk, run: Path) -> Iterator[tuple[WriterProcess, SqliteStore]]:
+def a_store(disk: DroppingDisk, run: Path) -> Iterator[tuple[WriterProcess, Store]]:
     with writing(disk.path / "data/avm.db", run) as writer:
         store = writer.attach("*")
         store.submit(ALICE, "enroll")

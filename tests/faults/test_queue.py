@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -79,15 +80,18 @@ def test_the_claim_of_one_that_is_killed_is_free_after_its_lease(daemon: Daemon)
     daemon.start()
     shared = {name: daemon.at(name) / "memory/shared" for name in ("alice", "bob")}
     (shared["alice"] / "job.md").write_text("a job\n")
+    (shared["alice"] / "kept.md").write_text("another\n")
+    Path(f"{shared['alice']}/kept.md:claim").write_text("10m\n")
     take = "import sys; print(open(sys.argv[1]).read(), flush=True); sys.stdin.read()"
+    before = time.time()
     holder = subprocess.Popen(
         [sys.executable, "-c", take, f"{shared['alice']}:next?lease=3s"], stdin=-1, stdout=subprocess.PIPE
     )
     assert holder.stdout is not None and holder.stdout.readline() == b"/memory/shared/job.md\n"
-    assert "nothing" in Path(f"{shared['bob']}:next").read_text()
     agents = Path(f"{daemon.at('bob')}/:agents").read_text()
-    assert "alice  here: mount since" in agents and "works on /memory/shared/job.md until" in agents
+    assert "alice  here: mount since" in agents and "works on /memory/shared/kept.md until" in agents
     holder.kill()
     holder.communicate()
     os.kill(daemon.family()["alice"], signal.SIGKILL)
     wait(lambda: Path(f"{shared['bob']}:next").read_text() == "/memory/shared/job.md\n")
+    assert time.time() >= before + 3, "nobody has it before the lease is over"

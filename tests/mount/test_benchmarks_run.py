@@ -23,6 +23,7 @@ RUNS = {
     "bench_store": ["--clients", "2", "--seconds", "0.2"],
     "bench_outbox": ["--clients", "2", "--seconds", "0.2"],
     "bench_audit": [],
+    "bench_past": ["--notes", "60", "--rounds", "1", "--edits", "10"],
     "bench_attacks": ["--attacks", "tags,diffs", "--seconds", "0.2"],
     "bench_guarded": ["--agents", "1,2", "--seconds", "0.2"],
     "bench_contention": ["--agents", "1,2", "--seconds", "0.2"],
@@ -40,6 +41,8 @@ RUNS = {
     "bench_engines": ["--queries", "4", "--memories", "32"],
     "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
     "bench_discovery": ["--agents", "2,8", "--questions", "5"],
+    "bench_agent_efficiency": ["--budgets", "100,500"],
+    "bench_value": ["--categories", "real_world"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
 SELDOM = {
@@ -58,8 +61,11 @@ SELDOM = {
     "bench_engines",
     "bench_embedding",
     "bench_discovery",
+    "bench_agent_efficiency",
+    "bench_value",
     "bench_recovery",
     "bench_attacks",
+    "bench_past",
 }
 ALL = os.environ.get("AVM_TEST_BENCHMARKS") == "all"
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.embed.protocol import Embedder
-from avmfs.node import Hit
+from avmfs.node import Dispute, Hit
 from avmfs.store.index.columns import ROW, Columns, arrange
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.vectors import Toward, VectorTable
@@ -158,6 +158,9 @@ class MemoryIndex:
             return None
         prefix = b"/" + b"/".join(under) + b"/"
         return frozenset(p for p, hit in self._hits.items() if hit.path.startswith(prefix))
+
+    def disputed(self, documents: Sequence[int]) -> list[Dispute]:
+        return []
 
     def seq(self) -> int:
         return self._seq

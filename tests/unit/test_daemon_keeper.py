@@ -20,7 +20,7 @@ from avmfs.search.indexer import PIECE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 
@@ -65,7 +65,7 @@ class House:
     def __init__(self, path: Path) -> None:
         self.wall, self.monotonic = time.time_ns(), 1000.0
         self.applying = Applying(path, lambda: self.wall)
-        self.store = SqliteStore(path, self.applying, lambda: self.wall)
+        self.store = Store(path, self.applying, lambda: self.wall)
         self.engine = Engine()
         self.keeper = self.new_keeper()
 
@@ -259,6 +259,18 @@ def test_how_fast_somebody_writes_is_not_averaged_with_the_silence_before(house:
         house.write(f"n{number}", f"note number {number}")
     house.index_words()
     commits(house, told, 2 * BUSY_PER_S)
+    house.keeper.step()
+    assert vectors(house) == {house.engine.model_id: TRICKLE}
+
+
+def test_who_begins_to_write_as_fast_as_it_goes_is_noticed_before_the_pace_has_been_measured(house: House) -> None:
+    house.work()
+    told = commits(house, 100, BUSY_PER_S / 2)
+    house.later(3600.0)
+    for number in range(50):
+        house.write(f"n{number}", f"note number {number}")
+    house.index_words()
+    commits(house, told, 10 * BUSY_PER_S, PACE_S / 5)
     house.keeper.step()
     assert vectors(house) == {house.engine.model_id: TRICKLE}
 

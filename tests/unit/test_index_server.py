@@ -23,7 +23,7 @@ from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.index.client import IndexClient
 from avmfs.store.index.server import LOADING, IndexServer
 from avmfs.store.index.vectors import Nearest
-from avmfs.store.store import SqliteStore, open_direct
+from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
 
 KEY = b"k" * 32
@@ -39,7 +39,7 @@ class House:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.address))
         self.listener.listen(16)
-        self.store: SqliteStore = open_direct(root / "avm.db", Policy(), IndexRules())
+        self.store: Store = open_direct(root / "avm.db", Policy(), IndexRules())
         self.embedder = HashingEmbedding()
         self.server: IndexServer | None = None
         self.told: list[dict[str, Any]] = []

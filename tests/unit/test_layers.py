@@ -45,7 +45,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.embedding",
         "avmfs.faiss_store",
     ),
-    ("avmfs.cli", "avmfs.mcp"),
+    ("avmfs.evaluation",),
+    ("avmfs.adapters", "avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )
 # These groups do not know each other, though they stand side by side.
@@ -60,6 +61,8 @@ APART = {
         ("avmfs.agents", "avmfs.codeindex"),
         ("avmfs.fuse", "avmfs.rpc"),
         ("avmfs.cli", "avmfs.mcp"),
+        ("avmfs.adapters", "avmfs.cli"),
+        ("avmfs.adapters", "avmfs.mcp"),
     )
 }
 # Inside the store: a room imports its own modules and those of the rooms named here.
@@ -71,16 +74,15 @@ ROOMS: dict[str, frozenset[str]] = {
         "nonce": "",
         "schema": "files",
         "rows": "schema",
-        "protocol": "rows",
         "tx": "schema rows",
         "notify": "files schema rows",
-        "commands": "schema rows protocol tx",
+        "commands": "schema rows tx",
         "writer": "files schema rows tx notify commands identity",
-        "queries": "schema rows protocol identity",
+        "queries": "schema rows identity",
         "index": "schema rows queries identity",
-        "cache": "schema rows protocol notify",
-        "client": "files schema tx protocol commands writer identity",
-        "store": "files schema rows protocol tx notify queries index cache client nonce",
+        "cache": "schema rows notify",
+        "client": "files schema tx commands writer identity",
+        "store": "files schema rows tx notify queries index cache client identity nonce",
         "repair": "files schema rows tx commands queries store",
         "backup": "files schema repair",
         "foreign": "",

@@ -30,16 +30,17 @@ from avmfs.rpc import methods
 from avmfs.search.index import SearchIndex
 from avmfs.search.indexer import embed_pending
 from avmfs.store import commands
-from avmfs.store.protocol.audit import AuditReader
-from avmfs.store.protocol.claims import ClaimsReader
-from avmfs.store.protocol.discovery import DiscoveryReader
-from avmfs.store.protocol.mail import MailReader
-from avmfs.store.protocol.outbox import OutboxReader
-from avmfs.store.protocol.pending import PendingReader
-from avmfs.store.protocol.people import PeopleReader
-from avmfs.store.protocol.store import Reader, Store
+from avmfs.store.queries.audit import AuditReader
+from avmfs.store.queries.claims import ClaimsReader
+from avmfs.store.queries.discovery import DiscoveryReader
+from avmfs.store.queries.mail import MailReader
+from avmfs.store.queries.nodes import Reader
+from avmfs.store.queries.outbox import OutboxReader
+from avmfs.store.queries.pending import PendingReader
+from avmfs.store.queries.people import PeopleReader
 from avmfs.store.rows import api_keys, hash_chain
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT
+from avmfs.store.store import Store
 from avmfs.views import Context
 
 CANARY = "zebrafinch"
@@ -100,6 +101,7 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
         key=api_keys.compose(id_, secret),
         open=_GONE + 5,
         gone=_GONE + 6,
+        common=alice.node("/memory/shared/common.md").document,
     )
     if private:
         alice.put(f"{SPACE}/d/x.md", f"the {CANARY} secret #finch\n")
@@ -137,7 +139,10 @@ def populated(tmp_path: Path, *, private: bool) -> tuple[Iterator[World], World,
             key=it.key,
             open=node.id,
             gone=gone,
+            common=common.document,
         )
+        alice.memory.submit("add_link", node=node.id, target=common.id, type="supersedes")
+        alice.memory.submit("add_link", node=node.id, target=common.id, type="contradicts")
     while world.store.queue_lengths()[0]:
         world.applied.submit(OPERATOR, "drain_lexical", {})
     # Nonces are made with it.
@@ -199,6 +204,7 @@ _READER: dict[str, Ask] = {
     "version_bytes": lambda r, it: r.version_bytes(it.document, 1),
     "tags": lambda r, it: r.tags(it.document),
     "links": lambda r, it: [r.links(it.document)],
+    "disputes": lambda r, it: r.disputes(99),
     "mark": lambda r, it: r.mark(it.document),
     "unindexed": lambda r, it: r.unindexed(it.document),
     "awaits_vectors": lambda r, it: r.awaits_vectors(it.document),
@@ -212,9 +218,10 @@ _READER: dict[str, Ask] = {
     "agents": lambda r, it: r.agents(),
     "removed": lambda r, it: r.removed(99),
     "ended": lambda r, it: r.ended(),
+    "within": lambda r, it: r.within(it.directory),
     "has_term": lambda r, it: r.has_term("finch", set()),
 }
-# The parts of the reader, each with a protocol of its own.
+# The parts of the reader, each with a class of its own.
 _DISCOVERY: dict[str, Ask] = {
     "digest_state": lambda d, it: d.digest_state(),
     "digests": lambda d, it: d.digests(),
@@ -299,6 +306,7 @@ _INDEX: dict[str, Ask] = {
     "topics": lambda i, it: i.topics(()),
     "about": lambda i, it: [i.about(each, (), 9) for each in ("finch", CANARY)],
     "seq": lambda i, it: i.seq(),
+    "disputed": lambda i, it: i.disputed([it.document, it.common]),
     "phrase": lambda i, it: i.phrase([CANARY, "secret"]),
 }
 
@@ -357,6 +365,8 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "idle_documents": set(),
     "anything_expired": set(),
     "unwiped": set(),
+    "connection": set(),
+    "match_subscriptions": {"avmfs.rpc.mail", "avmfs.rpc.subscriptions"},
     "feed_cache": {"*"},
     "keep": {"*"},
     "once": {"*"},
@@ -507,7 +517,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
         {"before": "2100-01-01"},
     ],
     "wipe": [{}],
-    "snapshot": [{"name": "bobs"}],
+    "snapshot": [{"name": "bobs"}, {"name": "part", "path": _X}, {"name": "space", "path": SPACE}],
     "snapshots": [{}],
     "remove_snapshot": [{"name": "none"}],
     "inbox": [{}],
@@ -528,6 +538,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
     "warmup": [{}],
+    "verify": [{"text": f"[{_X}@{number}]"} for number in (1, 2, 9)],
     "watch": [{}],
     "write": [{"path": _X, "data": b"x"}, {"path": f"{_X}:tags", "data": b"t"}],
     "ask": [{"question": f"the {CANARY} secret"}],
@@ -548,7 +559,9 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "explore": [{"path": _X}],
     "nonce": [{"about": "x"}],
     "fetch": [{"targets": [_X, f"{SPACE}/d/none.md"]}],
-    "graph": [{}, {"path": SPACE}],
+    "graph": [{}, {"path": SPACE}, {"format": "graphml"}],
+    "digest": [{"days": 9.0}, {"cold": 0.0, "days": 0.0}, {"path": SPACE}],
+    "bundle": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}],
     "index_status": [{}, {"path": SPACE}],
     "write_index": [{"project": "hers", "items": [{"path": "x.md", "data": b"x"}]}],
     "link": [{"path": _X, "target": "/shared/common.md"}],
@@ -590,17 +603,17 @@ def alike(sides: list[Side], ask: Callable[[Side], Any]) -> str:
     return with_it
 
 
-def of_protocol(protocol: type) -> set[str]:
-    return {name for name in vars(protocol) if not name.startswith("_")}
+def questions_of(reader: type) -> set[str]:
+    return {name for name in vars(reader) if not name.startswith("_")}
 
 
 def test_the_tables_name_every_question_command_and_method() -> None:
-    assert set(_READER) == of_protocol(Reader) - set(_PARTS), "a part of the reader needs a table of its own"
-    for name, (protocol, table) in _PARTS.items():
-        assert set(table or _PEOPLE) == of_protocol(protocol), name
-    assert set(_PEOPLE) == of_protocol(PeopleReader)
-    assert set(_INDEX) == of_protocol(SearchIndex)
-    assert set(_STORE) | set(_OF_THE_HOUSE) == of_protocol(Store) and not set(_STORE) & set(_OF_THE_HOUSE)
+    assert set(_READER) == questions_of(Reader) - set(_PARTS), "a part of the reader needs a table of its own"
+    for name, (reader, table) in _PARTS.items():
+        assert set(table or _PEOPLE) == questions_of(reader), name
+    assert set(_PEOPLE) == questions_of(PeopleReader)
+    assert set(_INDEX) == questions_of(SearchIndex)
+    assert set(_STORE) | set(_OF_THE_HOUSE) == questions_of(Store) and not set(_STORE) & set(_OF_THE_HOUSE)
     assert set(_COMMANDS) | set(_HARMLESS) == set(commands.names()) and not set(_COMMANDS) & set(_HARMLESS)
     assert set(_METHODS) == set(methods.names())
 

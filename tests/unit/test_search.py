@@ -458,6 +458,20 @@ def test_pages_like_the_best_pages_come_before_others_as_near() -> None:
     assert order(1.0) == ["/up/49", "/down/48"]
 
 
+def test_what_is_older_decays_by_half_lives_where_that_has_a_weight() -> None:
+    made, day = MemoryCorpus(embed=False), 86_400 * 10**9
+    for path, days in (("/old", 20), ("/older", 30), ("/new", 0)):
+        made.add(path, "the build broke", updated=1000 * day - days * day)
+
+    def score(weight: float) -> dict[str, float]:
+        asked = Engine(made.index, None, COUNTER, weights=SearchWeights(decay=weight), half_life_days=10.0)
+        hits = asked.search(ALICE, "build", now=1000 * day).hits
+        return {os.fsdecode(scored.hit.path): scored.parts.get("decay", 0.0) for scored in hits}
+
+    assert score(0.0) == {"/old": 0.0, "/older": 0.0, "/new": 0.0}
+    assert list(score(0.4).items()) == [("/new", 0.4), ("/old", pytest.approx(0.1)), ("/older", pytest.approx(0.05))]
+
+
 def test_a_chinese_question_in_other_words_still_goes_by_its_words() -> None:
     assert segment.pairs(segment.query_terms("中东局势")) == 1.0
     assert segment.pairs(segment.query_terms("NVDA 局势")) == 0.5

@@ -20,7 +20,7 @@ from avmfs.node import Node
 from avmfs.search.engine import Engine
 from avmfs.services import Services
 from avmfs.store.schema import database
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.text.tokens import TokenCounter
@@ -121,7 +121,7 @@ def _cut(name: str) -> tuple[str, str, str]:
 class World:
     clock: Clock
     applied: AppliedHere
-    store: SqliteStore
+    store: Store
     around: Services
     agents: dict[str, Agent] = field(default_factory=dict)
 
@@ -150,7 +150,7 @@ def opened(tmp_path: Path, policy: Policy | None = None) -> Iterator[World]:
     clock, path = Clock(), tmp_path / "avm.db"
     rules = policy or Policy()
     applied = AppliedHere(path, rules, IndexRules(ignore=("*.tmp",), past_days=30), clock)
-    store = SqliteStore(path, applied, clock)
+    store = Store(path, applied, clock)
     engine = Engine(store.search_index, HashingEmbedding(), TokenCounter())
     try:
         yield World(clock, applied, store, Services(store, engine, SearchSettings(), Limits(), clock, UTC))

@@ -113,7 +113,7 @@ def add(folder: Path, image: Path, seq: int, at: int, about: dict[str, Any], pro
 
 
 def prune(folder: Path, keep: int) -> int:
-    """Only the newest ``keep`` stay, with the packs that they need; returns how many went. The folder is held."""
+    """Only the newest ``keep`` stay, with what they need of the packs; returns how many went. The folder is held."""
     old = backups(folder)[:-keep]
     for each in old:
         each.path.unlink()
@@ -187,15 +187,22 @@ def _is(page: bytes, digest: bytes) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed backup has left, and packs that none needs."""
+    """Remove what a killed backup has left, and packs that none needs; of the others what none needs becomes zeros, or
+    what was purged would stay in them."""
     for left in folder.glob("*.partial"):
         left.unlink()
-    needed: set[int] = set()
-    for each in folder.glob(f"*{SUFFIX}"):
-        needed |= set(np.unique(_read(each)[1]["pack"]).tolist())
+    tables = [_read(each)[1] for each in folder.glob(f"*{SUFFIX}")]
     for path in folder.glob(f"*{_PACK}"):
-        if int(path.stem) not in needed:
+        slots = [table["slot"][table["pack"] == int(path.stem)] for table in tables]
+        needed = np.unique(np.concatenate(slots)) if slots else np.zeros(0, np.int64)
+        if not len(needed):
             path.unlink()
+            continue
+        with open(path, "r+b") as pack:
+            for slot in np.setdiff1d(np.arange(path.stat().st_size // PAGE), needed).tolist():
+                if any(os.pread(pack.fileno(), PAGE, slot * PAGE)):
+                    os.pwrite(pack.fileno(), bytes(PAGE), slot * PAGE)
+            os.fsync(pack.fileno())
 
 
 def _read(path: Path) -> tuple[Backup, Any]:

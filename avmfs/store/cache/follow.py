@@ -29,9 +29,8 @@ from typing import Any, Final
 import apsw
 
 from avmfs.node import Kind, Node
-from avmfs.store.cache.nodes import NodeCache
+from avmfs.store.cache.nodes import Changes, NodeCache
 from avmfs.store.notify.change_ring import Follower
-from avmfs.store.protocol.store import Changes
 from avmfs.store.rows.log_ops import (
     BYTES_ALONE,
     DIRECTORY_NAMES,

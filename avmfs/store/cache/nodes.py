@@ -12,11 +12,11 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from avmfs.access import Principal
 from avmfs.node import Kind, Node
-from avmfs.store.protocol.store import Changes
 from avmfs.store.rows.log_ops import same_place
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema.tables import ROOT
@@ -28,6 +28,14 @@ _BODY_BYTES: Final = 16 * 1024 * 1024
 _OLDEST: Final = 8  # the part of it that goes when there are more: see oldest()
 _MOST_GONE: Final = 1024
 _MOMENTS: Final = 64  # that ``changes`` can still tell of
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Nodes of which something has changed, and (parent, name) of entries that now stand for something else."""
+
+    nodes: frozenset[int]
+    names: frozenset[tuple[int, bytes]]
 
 
 class NodeCache:

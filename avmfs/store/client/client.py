@@ -33,7 +33,6 @@ from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.files.sync_note import SyncNote
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.identity import OPERATOR
-from avmfs.store.protocol.store import Attendant
 from avmfs.store.schema import database
 from avmfs.store.schema.fork_gate import GATE
 from avmfs.store.tx.transaction import IndexRules
@@ -47,6 +46,19 @@ log = logging.getLogger(__name__)
 _SLACK_S = 0.5  # of a limit, not worth setting it anew
 CHECKPOINT_PAGES = 1000  # so many in the log are moved into the database, where there is no daemon
 _AT_ONCE = 64 * 1024  # bytes of a request that the writer's socket surely takes without waiting
+
+
+class Attendant(Protocol):
+    """Somebody whose threads submit, and have others waiting for them."""
+
+    def answer_from(self, descriptor: int) -> None:
+        """This thread is about to wait for what can be read there, which will not take long. Returns when something
+        can be read, or when this thread may wait."""
+        ...
+
+    def aside(self) -> None:
+        """This thread is about to wait, for who knows how long."""
+        ...
 
 
 class Submitter(Protocol):
@@ -89,13 +101,7 @@ class Lane:
     ) -> None:
         self._waiting = Waiting() if waiting is None else waiting
         self._address = address
-        self._greeting = {
-            "v": wire.PROTOCOL,
-            "client": client,
-            "agent": agent,
-            "proof": proof,
-            "origin": origin,
-        }
+        self._greeting = {"v": wire.PROTOCOL, "client": client, "agent": agent, "proof": proof, "origin": origin}
         self._patience = patience_s
         self._number = number
         self._sock: socket.socket | None = None
@@ -174,13 +180,13 @@ class WriterClient:
         )
         self._inflight_state: InFlight | None = None
         self.once: Callable[[int, int], contextlib.AbstractContextManager[None]] = _nothing_promised
-        """See protocol.Store."""
+        """See Store."""
         self._waiting = Waiting()
         self._origin = secrets.token_bytes(8)  # tells the writer which changes a mount made itself
         self._hello = {"v": wire.PROTOCOL, "agent": agent, "proof": proof}
 
     def attended(self, by: Attendant) -> None:
-        """See protocol.Store."""
+        """See Store."""
         self._waiting.by = by
 
     def keep(self, kept: HandoverState, origin: bytes | None) -> bytes:
@@ -192,11 +198,11 @@ class WriterClient:
         return self._origin
 
     def left(self, kind: int, key: int) -> bool:
-        """See protocol.Store."""
+        """See Store."""
         return self._inflight_state is not None and self._inflight_state.left(kind, key)
 
     def settle(self, kind: int, still: set[int]) -> None:
-        """See protocol.Store."""
+        """See Store."""
         if self._inflight_state is not None:
             self._inflight_state.settle(kind, still)
 

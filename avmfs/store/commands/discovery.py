@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from avmfs import paths
+from avmfs.access import PRIVACY, UNSAID
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.store.commands import command
-from avmfs.store.protocol.discovery import NOBODY, PRIVACY
 from avmfs.store.schema.tables import PRIVATE
 from avmfs.store.tx.transaction import Tx
 
@@ -34,12 +34,12 @@ def set_privacy(tx: Tx, mode: str, agent: str | None = None) -> dict[str, Any]:
         raise Denied(f"what others learn of {whose} is for {whose} or an operator to say")
     if not tx.db.execute("select 1 from agent where name = ?", (whose,)).get:
         raise NotFound(f"no agent is called {whose!r}")
-    before = tx.db.execute("select mode from privacy where agent = ?", (whose,)).get or NOBODY
+    before = tx.db.execute("select mode from privacy where agent = ?", (whose,)).get or UNSAID
     if before == mode:
         return {"agent": whose, "mode": mode}
     tx.db.execute("delete from privacy where agent = ?", (whose,))
     tx.db.execute("delete from revealed where agent = ?", (whose,))
-    if mode != NOBODY:
+    if mode != UNSAID:
         tx.db.execute("insert into privacy(agent, mode) values(?, ?)", (whose, mode))
         tx.db.execute(
             "insert into revealed(key, document, agent, name)"

@@ -141,10 +141,7 @@ def _known(tx: Tx, agent: str, answered: _Answered) -> tuple[int | None, int | N
         " where root = ?1 and agent = ?2"
         " union all select id, number from message where root = ?1 and sender = ?2) order by id limit 1"
     )
-    return (
-        tx.db.execute(own, (answered.id, agent)).get,
-        tx.db.execute(first, (answered.root, agent)).get,
-    )
+    return (tx.db.execute(own, (answered.id, agent)).get, tx.db.execute(first, (answered.root, agent)).get)
 
 
 def _count_sent(tx: Tx, rate_limit: int) -> None:

@@ -89,10 +89,10 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
         {
             "now": tx.now,
             "longest": LONGEST_PAUSE_NS,
-            "busy": json.dumps(busy),
-            "full": json.dumps(full),
             "sealed": SEALED,
             "open": OPEN,
+            "busy": json.dumps(busy),
+            "full": json.dumps(full),
         },
     ).fetchall()
     for row in rows:
@@ -185,8 +185,7 @@ def outbox_tidy(tx: Tx) -> dict[str, Any]:
     tx.require_operator()
     tx.db.execute("delete from outbox where state = ? and at < ?", (DEAD, tx.now - DEAD_KEPT_NS))
     tx.db.execute(
-        "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?",
-        (tx.now,),
+        "delete from outbox_throttle where at + (select every from subscription where id = subscription) < ?", (tx.now,)
     )
     return {}
 

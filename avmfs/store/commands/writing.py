@@ -100,9 +100,12 @@ def remember(
     tags: list[str] | None = None,
     importance: float | None = None,
     created: int | None = None,
+    expires: int | None = None,
+    supersedes: int | None = None,
 ) -> dict[str, Any]:
-    """A new memory under a free name near ``path``, with what is known about it, in one step.
-    ``created`` (ns) becomes its mtime. {"node", "path", "version", "seq"}."""
+    """A new memory under a free name near ``path``, with what is known about it, in one step. ``created`` (ns) becomes
+    its mtime; it vanishes at ``expires`` (ns); ``supersedes``: a file that holds no more. {"node", "path", "version",
+    "seq"}."""
     documents.check_tags(len(tags or ()))
     user = None if title is None else documents.pack_user({"title": title})
     written = _write_new(tx, path, data)
@@ -117,6 +120,10 @@ def remember(
     if created is not None:
         tx.db.execute("update document set created = ? where id = ?", (created, document))
         tx.db.execute("update node set mtime = ? where id = ?", (created, node.id))
+    if expires is not None:
+        tx.db.execute("update node set expires = ? where id = ?", (expires, node.id))
+    if supersedes is not None:
+        documents.add_link(tx, node.id, supersedes, "supersedes")
     return written
 
 

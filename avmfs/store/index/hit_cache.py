@@ -20,7 +20,7 @@ import apsw
 from avmfs.errors import StoreFailed
 from avmfs.lru import LRU
 from avmfs.node import Hit
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import checksums, content, log_ops
 from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.text import sniff
@@ -67,7 +67,7 @@ class HitCache:
         self._of: dict[int, set[int]] = {}  # passages of a document, and of a node: both ids are random
         self._places: dict[int, bytes] = {}  # paths of directories, without a slash at the end
 
-    def of(self, db: apsw.Connection, reader: SqliteReader, passages: Sequence[int]) -> dict[int, Hit]:
+    def of(self, db: apsw.Connection, reader: Reader, passages: Sequence[int]) -> dict[int, Hit]:
         """Those of ``passages`` that the asker may see and that are in the tree, by passage, as ``db``'s snapshot has
         them."""
         newest: Any = db.execute(_NEWEST).fetchone()
@@ -140,7 +140,7 @@ class HitCache:
 
 
 def _fetched(
-    db: apsw.Connection, reader: SqliteReader, passages: Iterable[int], places: dict[int, bytes]
+    db: apsw.Connection, reader: Reader, passages: Iterable[int], places: dict[int, bytes]
 ) -> dict[int, _Kept]:
     """By passage id, in one statement and one for each large file and each directory on the way to one that is not
     among ``places``, which learns of it."""
@@ -166,24 +166,10 @@ def _fetched(
             if (text := sniff.decode(data)) is None:
                 continue
             texts.put(node, text)
-        hit = Hit(
-            passage,
-            document,
-            node,
-            place + b"/" + bytes(name),
-            handle,
-            author,
-            mtime,
-            created,
-            importance,
-            head,
-            tuple(tags.split(",")) if tags else (),
-            text[start:stop],
-            start,
-            stop,
-            start == 0 and stop >= len(text),
-            route,
-        )
+        path, labels = place + b"/" + bytes(name), tuple(tags.split(",")) if tags else ()
+        told = (path, handle, author, mtime, created, importance, head, labels)
+        whole = start == 0 and stop >= len(text)
+        hit = Hit(passage, document, node, *told, text[start:stop], start, stop, whole, route)
         found[passage] = _Kept(hit, scope, expires)
     return found
 

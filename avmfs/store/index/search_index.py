@@ -6,6 +6,7 @@ computed from what that asker may see, so that nothing in a score tells of anyth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avmfs.access import Principal
-from avmfs.node import Hit
+from avmfs.node import DISPUTES, Dispute, Hit
+from avmfs.store.index.client import IndexClient
 from avmfs.store.index.columns import Columns
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import Postings
-from avmfs.store.index.scan import Scanner
+from avmfs.store.index.scan import LocalScanner
 from avmfs.store.index.vectors import Toward
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import forms
 
@@ -30,7 +32,18 @@ _FILES = """with recursive files(id, document) as (
   select id, document from node where id = ?1 union all
   select node.id, node.document from node join files on node.parent = files.id
   where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
-Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, SqliteReader]]]
+# A contradiction is of both sides alike.
+_DISPUTED = """select other, handle, one, says from (
+  select source as other, target as one, link.type as says from json_each(?1) join link on target = value
+    where link.type in (?2, ?3)
+  union select target, source, link.type from json_each(?1) join link on source = value where link.type = ?3)
+  cross join document on document.id = other cross join node on node.id = document.node
+  where scope in (select value from json_each(?4)) and (expires is null or expires > ?5) and parent is not null
+  and exists (select 1 from document as to_one join node as at_one on at_one.id = to_one.node where to_one.id = one
+    and at_one.scope in (select value from json_each(?4)) and (at_one.expires is null or at_one.expires > ?5))
+  order by one, says, handle"""
+Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Reader]]]
+Scanner = LocalScanner | IndexClient
 
 
 class SqliteSearchIndex:
@@ -128,7 +141,15 @@ class SqliteSearchIndex:
             passages = [row[0] for row in rows]
         return self.hits(passages, ())
 
-    def _scopes(self, db: apsw.Connection, reader: SqliteReader) -> list[int]:
+    def disputed(self, documents: Sequence[int]) -> list[Dispute]:
+        if not documents:
+            return []
+        with self._open() as (db, reader):
+            scopes = reader.visible.searched(self._aside)[1]  # what was thrown away says nothing any more
+            rows = db.execute(_DISPUTED, (json.dumps(documents), *DISPUTES, scopes, reader.now))
+            return [Dispute(*row) for row in rows]
+
+    def _scopes(self, db: apsw.Connection, reader: Reader) -> list[int]:
         """Those with words in them that are looked through."""
         rows = db.execute(
             "select scope from scope_stat where passages > 0 and scope in (select value from json_each(?))",
@@ -142,7 +163,7 @@ class SqliteSearchIndex:
             return newest[0].seq if newest else 0
 
 
-def _descend(reader: SqliteReader, under: tuple[bytes, ...]) -> int | None:
+def _descend(reader: Reader, under: tuple[bytes, ...]) -> int | None:
     node = ROOT
     for name in under:
         child = reader.child(node, name)

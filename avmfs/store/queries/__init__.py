@@ -1,5 +1,5 @@
 """Every SELECT about what a principal may see.
 
-Owns `SqliteReader` and its parts, and the pool of reading connections. Runs in mounts, door, keeper and index process.
+Owns `Reader` and its parts, and the pool of reading connections. Runs in mounts, door, keeper and index process.
 Never writes.
 """

@@ -1,4 +1,4 @@
-"""Questions of the audit to the SQLite store. See ``protocol.audit``; reached as ``reader.audit``."""
+"""Questions of the audit to the SQLite store, reached as ``reader.audit``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,33 @@ import contextlib
 import functools
 import json
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.access import Principal
-from avmfs.errors import Denied
-from avmfs.store.protocol.audit import Act, Subject
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
+
+Subject = tuple[int, int]  # a version: document and number
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A row of the audit as its reader may see it."""
+
+    seq: int
+    at: int
+    agent: str
+    elevated: bool
+    route: str
+    op: str
+    path: bytes
+    other: bytes | None
+    version: int | None
+    about: str | None
 
 
 def _guarded(columns: str, right: str, wrong: str) -> str:
@@ -115,8 +132,9 @@ def trimmed(start: Anchor) -> str:
     return packed({"head": start.head.hex(), "seq": start.seq})
 
 
-class SqliteAuditReader:
-    """``db`` is in a read transaction that its owner ends."""
+class AuditReader:
+    """Questions on one snapshot, for one asker: ``db`` is in a read transaction that its owner ends. All but ``acts``
+    are the operator's: they raise Denied for anybody else."""
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible) -> None:
         self._db, self._who, self._visible = db, who, visible
@@ -130,6 +148,8 @@ class SqliteAuditReader:
         path: bytes | None = None,
         limit: int = 100,
     ) -> list[Act]:
+        """What the asker did, as itself, and what happened to what it may see; the operator sees everything. Newest
+        first; ``since`` in ns, ``path`` is a node's or that of a directory above it."""
         bound: dict[str, Any] = {"since": since, "after": after_seq, "limit": limit}
         wanted = ["seq > :after", "at >= :since"]
         if not self._who.operator:
@@ -147,25 +167,30 @@ class SqliteAuditReader:
         return [Act(seq, at, who, bool(elevated), *rest) for seq, at, who, elevated, *rest in rows]
 
     def refusals_before(self, at: int) -> bool:
+        """Return whether there is a window of refusals that began before ``at`` (ns)."""
         self._require_operator()
         return self._db.execute("select 1 from refusal where first < ? limit 1", (at,)).get is not None
 
     def tip(self) -> Anchor:
+        """Up to where the chain reaches."""
         self._require_operator()
         row = self._db.execute("select last, head, at from chain order by first desc limit 1").fetchone()
         return Anchor(*row) if row is not None else self.start() or Anchor(0, START)
 
     def start(self) -> Anchor | None:
+        """Where it begins when rows were trimmed."""
         self._require_operator()
         row = self._db.execute("select seq, head, at from checkpoint order by seq desc limit 1").fetchone()
         return None if row is None else Anchor(*row)
 
     def unchained(self, limit: int) -> list[Row]:
+        """The rows that come next."""
         reached = self.tip().seq
         rows = self._db.execute(f"select {_ROW} from log where seq > ? order by seq limit ?", (reached, limit))
         return [_row(*row) for row in rows]
 
     def batches(self, after: int, limit: int) -> list[Batch]:
+        """Of the chain, those that begin after row ``after``."""
         self._require_operator()
         rows = self._db.execute(f"select {_BATCH} from chain where first > ? order by first limit ?", (after, limit))
         return [Batch(*row) for row in rows]
@@ -176,11 +201,13 @@ class SqliteAuditReader:
         return [_row(*row) for row in rows]
 
     def bounds(self) -> tuple[int | None, int]:
+        """The first and the last seq of the log."""
         self._require_operator()
         first, last = self._db.execute("select min(seq), max(seq) from log").fetchone() or (None, None)
         return first, last or 0
 
     def trim_is_told(self, start: Anchor) -> bool:
+        """Return whether a later row of the log tells that the rows up to ``start`` were removed."""
         self._require_operator()
         found = self._db.execute(
             "select 1 from log where seq > ? and op = 'trim' and about = ?", (start.seq, trimmed(start))
@@ -188,11 +215,14 @@ class SqliteAuditReader:
         return found.get is not None
 
     def altered(self) -> list[str]:
+        """What of the schema is not as this version makes it: any trigger, any table of the audit. Their names."""
         self._require_operator()
         found, made = guards(self._db), _pristine()
         return sorted(name for name in found.keys() | made.keys() if found.get(name) != made.get(name))
 
     def misattributed(self, kept_from: int, after: Subject, limit: int) -> tuple[list[str], Subject | None]:
+        """Of ``limit`` versions behind ``after``, those that the log tells otherwise, a line each, and the last one
+        looked at; None: there are no more. Rows before ``kept_from`` were trimmed."""
         self._require_operator()
         rows: list[Any] = self._db.execute(_VERSIONS, (*after, limit)).fetchall()
         found = []
@@ -204,6 +234,7 @@ class SqliteAuditReader:
         return found, tuple(rows[-1][:2]) if rows else None
 
     def missent(self, limit: int) -> list[str]:
+        """Messages that name another sender than the log does, a line each."""
         self._require_operator()
         rows = self._db.execute(_MAIL, (limit,))
         return [
@@ -212,28 +243,13 @@ class SqliteAuditReader:
         ]
 
     def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("the chain of the audit is the operator's")
+        self._who.require_operator("the chain of the audit is the operator's")
 
 
 def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:
-    elevated, node, document, version, scope, about, path, other, salt = more
-    return Row(
-        seq,
-        at,
-        _text(op),
-        _text(agent),
-        _text(route),
-        elevated,
-        node,
-        document,
-        version,
-        scope,
-        None if about is None else _text(about),
-        path,
-        other,
-        salt,
-    )
+    about = None if more[5] is None else _text(more[5])
+    columns: list[Any] = [seq, at, _text(op), _text(agent), _text(route), *more[:5], about, *more[6:]]
+    return Row(*columns)
 
 
 def _text(value: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Questions about claims to the SQLite store: see ``protocol.claims``.
+"""Who works on which file, and which nobody has taken.
 
 Owns these SELECTs, for ``reader.claims``. Only what the asker may see.
 """
@@ -6,12 +6,12 @@ Owns these SELECTs, for ``reader.claims``. Only what the asker may see.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.node import Kind
-from avmfs.store.protocol.claims import Claim
 from avmfs.store.rows.scopes import Visible
 
 _SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
@@ -21,8 +21,18 @@ _CLAIMS: Final = (
 )
 
 
-class SqliteClaims:
-    """See ClaimsReader. Lives as long as its reader."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """``agent`` works on the file, since and until these times (ns)."""
+
+    node: int
+    agent: str
+    since: int
+    until: int
+
+
+class ClaimsReader:
+    """Of what the asker sees, and of claims that are not over. Lives as long as its reader."""
 
     __slots__ = ("_db", "_now", "_visible")
 
@@ -34,9 +44,12 @@ class SqliteClaims:
         return Claim(*found[0]) if found else None
 
     def held(self, limit: int) -> list[Claim]:
+        """Those that are over last first."""
         return [Claim(*row) for row in self._all(f"{_CLAIMS} order by until desc, node.id limit :limit", limit=limit)]
 
     def free(self, parent: int, limit: int) -> list[int]:
+        """Files of a directory that nobody has claimed and that the asker may change, in order of mtime: none that is
+        empty still or whose name begins with a dot."""
         scopes = [scope for scope in json.loads(self._visible.json) if self._visible.writable(scope)]
         rows = self._all(
             "select node.id from node left join claim on claim.document = node.document and until > :now"

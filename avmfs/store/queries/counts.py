@@ -7,12 +7,12 @@ veiled from the asker.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.node import Kind
-from avmfs.store.protocol.store import Counts
 
 _SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 # "cross" is an order to SQLite: from the directories outwards, however many other nodes there are. The kind is a
@@ -41,6 +41,21 @@ _BELOW: Final = f"""with recursive directory(id, top) as (
 )
 select top, count(*) {_ENTRIES} where node.kind = {int(Kind.FILE)}
   group by top order by count(*) desc, top limit :limit"""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one agent may see below a directory. ``tags``: how many files have each, the most frequent first."""
+
+    files: int
+    directories: int
+    symlinks: int
+    bytes: int
+    versions: int
+    tags: tuple[tuple[str, int], ...]
+    links: int
+    waiting_lexical: int
+    waiting_semantic: int
 
 
 def counts(db: apsw.Connection, under: int, scopes: str, now: int) -> Counts:

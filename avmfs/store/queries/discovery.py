@@ -1,7 +1,8 @@
 """Questions to the SQLite store about who knows what.
 
-Owns the queries of ``protocol.discovery.DiscoveryReader``. What others let be learnt is a table of its own
-(``revealed``), so that neither an answer nor its time depends on documents of which nothing may be learnt.
+Nothing that the asker may not learn ever leaves it: of what it cannot see, only what the owner's privacy mode allows.
+What others let be learnt is a table of its own (``revealed``), so that neither an answer nor its time depends on
+documents of which nothing may be learnt.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import apsw
 
-from avmfs.access import Principal
-from avmfs.errors import Denied
-from avmfs.store.protocol.discovery import NOBODY, Digest, Evidence, Host, Privacy, Revealed
+from avmfs.access import UNSAID, Principal, Privacy
 from avmfs.store.rows.scopes import Visible
 
 # Each document with its maker and who wrote it last.
@@ -31,8 +31,51 @@ _BY_KEY = "from json_each(:keys) as wanted cross join topic indexed by topic_key
 _OPEN = "(spec glob '[*]=r[ow]*' and spec not glob '*=none*')"  # everybody may read it
 
 
-class SqliteDiscovery:
-    """See DiscoveryReader. Lives as long as the reader whose connection it uses."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A document about a topic that the asker can see, and an agent that made it or wrote it last."""
+
+    agent: str
+    key: str
+    name: str
+    document: int
+    node: int
+    modified: int
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revealed:
+    """That an agent knows of what the asker cannot see. ``agent`` None: somebody. ``topics``: (name, documents), empty
+    unless the agent's mode is full."""
+
+    agent: str | None
+    topics: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A Bloom digest; ``agent`` "" is of those who stay unnamed, ``bits`` b"" of who has withdrawn it."""
+
+    host: str
+    agent: str
+    version: int
+    bits: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A store whose digests are known. ``version``: all of its digests up to it; ``alive``: ns, by its own clock."""
+
+    host: str
+    name: str
+    version: int
+    alive: int
+    own: bool
+
+
+class DiscoveryReader:
+    """``keys`` are topics as index terms with blanks between. Lives as long as the reader whose connection it uses."""
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
         self._db = db
@@ -41,6 +84,7 @@ class SqliteDiscovery:
         self._now = now
 
     def evidence(self, keys: Sequence[str]) -> list[Evidence]:
+        """Of all visible documents about any of the topics."""
         rows = self._all(
             "select topic.key, topic.name, document.id, node.id, node.mtime, document.handle, document.creator,"
             " coalesce(version.author, document.creator)"
@@ -52,6 +96,8 @@ class SqliteDiscovery:
         return [Evidence(agent, *row[:6]) for row in rows for agent in dict.fromkeys((row[6], row[7]))]
 
     def revealed(self, keys: Sequence[str]) -> list[Revealed]:
+        """What the owners of documents that the asker cannot see let be learnt; named ones in order of name, then at
+        most one of somebody. Nothing for an operator, who sees everything."""
         if self._who.operator:
             return []
         rows = self._all(
@@ -76,15 +122,17 @@ class SqliteDiscovery:
         return [*found, Revealed(None, ())] if somebody else found
 
     def privacy(self, agent: str) -> Privacy:
+        """Raises Denied unless it is the asker's own or the asker is an operator."""
         if agent != self._who.name:
-            self._require_operator()
-        return cast(Privacy, self._db.execute("select mode from privacy where agent = ?", (agent,)).get or NOBODY)
+            self._who.require_operator()
+        return cast(Privacy, self._db.execute("select mode from privacy where agent = ?", (agent,)).get or UNSAID)
 
     def hosts(self) -> list[Host]:
         rows: Any = self._db.execute("select host, name, version, alive, own from digest_host order by own desc, host")
         return [Host(host, name, version, alive, bool(own)) for host, name, version, alive, own in rows]
 
     def digests(self, host: str | None = None, after: int = 0, limit: int = -1) -> list[Digest]:
+        """In order of version within a host."""
         rows = self._all(
             "select host, agent, version, bits from digest where (:host is null or host = :host) and version > :after"
             " order by host, version limit :limit",
@@ -95,10 +143,12 @@ class SqliteDiscovery:
         return [Digest(given, agent, version, bytes(bits)) for given, agent, version, bits in rows]
 
     def digest_state(self) -> int:
+        """The same number for as long as no digest has changed."""
         return int(self._db.execute("select value from setting where key = 'digest_state'").get or 0)
 
     def topics_state(self) -> tuple[int, int]:
-        self._require_operator()
+        """The same for as long as ``known_to_all`` gives the same, but for what expires. For housekeeping."""
+        self._who.require_operator()
         row: Any = self._db.execute(
             "select coalesce((select max(seq) from passage_log), 0),"
             " coalesce((select value from setting where key = 'privacy_state'), 0)"
@@ -106,7 +156,9 @@ class SqliteDiscovery:
         return row[0], int(row[1])
 
     def known_to_all(self) -> Iterator[tuple[str, str]]:
-        self._require_operator()
+        """(agent, key) of all that everybody may learn, in order of agent; "" for those who stay unnamed. For
+        housekeeping: raises Denied unless the asker is an operator."""
+        self._who.require_operator()
         shared = f"from scope cross join topic on topic.scope = scope.id {_MADE} where {_OPEN} and {_STANDS}"
         return self._db.execute(
             f"select agent, key from (select document.creator as agent, topic.key {shared}"
@@ -118,10 +170,6 @@ class SqliteDiscovery:
             ") order by agent",
             {"now": self._now},
         )
-
-    def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("only an operator may ask this")
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"now": self._now, **bindings}).fetchall()

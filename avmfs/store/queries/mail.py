@@ -6,15 +6,15 @@ uses too. Every query is bound to the asker's name; expired mail is left out of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Denied, Invalid, OverQuota
+from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Message
-from avmfs.store.protocol.mail import Mailbox
 from avmfs.store.rows.mail_limits import MINUTE, UNREAD_FROM, full, re_unknown, too_fast, too_long
 
 _LIVE: Final = "agent = :agent and (delivery.expires is null or delivery.expires > :now)"
@@ -27,8 +27,16 @@ _URGENT_FIRST: Final = (
 )
 
 
-class SqliteMail:
-    """See protocol_mail.MailReader. Lives as long as its reader."""
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """How much there is. ``unread`` holds numbers by priority: urgent, normal, low."""
+
+    messages: int
+    unread: dict[str, int]
+
+
+class MailReader:
+    """Every question is about the asker's own mail, or about what it may send. Lives as long as its reader."""
 
     __slots__ = ("_db", "_now", "_who")
 
@@ -38,6 +46,8 @@ class SqliteMail:
     def messages(
         self, *, unread_only: bool = False, priority: str | None = None, read: int | None = None
     ) -> list[Message]:
+        """The asker's mail: unread first, urgent first, then newest first; of what is read at most ``read`` messages.
+        Expired mail is gone."""
         self._who.require("inbox")
         # A literal, where there is an index of just those.
         urgent = priority == "urgent"
@@ -72,8 +82,8 @@ class SqliteMail:
         return Mailbox(messages, unread)
 
     def unread_of_all(self) -> dict[str, int]:
-        if not self._who.operator:
-            raise Denied("only an operator may look at others' mail")
+        """By agent, without low priority. Raises Denied for who is no operator."""
+        self._who.require_operator("only an operator may look at others' mail")
         return dict(
             self._all(
                 "select agent, count(*) from delivery where read_at is null and priority <> 'low'"
@@ -88,6 +98,7 @@ class SqliteMail:
     def refusal(
         self, recipient: str, size: int, re: int | None, *, body_limit: int, unread_limit: int, rate_limit: int
     ) -> None:
+        """Raises what sending ``size`` bytes there would raise now."""
         me = self._who.name
         if size > body_limit:
             raise OverQuota(too_long(body_limit))

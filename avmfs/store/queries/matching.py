@@ -7,18 +7,13 @@ transaction nor a snapshot open: an agent's pattern keeps no writer waiting. ``o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import apsw
 
 from avmfs.access import Access, Principal, Scope
-from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.deliveries import COLUMNS, Subscription, Unmatched
 from avmfs.store.rows.events import Event, matches, of_row, pack, prefix_of
-
-if TYPE_CHECKING:
-    from avmfs.store.protocol.store import Store
 
 LOOKED_AT: Final = 1000  # rows of the log at once,
 MATCHED: Final = 20_000  # and so many of them times subscriptions,
@@ -80,16 +75,3 @@ def matched(these: Unmatched) -> dict[str, Any]:
         if count >= FOUND or characters >= CHARACTERS:
             break
     return {"after": these.after, "upto": upto, "events": pack(events), "found": [[*item] for item in found.items()]}
-
-
-def catch_up(store: Store, stopping: Callable[[], bool | None] = lambda: False) -> None:
-    """Queue for all subscriptions what was committed before this call, for the operator, or until ``stopping()``. Two
-    may do so at once: what the other one has done is done."""
-    while not stopping():
-        with store.reading(OPERATOR) as reader:
-            these = reader.outbox.unmatched()
-        if these is None:
-            return
-        done = store.submit(OPERATOR, "outbox_fill", **matched(these))
-        if done["done"] and done["upto"] == these.rows[-1][0] and not these.more:
-            return

@@ -1,6 +1,6 @@
 """Questions to the SQLite store: every SELECT that a view or the vfs needs.
 
-Owns the read side of ``protocol.Reader``. One instance serves one request on a pooled connection, inside
+One instance serves one request on a pooled connection, inside
 one short read transaction. The visible scopes go into every query as a JSON list; the clock goes in
 too, so that a passed ttl hides a node from all routes at once.
 """
@@ -14,17 +14,17 @@ import apsw
 
 from avmfs import calls, paths
 from avmfs.access import Access, Principal
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
-from avmfs.store.protocol.store import Counts
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
-from avmfs.store.queries.audit import SqliteAuditReader
-from avmfs.store.queries.claims import SqliteClaims
-from avmfs.store.queries.discovery import SqliteDiscovery
-from avmfs.store.queries.mail import SqliteMail
-from avmfs.store.queries.outbox import SqliteOutbox
-from avmfs.store.queries.pending import SqlitePending
+from avmfs.store.queries.audit import AuditReader
+from avmfs.store.queries.claims import ClaimsReader
+from avmfs.store.queries.counts import Counts
+from avmfs.store.queries.discovery import DiscoveryReader
+from avmfs.store.queries.mail import MailReader
+from avmfs.store.queries.outbox import OutboxReader
+from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
@@ -62,8 +62,9 @@ _HEAD = f"""substr(coalesce(
 ), 1, {preview.READ})"""
 
 
-class SqliteReader:
-    """See protocol.Reader. ``db`` is in a read transaction that the creator ends."""
+class Reader:
+    """Questions on one snapshot: ``db`` is in a read transaction that the creator ends. Node arguments that the asker
+    cannot see raise NotFound."""
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
         self._db = db
@@ -78,34 +79,37 @@ class SqliteReader:
         return PeopleReader(self._db, self.who, self.visible, self.now)
 
     @property
-    def discovery(self) -> SqliteDiscovery:
-        return SqliteDiscovery(self._db, self.who, self.visible, self.now)
+    def discovery(self) -> DiscoveryReader:
+        return DiscoveryReader(self._db, self.who, self.visible, self.now)
 
     @property
-    def outbox(self) -> SqliteOutbox:
-        return SqliteOutbox(self._db, self.who, self.visible, self.now)
+    def outbox(self) -> OutboxReader:
+        return OutboxReader(self._db, self.who, self.visible, self.now)
 
     @property
-    def mail(self) -> SqliteMail:
-        return SqliteMail(self._db, self.who, self.now)
+    def mail(self) -> MailReader:
+        return MailReader(self._db, self.who, self.now)
 
     @property
-    def pending(self) -> SqlitePending:
-        return SqlitePending(self._db, self.who, self.visible, self.now)
+    def pending(self) -> PendingReader:
+        return PendingReader(self._db, self.who, self.visible, self.now)
 
     @property
-    def claims(self) -> SqliteClaims:
-        return SqliteClaims(self._db, self.visible, self.now)
+    def claims(self) -> ClaimsReader:
+        return ClaimsReader(self._db, self.visible, self.now)
 
     def moment(self, when: Moment | int | str) -> Moment:
+        """The instant that a time in ns, a snapshot's name or ``Moment(seq, 0)`` means. Raises NotFound for what is not
+        kept any more, or not yet there."""
         return moments.moment(self._db, self.who, self.now, when)
 
     def snapshots(self) -> list[Snapshot]:
+        """The asker's own and the operators', the newest first."""
         return moments.snapshots(self._db, self.who)
 
     @property
-    def audit(self) -> SqliteAuditReader:
-        return SqliteAuditReader(self._db, self.who, self.visible)
+    def audit(self) -> AuditReader:
+        return AuditReader(self._db, self.who, self.visible)
 
     def node(self, node: int) -> Node:
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
@@ -114,6 +118,7 @@ class SqliteReader:
         return node_of(row)
 
     def open_node(self, node: int) -> Node:
+        """Like node(), for one that is held open: its name may be gone, its ttl over. Raises Stale."""
         row = self._db.execute(f"select {NODE} from node where id = ?", (node,)).fetchone()
         if row is None or row[11] not in self.visible:
             raise Stale()
@@ -124,6 +129,7 @@ class SqliteReader:
         return node_of(row) if row is not None and self._shows(row) else None
 
     def children(self, parent: int) -> list[Node]:
+        """In order of name."""
         self.node(parent)
         rows = self._db.execute(f"select {NODE} from node where parent = ? order by name", (parent,))
         return [node_of(row) for row in rows if self._shows(row)]
@@ -138,6 +144,7 @@ class SqliteReader:
         )
 
     def path(self, node: int) -> bytes:
+        """Absolute. Raises NotFound for an unlinked file."""
         self.node(node)
         return paths.join(self._parts(node))
 
@@ -149,12 +156,15 @@ class SqliteReader:
         return content.read(self._db, node, row[0], bool(row[1]), offset, length)
 
     def seek(self, node: int, offset: int, *, hole: bool) -> int | None:
+        """Where data, or a hole, begins from ``offset`` on; the end of file is a hole. None past the end of file, or
+        when there is no more data. Raises Stale."""
         row = self._db.execute("select size, extents, scope from node where id = ?", (node,)).fetchone()
         if row is None or row[2] not in self.visible:
             raise Stale()
         return content.seek(self._db, node, row[0], bool(row[1]), offset, hole=hole) if offset < row[0] else None
 
     def target(self, node: int) -> bytes:
+        """Of a symlink."""
         self.node(node)
         data = self._db.execute("select data from node join body on body.id = node.body where node.id = ?", (node,)).get
         return bytes(data or b"")
@@ -170,21 +180,9 @@ class SqliteReader:
         ).fetchone()
         if row is None:
             raise NotFound()
-        number, at, handle, creator, created, importance, shared, user, head, author, updated, route = row
-        return Document(
-            number,
-            at,
-            handle,
-            creator,
-            created,
-            importance,
-            tuple(shared.split(",")) if shared else None,
-            head,
-            author,
-            updated,
-            json.loads(user or "{}"),
-            route,
-        )
+        shared, user, head, author, updated, route = row[6:]
+        names = tuple(shared.split(",")) if shared else None
+        return Document(*[*row[:6], names, head, author, updated, json.loads(user or "{}"), route])
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
@@ -193,6 +191,7 @@ class SqliteReader:
         return node_of(row) if row is not None and self._shows(row) else None
 
     def versions(self, document: int) -> list[Version]:
+        """Newest first."""
         self._require_document(document)
         rows = self._db.execute(
             "select document, number, at, author, size, seq, route from version where document = ? and number >= ?"
@@ -237,6 +236,24 @@ class SqliteReader:
             )
         return found
 
+    def disputes(self, limit: int) -> list[tuple[int, int, str]]:
+        """Nodes that contradict each other by a link and of which neither supersedes the other, and who says so; the
+        newest first."""
+        seen = (
+            "{0}.scope in (select value from json_each(:scopes)) and ({0}.expires is null or {0}.expires > :now)"
+            " and {0}.parent is not null"
+        )
+        rows: list[tuple[int, int, str]] = self._all(
+            "select one.id, other.id, link.agent from link join document as a on a.id = source"
+            " join document as b on b.id = target join node as one on one.id = a.node join node as other"
+            f" on other.id = b.node where type = 'contradicts' and {seen.format('one')} and {seen.format('other')}"
+            " and not exists (select 1 from link as s where s.type = 'supersedes' and (s.source, s.target) in"
+            " ((link.source, link.target), (link.target, link.source))) order by link.at desc, one.id limit :limit",
+            scopes=self.within(ROOT),
+            limit=limit,
+        )
+        return rows
+
     def mark(self, subject: int) -> Mark | None:
         if self.who.key is not None and not self._all(
             f"select 1 from node where id = :subject and {_SEEN} union all select 1 from document"
@@ -253,6 +270,7 @@ class SqliteReader:
         return Mark(*row) if row is not None else None
 
     def unindexed(self, document: int) -> str | None:
+        """Why the document is in no index; "" while it waits; None when it is indexed."""
         self._require_document(document)
         reason = self._db.execute("select reason from unindexed where document = ?", (document,)).get
         if reason is not None:
@@ -261,6 +279,7 @@ class SqliteReader:
         return "" if waiting else None
 
     def awaits_vectors(self, document: int) -> bool:
+        """Whether some of its passages have no vector yet, in a store where vectors are made."""
         self._require_document(document)
         waits = self._db.execute(
             "select 1 from setting where key = 'vector_model' and (exists (select 1 from lexical_queue"
@@ -270,6 +289,7 @@ class SqliteReader:
         return waits is not None
 
     def live(self, path: bytes) -> Live | None:
+        """What is known of the source of a live path; None where nobody has asked it yet."""
         if not self.who.operator and self.people.access(self.who.name, paths.split(path)) < Access.READ:
             return None
         row: Any = self._db.execute("select source, fetched, until, error from live where path = ?", (path,)).fetchone()
@@ -309,6 +329,8 @@ class SqliteReader:
     def listing(
         self, under: int, *, limit: int, offset: int, query: str | None = None, tag: str | None = None
     ) -> tuple[list[tuple[Entry, str]], int]:
+        """(entry, first line) in order of name, and how many there are in all. With a query or tag: the whole
+        subtree; else the directory's own entries."""
         self.node(under)
         whole = query is not None or tag is not None
         below, within = "", " from node where parent = :under"
@@ -357,10 +379,12 @@ class SqliteReader:
         return counting.tag_counts(self._db, under, self.within(under), self.now)
 
     def file_counts(self, under: int, limit: int) -> list[tuple[bytes, int]]:
+        """Directories in ``under`` and how many files the asker sees below each, those with the most first."""
         self.node(under)
         return counting.file_counts(self._db, under, self.within(under), self.now, limit)
 
     def removed(self, limit: int) -> list[Removed]:
+        """Files in the trash, the newest removal first."""
         rows = self._all(
             f"select {NODE_JOINED}, removed.at, agent, path from removed join node on node.id = removed.node"
             f" where parent is not null and {_SEEN} order by removed.at desc, node.id limit :limit",
@@ -370,8 +394,8 @@ class SqliteReader:
         return [Removed(node_of(row[:-3]), *row[-3:]) for row in rows]
 
     def has_term(self, term: str, but: set[int]) -> bool:
-        if not self.who.operator:
-            raise Denied("only an operator may ask this")
+        """For an operator: whether the text of any document but these has an index term."""
+        self.who.require_operator()
         found = self._db.execute(
             "select 1 from scope join posting on posting.term = scope.id || 'x' || ?1"
             " join passage on passage.id = posting.doc"
@@ -381,6 +405,7 @@ class SqliteReader:
         return bool(found.get)
 
     def ended(self) -> list[Ended]:
+        """Documents of before that the asker could change where they were; none for an API key."""
         if self.who.key is not None:
             return []
         policy, found = policy_in_force(self._db), []

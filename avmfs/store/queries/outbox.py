@@ -1,4 +1,4 @@
-"""Questions about subscriptions and what waits for them. See protocol_outbox.OutboxReader.
+"""Questions about subscriptions and what waits for them.
 
 One instance answers on the connection, and for the asker, of the reader that made it.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.access import Principal
-from avmfs.errors import Denied
-from avmfs.store.protocol.outbox import Figures, Letter, Notice, Subscription
 from avmfs.store.queries.matching import unmatched
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
@@ -31,22 +30,86 @@ from subscription where hook is null
 """
 
 
-class SqliteOutbox:
-    """See protocol_outbox.OutboxReader."""
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """``number`` counts the agent's own. ``every`` in ns. ``sent``: deliveries made; ``waiting``, ``dead``, ``unread``:
+    those that are to be made, could not be made, or lie ready to be read. ``error``: why the last try failed, while it
+    is being repeated."""
+
+    number: int
+    agent: str
+    pattern: str
+    mode: str
+    every: int
+    url: str | None
+    created: int
+    sent: int
+    waiting: int
+    dead: int
+    unread: int
+    retry_at: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead one: what could not be delivered, to whom, and why."""
+
+    message: str
+    number: int
+    pattern: str
+    url: str
+    at: int
+    attempts: int
+    error: str
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a subscription without a webhook has for its agent, until that has read it (``forget_notices``)."""
+
+    message: str
+    number: int
+    pattern: str
+    mode: str
+    at: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the whole store, for an operator. ``oldest``: since when the delivery that has waited longest has been due
+    (ns), None when nothing is due."""
+
+    subscriptions: int
+    hooks: int
+    waiting: int
+    retrying: int
+    dead: int
+    unread: int
+    sent: int
+    oldest: int | None
+
+
+class OutboxReader:
+    """Everything is the asker's own, except where it says that it is for an operator."""
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
         self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def subscriptions(self, *, everybody: bool = False) -> list[Subscription]:
+        """In order of number. ``everybody``: of all agents, for an operator. Raises Denied."""
         self._who.require_itself()
         if everybody:
-            self._require_operator()
+            self._who.require_operator()
             rows = self._db.execute(_SUBSCRIPTIONS + " order by agent, number")
         else:
             rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
         return [Subscription(*row) for row in rows]
 
     def dead(self, limit: int = 1000) -> list[Letter]:
+        """The asker's dead letters, oldest first; an operator's are those of the hooks too."""
         columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
         rows = self._rows(columns, DEAD, limit)
         return [
@@ -57,6 +120,8 @@ class SqliteOutbox:
         ]
 
     def notices(self, limit: int = 1000) -> list[Notice]:
+        """What waits to be read, oldest first: for :pending and :feed. Judged again now: what the asker may not see any
+        more, or what is gone, is left out."""
         rows = self._rows("message, number, pattern, mode, outbox.at", ARRIVED, limit)
         return [
             Notice(message, number, pattern, mode, at, events)
@@ -65,10 +130,13 @@ class SqliteOutbox:
         ]
 
     def unmatched(self) -> Unmatched | None:
-        self._require_operator()
+        """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
+        are none."""
+        self._who.require_operator()
         return unmatched(self._db)
 
     def behind(self) -> bool:
+        """Return whether there are subscriptions, and changes that nobody has looked at for them."""
         return bool(
             self._db.execute(
                 "select exists (select 1 from subscription)"
@@ -77,6 +145,8 @@ class SqliteOutbox:
         )
 
     def next_due(self, busy: Sequence[int] = ()) -> int | None:
+        """When something is to be taken next (ns, 0 at once) but for the subscriptions that are ``busy``; None when
+        nothing waits."""
         due: int | None = self._db.execute(
             "select min(max("
             " case when retry_at is null or retry_at > :now + :longest then 0 else retry_at end,"
@@ -87,7 +157,8 @@ class SqliteOutbox:
         return due
 
     def figures(self) -> Figures:
-        self._require_operator()
+        """Raises Denied unless the asker is an operator."""
+        self._who.require_operator()
         states = dict(self._db.execute("select state, count(*) from outbox group by state"))
         row: Any = self._db.execute(
             "select count(*) filter (where agent = ?1), count(*) filter (where agent <> ?1), coalesce(sum(sent), 0)"
@@ -124,10 +195,6 @@ class SqliteOutbox:
         if row is None or event.event in GONE:
             return event.event in GONE
         return row[0] in self._visible and (row[1] is None or row[1] > self._now)
-
-    def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("only an operator may ask this")
 
 
 def _of_hook(hook: str) -> str:

@@ -18,12 +18,13 @@ from avmfs import calls, paths
 from avmfs.access import Access, Area, Policy, Principal
 from avmfs.errors import Invalid, NotFound, ReadOnly
 from avmfs.node import Document, Entry, Kind, Link, Mark, Moment, Node, Version
-from avmfs.store.protocol.store import Counts
-from avmfs.store.queries.nodes import SqliteReader
+from avmfs.store.queries.counts import Counts
+from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import content, kept_versions, preview, version_visibility
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
+from avmfs.store.rows.subtree import Subtree
 from avmfs.store.schema.tables import ROOT
 
 _NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
@@ -34,13 +35,14 @@ _THEN: Final = (
 _TOP_TAGS: Final = 1000
 
 
-class PastReader(SqliteReader):
+class PastReader(Reader):
     """See the module. What has no past (mail, marks, what waits for the index) is as of now, or nothing."""
 
     def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int, then: Moment) -> None:
         super().__init__(db, who, visible, now)
         self.then = then
         self._states: dict[int, tuple[Node, int] | None] = {}  # as asked for already, with the version
+        self._part = None if then.root == ROOT else Subtree(db, then.seq, then.root)
 
     # Nodes -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +149,8 @@ class PastReader(SqliteReader):
             return None
         if not shows or (row[13] is not None and row[13] <= self.then.at):
             return None
+        if self._part is not None and not self._part.has(row[0], row[1]):
+            return None
         node = node_of(row[:14])
         self._states[node.id] = (node, row[14])
         return node
@@ -240,20 +244,10 @@ class PastReader(SqliteReader):
         if (meta := self._told(number, "meta")) is not None:
             importance, user = meta
         newest = next((each for each in self.versions(number) if each.number == head), None)
-        return Document(
-            number,
-            node.id,
-            handle,
-            creator,
-            created,
-            importance,
-            tuple(shared.split(",")) if shared else None,
-            head,
-            creator if newest is None else newest.author,
-            created if newest is None else newest.at,
-            json.loads(user or "{}"),
-            "" if newest is None else newest.route,
-        )
+        names = tuple(shared.split(",")) if shared else None
+        by: tuple[str, int] = (creator, created) if newest is None else (newest.author, newest.at)
+        user, route = json.loads(user or "{}"), "" if newest is None else newest.route
+        return Document(number, node.id, handle, creator, created, importance, names, head, *by, user, route)
 
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
@@ -368,17 +362,9 @@ class PastReader(SqliteReader):
         files = [node for node in found if node.kind is Kind.FILE]
         versions = sum((self._state(node.id) or (node, 0))[1] for node in files)
         links = sum(1 for node in files if node.document for link in self.links(node.document) if link.outgoing)
-        return Counts(
-            len(files),
-            sum(node.kind is Kind.DIRECTORY for node in found),
-            sum(node.kind is Kind.SYMLINK for node in found),
-            sum(node.size for node in files),
-            versions,
-            tuple(self._tagged(files)),
-            links,
-            0,
-            0,
-        )
+        directories, symlinks = (sum(node.kind is kind for node in found) for kind in (Kind.DIRECTORY, Kind.SYMLINK))
+        size, tags = sum(node.size for node in files), tuple(self._tagged(files))
+        return Counts(len(files), directories, symlinks, size, versions, tags, links, 0, 0)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         return self._tagged(self._below(under))
@@ -394,6 +380,7 @@ class PastReader(SqliteReader):
         raise ReadOnly("directories are not counted in the past")
 
     def path_unchanged(self, node: int) -> bytes | None:
+        """The path that a file had then, if its bytes are those of today."""
         held = self._state(node)
         if held is None or held[0].document is None:
             return None
@@ -401,9 +388,9 @@ class PastReader(SqliteReader):
         return self.path(node) if head == held[1] else None
 
     def changed_since(self, most: int) -> int:
+        """Files of then, at most so many, whose bytes are otherwise now, or gone."""
         rows = self._db.execute(
-            f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc",
-            (self.then.seq,),
+            f"{_THEN} where until > ?1 and since <= ?1 and kind = {int(Kind.FILE)} order by id desc", (self.then.seq,)
         )
         found = 0
         for row in rows:

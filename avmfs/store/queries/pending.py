@@ -5,12 +5,12 @@ Owns the one query, for ``reader.pending``. Only what the asker may see, and onl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
 
 from avmfs.access import Principal
-from avmfs.store.protocol.pending import Behind
 from avmfs.store.rows.scopes import Visible
 
 _SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
@@ -28,8 +28,21 @@ select node.id, document.handle, read, head, author, version.at, version.seq, do
 order by seq desc, document limit :limit"""
 
 
-class SqlitePending:
-    """See PendingReader. Lives as long as its reader."""
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A file of which the asker has read version ``read``, and ``version``, of ``author`` at ``at`` (ns), is the
+    newest."""
+
+    node: int
+    handle: str
+    read: int
+    version: int
+    author: str
+    at: int
+
+
+class PendingReader:
+    """Lives as long as its reader."""
 
     __slots__ = ("_bound", "_db")
 
@@ -38,10 +51,12 @@ class SqlitePending:
         self._bound = {"agent": who.name, "scopes": visible.searched()[1], "now": now}
 
     def files(self, limit: int) -> list[Behind]:
+        """Marked files with a newer version, the newest change first."""
         rows = self._db.execute(_BEHIND, {**self._bound, "limit": limit})
         return [Behind(*row[:-2]) for row in rows]
 
     def directories(self, limit: int) -> list[tuple[int, int]]:
+        """Marked directories: (node, the seq that is marked), the latest mark first."""
         rows: list[Any] = self._db.execute(
             "select node.id, mark.seq from mark indexed by marked cross join node on node.id = mark.subject"
             f" where mark.agent = :agent and node.kind = 2 and {_SEEN} order by mark.seq desc, node.id limit :limit",

@@ -1,4 +1,4 @@
-"""Questions about agents, API keys and quotas to the SQLite store: see ``protocol.people``.
+"""Questions about agents, API keys and quotas to the SQLite store.
 
 Owns these SELECTs. One instance serves one request, in its reader's snapshot.
 """
@@ -18,7 +18,8 @@ from avmfs.store.schema.tables import ROOT
 
 
 class PeopleReader:
-    """See protocol_people.PeopleReader."""
+    """One snapshot, one asker. What an agent may do is no secret from others, as its name is none; what it takes up is,
+    and so are its keys."""
 
     __slots__ = ("_db", "_now", "_visible", "_who")
 
@@ -26,23 +27,30 @@ class PeopleReader:
         self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def policy(self) -> Policy:
+        """What the scopes of this snapshot were folded with."""
         return policy_in_force(self._db)
 
     def used(self, agent: str) -> Used | None:
+        """What the asker (the operator: any agent) takes up; None of others, and while nothing is counted."""
         return usage.used_by(self._db, agent) if self._who.operator or agent == self._who.name else None
 
     def miscounted(self) -> list[str]:
+        """Counters that a recount contradicts, a line each; whose and how is for the operator alone."""
         found = usage.wrong(self._db)
         return found if self._who.operator else ["an agent is charged for something else than it has"] * len(found)
 
     def api_keys(self) -> list[KeyRow]:
+        """The asker's API keys, the operator's view: everybody's. The newest first."""
         found = keys.rows(self._db, None if self._who.operator else self._who.name)
         return [row for row in found if self._who.key is None or row.id == self._who.key.id]
 
     def shown(self, key: str) -> Principal:
+        """Whom an API key that somebody shows speaks for. Raises Denied when for nobody."""
         return keys.shown(self._db, key, self._now)
 
     def access(self, agent: str, parts: tuple[bytes, ...]) -> Access:
+        """What an agent may do with a path. Of what the asker does not see it tells what place and rules alone say,
+        whether there is anything or not."""
         node: int | None = ROOT
         scope: int | None = self._db.execute("select scope from node where id = ?", (ROOT,)).get
         for name in parts:

@@ -25,7 +25,7 @@ from avmfs.store.files.wal_frames import WalFrames
 from avmfs.store.queries.connections import Connections, Lone
 from avmfs.store.rows import checksums, content
 from avmfs.store.schema import tables as schema
-from avmfs.store.store import SqliteStore
+from avmfs.store.store import Store
 
 MAGIC: Final = b"SQLite format 3\0"
 SHOWN: Final = 3  # lines of a kind
@@ -76,7 +76,7 @@ class _NoWriter:
         return
 
 
-class FrozenStore(SqliteStore):
+class FrozenStore(Store):
     """A store that is only looked at. ``frozen``: nobody has it open, and it has no log."""
 
     def __init__(self, path: Path, frozen: bool) -> None:
@@ -138,25 +138,25 @@ def files(path: Path, left: WalFrames | None, known: int) -> Iterator[Damage]:
         yield Damage("log", says)
 
 
-def newest(store: SqliteStore) -> int:
+def newest(store: Store) -> int:
     """The seq of the newest row of the log; 0 when there is none."""
     with store.connection() as (db, _):
         return int(db.execute("select max(seq) from log").get or 0)
 
 
-def waiting(store: SqliteStore) -> tuple[int, int]:
+def waiting(store: Store) -> tuple[int, int]:
     """How many files wait for words, and for vectors."""
     return store.queue_lengths()
 
 
-def counts(store: SqliteStore) -> dict[str, int]:
+def counts(store: Store) -> dict[str, int]:
     """How much there is of what people would miss."""
     of = {"files": "node where kind = 1", "versions": "version", "messages": "message", "changes": "log"}
     with store.connection() as (db, _):
         return {name: int(db.execute(f"select count(*) from {table}").get) for name, table in of.items()}
 
 
-def recent(store: SqliteStore, count: int) -> list[bytes]:
+def recent(store: Store, count: int) -> list[bytes]:
     """How the files begin that were written last."""
     with store.connection() as (db, _):
         files: list[Any] = db.execute(
@@ -166,7 +166,7 @@ def recent(store: SqliteStore, count: int) -> list[bytes]:
         return [content.read(db, node, size, bool(extents), 0, 1 << 16) for node, size, extents in files]
 
 
-def rows(store: SqliteStore) -> Iterator[Damage]:
+def rows(store: Store) -> Iterator[Damage]:
     """All that the database says, question by question, each in a read of its own."""
     with Lone(store._connections) as db:
         tables = _names(db, "type = 'table' and rootpage > 0") + _names(db, "sql like 'create virtual table%'")

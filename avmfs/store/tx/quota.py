@@ -16,16 +16,7 @@ import apsw
 
 from avmfs.access import Quota
 from avmfs.errors import OverQuota
-from avmfs.store.rows.usage import (
-    CREATOR,
-    KEPT_BYTES,
-    LINK_BYTES,
-    LINKER,
-    RECOUNT,
-    TAG_BYTES,
-    USER_BYTES,
-    Used,
-)
+from avmfs.store.rows.usage import CREATOR, KEPT_BYTES, LINK_BYTES, LINKER, RECOUNT, TAG_BYTES, USER_BYTES, Used
 from avmfs.store.tx.transaction import Tx
 
 _COUNTED: Final = "nodes, versions, what is said"  # in the setting; stores of before have "yes"

@@ -1,0 +1,128 @@
+"""The whole performance suite, by sections of the customer's paper: one results file, one page, pictures, a comparison.
+
+    python benchmarks/bench_paper.py --all --output DIR [--quick] [--compare DIR/results.json]
+    python benchmarks/bench_paper.py --sections latency,contention --output DIR
+
+Runs the scripts of its sections one after the other, none of which needs a model behind an endpoint. Into DIR go
+``results.json`` (machine, versions, and each script's figures with all digits), ``report.md`` (benchmarks.report's
+page), and with the extra `bench` pictures. --compare tells of every figure what it was in an earlier results file,
+where it differs by more than a tenth; only ratios from two machines or two loads mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+from benchmarks.report import document  # noqa: E402
+from benchmarks.results import Report, Value, machine, read_json, shown  # noqa: E402
+
+SECTIONS = {
+    "latency": ("api", "mount", "recall"),
+    "scalability": ("index", "vectors"),
+    "cache": ("ablation",),
+    "contention": ("contention", "coherence"),
+    "tokens": ("agent_efficiency",),
+    "discovery": ("discovery",),
+    "operations": ("programs", "files", "mail"),
+    "start": ("start", "idle"),
+    "value": ("value",),
+}
+DIFFERS = 0.1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0; 1 when a script failed (the others are in the report); 2 when nothing could be run or compared."""
+    parser = argparse.ArgumentParser(prog="bench_paper.py", description=(__doc__ or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--all", action="store_true", help=f"every section: {', '.join(SECTIONS)}")
+    what.add_argument("--sections", metavar="NAME,…")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="short forms: does it run, not how fast")
+    parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier results.json")
+    chosen = parser.parse_args(arguments)
+    names = list(SECTIONS) if chosen.all else chosen.sections.split(",")
+    if unknown := [name for name in names if name not in SECTIONS]:
+        parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    try:
+        before = _read(chosen.compare) if chosen.compare else None
+    except (OSError, KeyError, ValueError) as error:
+        parser.error(f"--compare {chosen.compare}: {error}")
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    reports, failed = [], []
+    for script in (script for name in names for script in SECTIONS[name]):
+        result = chosen.output / f"{script}.json"
+        result.unlink(missing_ok=True)
+        command = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result)]
+        command += ["--local", str(chosen.local), *(["--quick"] if chosen.quick else [])]
+        print(f"\n== {script}", flush=True)
+        if subprocess.run(command, cwd=ROOT, check=False).returncode or not result.exists():
+            failed.append(script)
+        if result.exists():
+            reports.append(read_json(result))
+            result.unlink()
+    if not reports:
+        print("bench_paper: no script has a result", file=sys.stderr)
+        return 2
+    _write(chosen.output, reports)
+    if before is not None:
+        print("\n".join(["\ndiffers from the earlier run:", *(compared(before, reports) or ["  nothing by a tenth"])]))
+    if failed:
+        print(f"bench_paper: failed, in whole or in part: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _write(folder: Path, reports: Sequence[Report]) -> None:
+    found = {"machine": machine(), "reports": [asdict(report) for report in reports]}
+    (folder / "results.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    plots = folder / "plots"
+    plots.mkdir(exist_ok=True)
+    single = []
+    for report in reports:  # benchmarks.plots reads single results
+        single.append(plots / f"{report.benchmark}.json")
+        single[-1].write_text(json.dumps(asdict(report)))
+    drawn = subprocess.run([sys.executable, "-m", "benchmarks.plots", "--out", plots, *single], cwd=ROOT, check=False)
+    for path in single:
+        path.unlink()
+    pictures = [f"plots/{path.name}" for path in sorted(plots.glob("*.svg"))] if not drawn.returncode else []
+    (folder / "report.md").write_text(document(reports, pictures))
+    print(f"\n{folder}: results.json, report.md, {len(pictures)} pictures")
+
+
+def _read(path: Path) -> dict[tuple[str, str, str, str], Value]:
+    return {key: value for report in json.loads(path.read_text())["reports"] for key, value in _figures(report)}
+
+
+def _figures(report: dict[str, object]) -> Iterator[tuple[tuple[str, str, str, str], Value]]:
+    """Every number of a report, under its benchmark, table, row and column. A row is named by its texts."""
+    for table in report["tables"]:  # type: ignore[attr-defined]
+        for row in table["rows"]:
+            name = " ".join(str(cell) for cell in row if isinstance(cell, str)) or str(row[:1])
+            for column, value in zip(table["columns"], row, strict=False):
+                if isinstance(value, int | float):
+                    yield (str(report["benchmark"]), table["title"], name, column), value
+
+
+def compared(before: dict[tuple[str, str, str, str], Value], reports: Sequence[Report]) -> list[str]:
+    """A line for each figure that differs by more than a tenth from the same one before."""
+    lines = []
+    for report in reports:
+        for key, value in _figures(json.loads(json.dumps(asdict(report)))):
+            old = before.get(key)
+            if isinstance(old, int | float) and isinstance(value, int | float) and old:
+                change = value / old - 1
+                if abs(change) > DIFFERS:
+                    lines.append(f"  {': '.join(key)}: {shown(old)} -> {shown(value)} ({change:+.0%})")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

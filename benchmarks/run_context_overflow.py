@@ -1,0 +1,13 @@
+"""``bench_value``, beyond a conversation, by the name that the customer's documents use.
+
+python benchmarks/run_context_overflow.py [OPTIONS OF bench_value]
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.bench_value import main
+
+if __name__ == "__main__":
+    sys.exit(main(["--categories", "context_overflow", *sys.argv[1:]]))

@@ -1,0 +1,171 @@
+"""Playing a scenario: once with the conversation alone, once with avmfs beside it.
+
+*context*: the asker is shown what it has said and heard, the newest of it up to the scenario's window. *avmfs*: the
+same, and before it what a recall of the question gives as that agent, from a store in which every agent has noted what
+it said (idle talk too: agents remember their outputs). The store is the product's own, with its default model, read
+through its Python API; a note that is private is private.
+
+Answers are kept as they come, one line each in a file that is synced, under a key of everything that they depend on: a
+run that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from avmfs import AVM
+from avmfs.evaluation.grading import grade, judged
+from avmfs.evaluation.models import ChatModel, ModelError, Reply
+from avmfs.text.tokens import TokenCounter
+from benchmarks.figures import BenchmarkError
+from benchmarks.value.scenario import Event, Scenario
+
+ARMS = ("context", "avmfs")
+RECALL_TOKENS = 500
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: tuple[bool, ...]
+    """One for each assertion."""
+    right: bool | None = None
+    """What the judge said; None where none was asked, or none could be understood."""
+    judge: str = ""
+    """The judge's reason, or why it failed."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One scenario in one arm. `error`: the model did not answer; nothing is graded then."""
+
+    scenario: str
+    category: str
+    arm: str
+    text: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    verdict: Verdict | None = None
+    error: str = ""
+
+    @property
+    def right(self) -> bool:
+        """All that is asserted holds."""
+        return self.verdict is not None and all(self.verdict.passed)
+
+
+def conversation(scenario: Scenario, counter: TokenCounter) -> str:
+    """What the asker still has of its conversation: the newest turns that fit its window, oldest first."""
+    turns = [_turn(event) for event in scenario.events if event.heard_by(scenario.asker)]
+    if scenario.window is None:
+        return "\n".join(turns)
+    kept, room = [], scenario.window
+    for turn in reversed(turns):
+        room -= counter.count(turn + "\n")
+        if room < 0:
+            break
+        kept.append(turn)
+    return "\n".join(reversed(kept))
+
+
+def recalled(scenario: Scenario, folder: Path) -> str:
+    """What avmfs hands the asker for its question, from an empty store in which the scenario has happened."""
+    config = folder / "config.yaml"
+    config.write_text("{}\n")  # not the user's own
+    with AVM(db=folder / "avm.db", config=config, agent=scenario.asker) as avm:
+        for number, event in enumerate(scenario.events):
+            space = f"private/{event.by}" if event.private else "shared"
+            path = f"/memory/{space}/{event.path or f'log/{event.by}-{number:03}.md'}"
+            avm.agent_memory(event.by).remember(event.text, path=path, created=event.at)
+        avm.search("warm", limit=1)  # vectors of what was just written
+        return avm.agent_memory().recall(scenario.question, max_tokens=RECALL_TOKENS)
+
+
+def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None, counter: TokenCounter) -> Answer:
+    shown = conversation(scenario, counter)
+    if arm == "avmfs":
+        with tempfile.TemporaryDirectory(prefix="avm-value-") as folder:
+            shown = f"{recalled(scenario, Path(folder))}\n{shown}".strip()
+    try:
+        reply: Reply = model.ask(shown, scenario.question)
+    except ModelError as error:
+        return Answer(scenario.id, scenario.category, arm, error=str(error))
+    right, why = judged(judge, scenario.question, scenario.answer, reply.text) if judge is not None else (None, "")
+    verdict = Verdict(grade(scenario.assertions, reply.text), right, why)
+    return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out, verdict)
+
+
+def run(
+    scenarios: Sequence[Scenario], model: ChatModel, judge: ChatModel | None, kept: Path | None, threads: int
+) -> Iterator[Answer]:
+    """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again."""
+    counter = TokenCounter()
+    before = _read(kept) if kept is not None else {}
+    lock = threading.Lock()
+    wanted = []
+    for scenario in scenarios:
+        for arm in ARMS:
+            key = _key(scenario, arm, model, judge)
+            if key in before:
+                yield before[key]
+            else:
+                wanted.append((key, scenario, arm))
+    with ThreadPoolExecutor(threads) as pool:
+        asked = {pool.submit(play, scenario, arm, model, judge, counter): key for key, scenario, arm in wanted}
+        try:
+            for done in as_completed(asked):
+                answer = done.result()
+                if kept is not None and not answer.error:
+                    with lock:
+                        _append(kept, asked[done], answer)
+                yield answer
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+# ---- what is kept ----
+
+
+def _key(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None) -> str:
+    """Names everything that an answer depends on."""
+    parts = [repr(scenario), arm, model.name, judge.name if judge is not None else "", version("avmfs")]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _append(kept: Path, key: str, answer: Answer) -> None:
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": key, **asdict(answer)}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(kept: Path) -> Mapping[str, Answer]:
+    """By key. A last line without its end is what a killed run was writing: it is cut off, to be asked again."""
+    if not kept.exists():
+        return {}
+    data = kept.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) != len(data):
+        os.truncate(kept, len(whole))
+    found = {}
+    for number, line in enumerate(whole.decode("utf-8").splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            key, verdict = entry.pop("key"), entry.pop("verdict")
+            verdict["passed"] = tuple(verdict["passed"])
+            found[key] = Answer(**entry, verdict=Verdict(**verdict))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BenchmarkError(f"{kept}, line {number}: not an answer of this suite ({error})") from error
+    return found
+
+
+def _turn(event: Event) -> str:
+    return f"[{event.at:%Y-%m-%d %H:%M}] {event.by}: {event.text}"

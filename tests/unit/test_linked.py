@@ -1,0 +1,91 @@
+"""What agents say of the truth of notes by links: recall, search, :why and /:disputes go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import World, opened
+
+from avmfs.errors import NotFound
+from avmfs.rpc import methods
+
+OLD, NEW = "The ingress proxy of atlas is HAProxy.", "For atlas the proxy at the ingress has been Envoy, says Rune."
+ASKED = "/memory/:search?q=ingress proxy of atlas HAProxy"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        made.agent("alice").put("/memory/shared/old.md", f"{OLD}\n")
+        made.clock.pass_(1)  # one sitting: nothing else says that the newer holds
+        made.agent("bob").put("/memory/shared/new.md", f"{NEW}\n")
+        yield made
+
+
+def order(world: World, agent: str = "alice", ask: str = ASKED) -> list[str]:
+    said = world.agent(agent).cat(ask)
+    return sorted((name for name in ("old.md", "new.md") if name in said), key=said.index)
+
+
+def test_without_links_nothing_is_said_and_nothing_moves(world: World) -> None:
+    assert order(world) == ["old.md", "new.md"]
+    assert " by @" not in world.agent("alice").cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert world.agent("alice").cat("/:disputes") == "(no disputes)\n"
+
+
+def test_what_supersedes_comes_first_and_the_old_one_says_so(world: World) -> None:
+    bob = world.agent("bob")
+    bob.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    said = f"superseded by @{bob.handle('/memory/shared/new.md')}"
+    assert order(world) == ["new.md", "old.md"]
+    assert said in bob.cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert said in bob.cat("/memory/:why?q=ingress proxy of atlas HAProxy")
+    assert order(world, ask="/memory/:search?q=ingress proxy of atlas HAProxy before")[0] == "old.md"
+    bob.echo("-old.md\n", "/memory/shared/new.md:links")
+    assert order(world) == ["old.md", "new.md"]
+    bob.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    bob.memory.delete("/memory/shared/new.md")  # what is in the trash says nothing
+    assert " by @" not in bob.cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+
+
+def test_a_private_note_supersedes_for_its_agent_alone(world: World) -> None:
+    before = order(world, "alice"), world.agent("alice").cat(ASKED)
+    made = methods.call(
+        world.agent("bob").memory,
+        "remember",
+        {"content": "atlas: ingress proxy is Traefik", "supersedes": "/shared/old.md"},
+    )
+    assert made["duplicate"] is None
+    assert (order(world, "alice"), world.agent("alice").cat(ASKED)) == before
+    handle = world.agent("bob").handle(made["path"])
+    assert f"superseded by @{handle}" in world.agent("bob").cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert "traefik" not in world.agent("alice").cat("/memory/:recall?q=ingress proxy of atlas").lower()
+
+
+def test_what_is_to_be_superseded_must_be_there_and_is_no_duplicate(world: World) -> None:
+    bob = world.agent("bob").memory
+
+    def remember(**given: Any) -> Any:
+        return methods.call(bob, "remember", {"content": OLD, "namespace": "shared", **given})
+
+    with pytest.raises(NotFound):
+        remember(supersedes="/shared/none.md")
+    assert remember(supersedes="/shared/old.md", on_duplicate="refuse")["done"] == "stored"
+
+
+def test_a_dispute_is_shown_on_both_sides_until_one_supersedes_the_other(world: World) -> None:
+    alice = world.agent("alice")
+    alice.echo("new.md contradicts\n", "/memory/shared/old.md:links")
+    old, new = (alice.handle(f"/memory/shared/{name}") for name in ("old.md", "new.md"))
+    given = alice.cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert f"@{old} (disputed by @{new})" in given and f"@{new} (disputed by @{old})" in given
+    line = f"@{old} /memory/shared/old.md  contradicts  @{new} /memory/shared/new.md  (alice)\n"
+    assert alice.cat("/:disputes") == world.agent("bob").cat("/:disputes") == line
+    alice.echo("bob\n", "/memory/shared/old.md:shared")
+    assert world.agent("eve").cat("/:disputes") == "(no disputes)\n"
+    assert "disputed" not in world.agent("eve").cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    alice.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    assert alice.cat("/:disputes") == "(no disputes)\n"
