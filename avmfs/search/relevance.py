@@ -63,8 +63,8 @@ it may be anything, but by its place no more than a quarter, (2 / 4) squared."""
 BRIEF: Final = (-5.0, 6.0, 20.0)
 """Added to the log odds that there is an answer: this, so much of the brevity of the store, and of the mean cosine,
 together UPLIFT at most. A note of a line that answers is less near to its question than a page is; of pages on the
-world at large one is near to any question; and a question on what the store is about is near to all of it. Chosen by what is
-silent on all sets (benchmarks/README.md)."""
+world at large one is near to any question; and a question on what the store is about is near to all of it. Chosen by
+what is silent on all sets (benchmarks/README.md)."""
 UPLIFT: Final = 1.2
 BRIEF_BLIND: Final = 2.0
 """So much of the brevity, where there are no vectors."""
