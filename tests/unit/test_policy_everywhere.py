@@ -517,7 +517,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
         {"before": "2100-01-01"},
     ],
     "wipe": [{}],
-    "snapshot": [{"name": "bobs"}],
+    "snapshot": [{"name": "bobs"}, {"name": "part", "path": _X}, {"name": "space", "path": SPACE}],
     "snapshots": [{}],
     "remove_snapshot": [{"name": "none"}],
     "inbox": [{}],
