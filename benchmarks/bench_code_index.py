@@ -1,9 +1,10 @@
-"""The index of code of a real project: what a scan takes, its names beside ctags', its answers beside ripgrep's.
+"""An index of code of real projects: what a scan takes, its names beside ctags', its answers beside ripgrep's.
 
     python -m benchmarks.bench_code_index DIRECTORY [MORE ...]
 
-The questions are about Django 5.2's unpacked sdist, which DIRECTORY has to be; ctags is compared over all. Needs
-universal-ctags and rg. Seconds of the wall and of this process, which opens the store by itself.
+Of each directory: the scan, the scan after one changed file, sizes, and names; of Django's and Celery's unpacked sdists
+also how many of the questions of ``code_questions`` have a right symbol among the first five. Needs universal-ctags and
+rg. Seconds of the wall and of this process, which opens the store by itself.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import argparse
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from avmfs.codeindex import finding, scanning
 from avmfs.rpc.local import LocalDoor
 from avmfs.text import segment
 from avmfs.transfer import exporting
+from benchmarks.code_questions import CELERY, DJANGO
+from benchmarks.results import Report, Table, Value, machine, print_findings, write_json
 
 # What each language has in common: ctags' kinds, and ours. ctags' names are without what they are in.
 KINDS = {
@@ -47,40 +51,8 @@ KINDS = {
         {"class", "function", "method", "struct", "enum", "union", "type", "macro", "namespace"},
     ),
 }
-QUESTIONS: tuple[tuple[str, str], ...] = (
-    ("how is a password checked against its hash", "check_password|verify_password"),
-    ("where are passwords hashed", r"make_password|\w*PasswordHasher(\.encode)?"),
-    ("which middleware checks the CSRF token", r"CsrfViewMiddleware(\.\w+)?"),
-    ("how does a URL resolve to a view", r"URL(Resolver|Pattern)\.resolve|resolve"),
-    ("build a URL from the name of a view", r"reverse"),
-    ("close database connections when a request ends", "close_old_connections"),
-    ("run a function after the transaction commits", r"(\w+\.)?on_commit"),
-    ("make a slug from text", "slugify"),
-    ("shorten html after a number of words", r"truncatewords_html|Truncator\.words|TruncateWordsHTMLParser"),
-    ("human readable file size", "filesizeformat"),
-    ("parse a datetime from a string", "parse_datetime"),
-    ("how much time has passed since a date", r"timesince(_filter)?"),
-    ("split a long list into pages", r"Paginator(\.\w+)?"),
-    ("detect which model changes need migrations", r"MigrationAutodetector(\.\w+)?"),
-    ("record that a migration was applied", r"MigrationRecorder\.record_applied|\w+\.record_migration"),
-    ("sign a value with the secret key", r"(Timestamp)?Signer(\.sign(_object)?)?|dumps"),
-    ("generate a random secret key", "get_random_secret_key"),
-    ("send an email to the administrators", "mail_admins"),
-    ("email backend that talks SMTP", r"EmailBackend(\.\w+)?"),
-    ("uploaded files that are kept in memory", "InMemoryUploadedFile|MemoryFileUploadHandler"),
-    ("check that an email address is valid", r"EmailValidator(\.\w+)?|validate_email"),
-    ("refuse passwords that are too common", r"CommonPasswordValidator(\.\w+)?"),
-    ("fetch related objects ahead of time", r"prefetch_related_objects|QuerySet\.(prefetch|select)_related|Prefetch"),
-    ("insert many objects with one query", r"QuerySet\.a?bulk_create"),
-    ("get an object or create it", r"\w+\.a?get_or_create"),
-    ("send a signal to its receivers", r"(Model)?Signal\.a?send(_robust)?"),
-    ("restart the development server when code changes", r"run_with_reloader|\w*Reloader(\.\w+)?|trigger_reload"),
-    ("how long may a session last", r"SessionBase\.get_(session_cookie|expiry)_(age|date)"),
-    ("which language does the browser prefer", r"get_language_from_request|parse_accept_lang_header"),
-    ("cache a whole page", r"cache_page|\w*CacheMiddleware(\.\w+)?"),
-)  # fmt: skip
-
-
+QUESTIONS = {"django": DJANGO, "celery": CELERY}
+TESTS = ("tests/", "t/")
 Names = dict[str, Counter[tuple[str, str]]]
 Tags = dict[str, tuple[str, Counter[tuple[str, str]]]]
 
@@ -116,13 +88,14 @@ def ctags(root: Path, sources: list[str]) -> dict[str, tuple[str, Counter[tuple[
     return found
 
 
-def compared(ours: Names, theirs: Tags) -> list[str]:
+def compared(project: str, ours: Names, theirs: Tags) -> list[Sequence[Value]]:
     met: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for source, (language, said) in theirs.items():
         if language not in KINDS:
             continue
         kinds = KINDS[language][0].split(",")
-        named = [name for name, kind in said if kind in kinds and not name.startswith(("__anon", "anonymous"))]
+        # What has no name in the source has one that ctags made up.
+        named = [name for name, kind in said if kind in kinds and not re.match("(__)?anon", name, re.IGNORECASE)]
         tags = {name.rpartition("::")[2] for name in named}
         mine = {name for (name, kind) in ours.get(source, Counter()) if kind in KINDS[language][1]}
         total = met[language]
@@ -131,7 +104,7 @@ def compared(ours: Names, theirs: Tags) -> list[str]:
         total[2] += len(tags)
         total[3] += len(mine)
     return [
-        f"| {name} | {files:,} | {tags:,} | {mine:,} | {both / max(mine, 1):.3f} | {both / max(tags, 1):.3f} |"
+        (project, name, files, tags, mine, both / max(mine, 1), both / max(tags, 1))
         for name, (files, both, tags, mine) in sorted(met.items())
     ]
 
@@ -149,60 +122,78 @@ def ripgrep(root: Path, question: str) -> list[tuple[str, int, str]]:
     return [(path, int(number), text) for path, number, text in sorted(lines, key=rank)[:5]]
 
 
+def asked(
+    door: LocalDoor, project: str, root: Path, questions: tuple[tuple[str, str], ...], verbose: bool
+) -> Sequence[Value]:
+    met = {"index": 0, "rg": 0}
+    spent: list[float] = []
+    defined = [each for each in finding.sigs(door, project) if not each.source.startswith(TESTS)]
+    where = {
+        question: {(each.source, each.symbol.line) for each in defined if re.fullmatch(wanted, each.symbol.name)}
+        for question, wanted in questions
+    }
+    assert all(where.values()), [each for each in where if not where[each]]
+    for question, _ in questions:
+        found, _, cpu = timed(lambda question=question: finding.find(door, question, project, 5))  # type: ignore[misc]
+        spent.append(cpu)
+        mine = any((each.source, each.symbol.line) in where[question] for each in found)
+        met["index"] += mine
+        met["rg"] += any(
+            (path.removeprefix("./"), line) in where[question] for path, line, _ in ripgrep(root, question)
+        )
+        if verbose and not mine:
+            print("   missed:", question, "->", [f"{each.source}:{each.symbol.name}" for each in found])
+    return project, len(questions), met["index"], met["rg"], statistics.median(spent)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("more", type=Path, nargs="*")
+    parser.add_argument("directories", type=Path, nargs="+")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "django"
-        shutil.copytree(given.directory, copy)
-        store = Path(folder) / "avm.db"
-        door = LocalDoor(store, default_settings(), "alice", embeddings=False)
-        report, wall, cpu = timed(lambda: scanning.scan(door, "django", copy))
-        files = sum(1 for each in copy.rglob("*") if each.is_file())
-        print(f"files {files:,}, indexed {report.files:,}, symbols {report.symbols:,}, left out {report.left_out}")
-        print(f"scan {wall:.1f} s, {cpu:.1f} s of processor")
-        source = sum((copy / each).stat().st_size for each in names(door, "django"))
-        changed = copy / "django/db/models/query.py"
-        changed.write_text(changed.read_text() + "\n\ndef added_for_the_benchmark():\n    pass\n")
-        again, wall, cpu = timed(lambda: scanning.scan(door, "django"))
-        assert (again.changed, again.added) == (1, 0)
-        print(f"after one changed file {wall:.2f} s, {cpu:.2f} s of processor")
-        door.call("search", q="password", under="/index/django", mode="lexical")  # indexes the words
-        notes = sum(each["size"] for each in exporting.told(door, "/index/django") if each["kind"] == "file")
-        size = sum(each.stat().st_size for each in Path(folder).glob("avm.db*"))
-        print(f"source {source / 1e6:.1f} MB, notes {notes / 1e6:.1f} MB, store {size / 1e6:.1f} MB")
-        met = {"index": 0, "rg": 0}
-        spent: list[float] = []
-        defined = [each for each in finding.sigs(door, "django") if not each.source.startswith("tests/")]
-        where = {
-            question: {(each.source, each.symbol.line) for each in defined if re.fullmatch(wanted, each.symbol.name)}
-            for question, wanted in QUESTIONS
-        }
-        assert all(where.values()), "a question about what is not there"
-        for question, wanted in QUESTIONS:
-            right = re.compile(rf"({wanted})\Z")
-            found, wall, cpu = timed(lambda question=question: finding.find(door, question, "django", 5))  # type: ignore[misc]
-            spent.append(cpu)
-            mine = any(right.match(each.symbol.name) and not each.source.startswith("tests/") for each in found)
-            lines = ripgrep(copy, question)
-            theirs = any((path.removeprefix("./"), line) in where[question] for path, line, _ in lines)
-            met["index"] += mine
-            met["rg"] += theirs
-            if given.verbose and not mine:
-                print("   missed:", question, "->", [f"{each.source}:{each.symbol.name}" for each in found])
-        median = sorted(spent)[len(spent) // 2]
-        print(f"of {len(QUESTIONS)} questions: index {met['index']}, rg {met['rg']}; {median:.2f} s of processor each")
-        print("| language | files | ctags | index | precision | recall |")
-        for root in (copy, *given.more):
-            project = re.sub(r"[^A-Za-z0-9.-]", "-", root.name)
-            if root != copy:
-                scanning.scan(door, project, root)
+    named = " ".join(each.name for each in given.directories)
+    facts = {**machine(), "what": "unpacked sdists of PyPI, source packages of Debian 12", "files": "all; source files"}
+    scans: list[Sequence[Value]] = []
+    alike: list[Sequence[Value]] = []
+    answers: list[Sequence[Value]] = []
+    for directory in given.directories:
+        with tempfile.TemporaryDirectory() as folder:
+            project = re.sub(r"[^A-Za-z0-9.-]", "-", directory.name)
+            root = Path(folder) / project
+            shutil.copytree(directory, root, symlinks=True)
+            door = LocalDoor(Path(folder) / "avm.db", default_settings(), "alice", embeddings=False)
+            report, wall, cpu = timed(lambda: scanning.scan(door, project, root))  # noqa: B023
             ours = names(door, project)
-            for line in compared(ours, ctags(root, list(ours))):
-                print(f"{line} {root.name}")
+            theirs = ctags(root, list(ours))
+            source = sum((root / each).stat().st_size for each in ours)
+            changed = root / max(ours, key=lambda each: len(ours[each]))
+            changed.write_bytes(changed.read_bytes() + b"\n")
+            again, wall_1, cpu_1 = timed(lambda: scanning.scan(door, project))  # noqa: B023
+            assert (again.changed, again.added) == (1, 0)
+            door.call("search", q="a", under=f"/index/{project}", mode="lexical")  # indexes the words
+            notes = sum(each["size"] for each in exporting.told(door, f"/index/{project}") if each["kind"] == "file")
+            size = sum(each.stat().st_size for each in Path(folder).glob("avm.db*"))
+            files = sum(each.is_file() for each in root.rglob("*"))
+            scans.append((project, files, report.files, report.symbols, wall, cpu, wall_1, cpu_1))
+            scans[-1] = (*scans[-1], source / 1e6, notes / 1e6, size / 1e6)
+            if questions := QUESTIONS.get(project.lower().partition("-")[0]):
+                answers.append(asked(door, project, root, questions, given.verbose))
+            alike += compared(project, ours, theirs)
+            own = {each: said for each, said in theirs.items() if "/vendor/" not in each}
+            alike += compared(f"{project}, but vendor/", ours, own) if len(own) < len(theirs) else []
+            door.close()
+    table = ("project", "files", "source files", "symbols", "scan s", "CPU s", "one file changed s", "CPU s")
+    tables = [
+        Table("scan", (*table, "source MB", "notes MB", "store MB"), scans),
+        Table("names beside ctags'", ("project", "language", "files", "ctags", "index", "precision", "recall"), alike),
+        Table("a right symbol among five", ("project", "questions", "index", "ripgrep's best", "CPU s each"), answers),
+    ]
+    command = f"python -m benchmarks.bench_code_index {named}"
+    made = Report("code_index", "an index of code", command, facts, [each for each in tables if each.rows])
+    print_findings(made)
+    if given.json:
+        write_json(given.json, made)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "timeline": "avm timeline --days 7",
         "explore": "avm explore /shared/plan.md",
         "graph": "avm graph /shared --format dot",
+        "digest": "avm digest --days 7",
+        "bundle": "avm bundle 'release freeze' --under /shared --max-tokens 1000",
         "savings": "avm savings",
     },
     "Files": {
@@ -49,6 +51,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "delta": "avm delta /shared",
         "changes": "avm changes /shared --minutes 60",
         "link": "avm link /shared/a.md /shared/b.md follows",
+        "verify": "avm verify /shared/report.md",
         "links": "avm links /shared/a.md",
         "tag": "avm tag /shared/plan.md +release",
         "stats": "avm stats /shared",

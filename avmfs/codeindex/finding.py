@@ -19,14 +19,13 @@ from avmfs.text import forms, segment
 from avmfs.transfer import exporting
 from avmfs.transfer.record import Door
 
-NOTES: Final = 60  # that are looked into for one question
+NOTES: Final = 100  # that are looked into for one question
 CALLING: Final = 1000
-_WEIGHTS: Final = (
-    3.0,
-    1.2,
-    1.0,
-    0.5,
-)  # of a word in the name, in what it is in, in what is said of it, in the signature
+NAMED: Final = 1000.0  # beyond any score: what has the very name that was asked for
+SATURATION: Final = 2.0  # of BM25F, whose weights and shares of length were chosen on one project's questions
+PART: Final = 0.6
+_FIELDS: Final = ((3.0, 0.6), (1.0, 0.3), (0.7, 0.3), (1.5, 0.5), (0.4, 0.3))
+"""Weight and share of length of a symbol's name, of what it is in, its file, what is said of it, and its signature."""
 _SMALL: Final = frozenset(("constant", "variable", "prototype", "macro"))
 
 
@@ -48,39 +47,49 @@ def find(door: Door, question: str, project: str | None = None, limit: int = 5) 
     """The symbols that answer a question best, of a project or of all that this agent may see, best first."""
     if limit < 1:
         raise Invalid(f"limit {limit}: expected 1 or more")
-    words = list(dict.fromkeys(segment.query_terms(modules.apart(question))))
-    asked = f"{question} {modules.apart(question)}" if modules.apart(question) != question.lower() else question
-    places = [*_candidates(door, asked, project, NOTES)]
+    apart = modules.apart(question)
+    places = [*_candidates(door, question if apart == question.lower() else f"{question} {apart}", project, NOTES)]
+    scores = _scores(places, [forms.of(each) for each in dict.fromkeys(segment.query_terms(apart))])
     plain = question.strip().lower().removesuffix("()")
-    said = [_words_of(each) for each in places]
-    count: Counter[str] = Counter()
-    for fields in said:
-        count.update({word for field in fields for word in field})
-    wanted = [forms.of(word) for word in words]
-    rare = [math.log(1 + len(places) / (1 + sum(count[form] for form in each))) for each in wanted]
-
-    def score(number: int) -> float:
-        symbol, fields = places[number].symbol, said[number]
-        total, met = 0.0, 0.0
-        for each, weight in zip(wanted, rare, strict=True):
-            best = max(
-                (_WEIGHTS[at] * any(form in field for form in each) for at, field in enumerate(fields)), default=0
-            )
-            total += best * weight
-            met += weight * bool(best)
-        total *= 0.4 + met / (sum(rare) or 1.0)
-        total /= 1.0 + 0.08 * max(0, len(fields[0]) - len(words))
-        if symbol.kind in _SMALL:
-            total *= 0.8
-        if _testing(places[number].source):
-            total *= 0.6
-        if plain in (symbol.name.lower(), symbol.name.lower().rpartition(".")[2]):
-            total += 100.0
-        return total
-
-    scores = [score(number) for number in range(len(places))]
+    for number, each in enumerate(places):
+        if plain in (each.symbol.name.lower(), _last(each.symbol.name.lower())):
+            scores[number] += NAMED
     order = sorted(range(len(places)), key=lambda each: (-scores[each], places[each].source, places[each].symbol.line))
     return [places[each] for each in order if scores[each] > 0][:limit]
+
+
+def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
+    """BM25F (Zaragoza et al. 2004) over these symbols, times the share of what is ``wanted`` that is there. Names
+    shorten words and join them (``mail_admins``, ``slugify``): one that another begins with is PART of it."""
+    said = [_words_of(each) for each in places]
+    mean = [sum(len(fields[at]) for fields in said) / max(len(said), 1) or 1.0 for at in range(len(_FIELDS))]
+    count = Counter(word for fields in said for word in {word for field in fields for word in field})
+    rare = [
+        math.log1p((len(places) - found + 0.5) / (found + 0.5))
+        for found in (min(len(places), sum(count[form] for form in each)) for each in wanted)
+    ]
+    near = [{word for word in count if _begin(word, each[0])} for each in wanted]
+    scores = []
+    for place, fields in zip(places, said, strict=True):
+        total = met = 0.0
+        for each, close, weight in zip(wanted, near, rare, strict=True):
+            often = 0.0
+            for at, (field, (share, by_length)) in enumerate(zip(fields, _FIELDS, strict=True)):
+                times: float = sum(map(field.count, each))
+                if not times and at == 0:
+                    times = PART * sum(word in close for word in field)
+                often += share * times / (1 - by_length + by_length * len(field) / mean[at])
+            total += weight * often * (SATURATION + 1) / (often + SATURATION)
+            met += weight * bool(often)
+        total *= met / (sum(rare) or 1.0)
+        total *= 0.8 if place.symbol.kind in _SMALL else 1.0
+        total *= 0.9 if _last(place.symbol.name).startswith("_") else 1.0
+        scores.append(total * (0.5 if _testing(place.source) else 1.0))
+    return scores
+
+
+def _begin(word: str, other: str) -> bool:
+    return word != other and min(len(word), len(other)) >= 4 and (word.startswith(other) or other.startswith(word))
 
 
 def callers(door: Door, name: str, project: str | None = None) -> list[Place]:
@@ -109,11 +118,11 @@ def _candidates(door: Door, question: str, project: str | None, most: int) -> It
                     yield Place(named, each["path"], source, symbol)
 
 
-def _words_of(place: Place) -> tuple[frozenset[str], ...]:
+def _words_of(place: Place) -> list[list[str]]:
     symbol = place.symbol
     above, _, name = symbol.name.rpartition(".")
-    parts = (name, f"{above} {place.source.rpartition('.')[0]}", symbol.doc, symbol.signature)
-    return tuple(frozenset(segment.terms(modules.apart(each))) for each in parts)
+    parts = (name, above, place.source.rpartition(".")[0], symbol.doc, symbol.signature)
+    return [segment.terms(modules.apart(each)) for each in parts]
 
 
 def _source(record: dict[str, Any]) -> str | None:

@@ -1,5 +1,5 @@
-"""Methods of the door for finding one's way without a keyword, and along links: tree, timeline, explore, graph, and
-retrieve, synthesize, fetch.
+"""Methods of the door for finding one's way without a keyword, and along links: tree, timeline, explore, graph, digest,
+bundle, and retrieve, synthesize, fetch.
 
 Owns the plain values; texts are the views' own where there is a view. Called through the registry.
 """
@@ -20,8 +20,11 @@ from avmfs.rpc import files, finding
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
+from avmfs.views import digest as views
+from avmfs.views import graph as drawing
 from avmfs.views import registry
-from avmfs.views.timeline import noted
+from avmfs.views.bundle import LEAST, bundled
+from avmfs.views.timeline import Note, noted
 
 FETCHED = 50  # targets of one fetch
 FETCH_BYTES = 1024 * 1024  # of each
@@ -57,16 +60,7 @@ def timeline(memory: Memory, path: str = "/memory", days: float = 7.0, limit: in
         node = _directory(memory, reader, path)
         under = reader.path(node.id)
     found, total = noted(memory, under, days, limit)
-    notes = [
-        {
-            "path": paths.text(each.path),
-            "handle": f"@{each.handle}",
-            "author": each.author,
-            "at": mail.iso(each.at),
-            "line": each.line,
-        }
-        for each in found
-    ]
+    notes = [*map(_note, found)]
     return {"text": text, "notes": notes, "more": max(0, total - len(notes))}
 
 
@@ -115,20 +109,61 @@ def synthesize(memory: Memory, q: str, path: str = "/", sentences: int = 12) -> 
 
 
 @method
-def graph(memory: Memory, path: str = "/memory", limit: int = 1000) -> dict[str, Any]:
+def graph(memory: Memory, path: str = "/memory", limit: int = 1000, format: str = "text") -> dict[str, Any]:
     """The files below a directory and the links that lead from them. {"path", "nodes": [path], "edges": [{"source",
-    "target", "type"}], "more"}: ``nodes`` are those with a link, their targets included; ``more`` files were left
-    unread for ``limit``."""
+    "target", "type"}], "more", "text"}: ``nodes`` are those with a link, their targets included; ``more`` files were
+    left unread for ``limit``; ``format`` is of the text: "text", "mermaid", "dot", "graphml", "json"."""
     _within("limit", limit, 10_000)
+    if format not in drawing.FORMS:
+        raise Invalid(f"format {format!r}: expected {', '.join(drawing.FORMS)}")
     with memory.reading() as reader:
         node = _directory(memory, reader, path)
-        entries, total = reader.listing(node.id, limit=limit, offset=0, query="")
-        found = links.edges(reader, (entry for entry, _ in entries))
-        top = reader.path(node.id)
-    nodes = sorted({name for edge in found for name in (edge.source, edge.target)})
-    told = [{"source": paths.text(e.source), "target": paths.text(e.target), "type": e.type} for e in found]
-    more = max(0, total - len(entries))
-    return {"path": paths.text(top), "nodes": [paths.text(name) for name in nodes], "edges": told, "more": more}
+    found = drawing.collected(memory, node.id, limit)
+    return {**drawing.value(found), "text": drawing.FORMS[format](found)}
+
+
+@method
+def digest(
+    memory: Memory, path: str = "/memory", days: float = 1.0, cold: float = 90.0, limit: int = 10
+) -> dict[str, Any]:
+    """What an agent should know today. {"text", "unread", "urgent": [message], "new": [note], "disputes": [{"handles",
+    "paths", "agent"}], "cold": [note], "more": {"new", "disputes", "cold"}}: notes as timeline() has them, ``more`` of
+    each were left out."""
+    _within("limit", limit, 1000)
+    for name, value in (("days", days), ("cold", cold)):
+        if not 0 <= value <= 100_000:
+            raise Invalid(f"{name} {value}: expected 0 to 100000")
+    with memory.reading() as reader:
+        node = _directory(memory, reader, path)
+    found = views.digested(memory, node.id, days, cold, limit)
+    disputes = [
+        {"handles": [f"@{each}" for each in one.handles], "paths": [*map(paths.text, one.paths)], "agent": one.agent}
+        for one in found.disputes
+    ]
+    return {
+        "text": views.shown(found, memory, days, cold, limit),
+        "unread": found.unread,
+        "urgent": [mail.plain(message) for message in found.urgent],
+        "new": [*map(_note, found.new)],
+        "disputes": disputes[:limit],
+        "cold": [*map(_note, found.cold)],
+        "more": {
+            "new": found.new_in_all - len(found.new),
+            "disputes": max(0, len(disputes) - limit),
+            "cold": found.cold_in_all - len(found.cold),
+        },
+    }
+
+
+@method
+def bundle(memory: Memory, q: str, max_tokens: int = 4000, under: str = "/") -> dict[str, Any]:
+    """What somebody else needs to go on with it. {"text", "tokens", "paths", "degraded", "seq"}; ``text`` is empty when
+    nothing is relevant."""
+    if not LEAST <= max_tokens <= 200_000:
+        raise Invalid(f"max_tokens {max_tokens}: expected {LEAST} to 200000")
+    found = bundled(memory, q, finding.under_of(memory, under), max_tokens)
+    told = {"text": found.text, "tokens": found.tokens, "degraded": found.degraded, "seq": found.seq}
+    return {**told, "paths": [*map(paths.text, found.paths)]}
 
 
 @method
@@ -193,6 +228,16 @@ def _directory(memory: Memory, reader: Reader, path: str) -> Node:
     if node.kind is not Kind.DIRECTORY:
         raise Invalid("not a directory", path)
     return node
+
+
+def _note(note: Note) -> dict[str, Any]:
+    return {
+        "path": paths.text(note.path),
+        "handle": f"@{note.handle}",
+        "author": note.author,
+        "at": mail.iso(note.at),
+        "line": note.line,
+    }
 
 
 def _steps(steps: Iterable[links.Step]) -> list[dict[str, Any]]:

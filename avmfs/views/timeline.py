@@ -48,19 +48,21 @@ def timeline(
     return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *rest]) + "\n"
 
 
-def noted(memory: Memory, directory: bytes, days: float, limit: int) -> tuple[list[Note], int]:
-    """The ``limit`` newest notes of the last ``days`` below a directory, and how many there are in all."""
+def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bool = False) -> tuple[list[Note], int]:
+    """The ``limit`` newest notes of the last ``days`` below a directory, and how many there are in all; ``cold``: the
+    oldest of those of before."""
     memory.make_searchable()
     index = memory.around.store.search_index(memory.who)
     under, table, now = parts(directory), index.table(), memory.now()
     _, first = np.unique(table.documents, return_index=True)  # the first passage of each file has the least id
-    first = first[(table.times[first] > now - int(days * _DAY)) & (table.times[first] <= now)]
+    since, times = now - int(days * _DAY), table.times
+    first = first[times[first] <= since] if cold else first[(times[first] > since) & (times[first] <= now)]
     if (inside := index.below(under)) is not None:
         first = first[np.isin(table.passages[first], np.fromiter(inside, np.int64, len(inside)))]
-    newest = first[np.lexsort((table.passages[first], -table.times[first]))]
-    told = {int(table.passages[at]): int(table.times[at]) for at in newest[:limit]}
+    ordered = first[np.lexsort((table.passages[first], times[first] if cold else -times[first]))]
+    told = {int(table.passages[at]): int(times[at]) for at in ordered[:limit]}
     notes = [
         Note(hit.path, hit.handle, hit.author, told[hit.passage], one_line(hit.text, LINE))
         for hit in index.hits(list(told), under)
     ]
-    return notes, len(newest)
+    return notes, len(ordered)

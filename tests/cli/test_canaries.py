@@ -230,7 +230,7 @@ def views_of(place: str, *, root: bool = False) -> Iterator[str]:
         if "since" in names:
             yield f":{each.name}?since=0"
         if "format" in names:
-            yield f":{each.name}?format=jsonl"
+            yield f":{each.name}?format={'json' if each.name == 'graph' else 'jsonl'}"
 
 
 def seen_by(mount: Path) -> tuple[list[Path], list[Path]]:
@@ -705,6 +705,9 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
                 ["browse", "market"],
                 ["timeline", "--days", "99"],
                 ["graph", "/"],
+                ["digest", "/", "--days", "99"],
+                ["digest", "/", "--cold", "0", "--days", "0"],
+                ["bundle", "market"],
                 ["retrieve", "market", "-d", "5"],
                 ["synthesize", "market"],
                 ["changes", "/"],
@@ -753,6 +756,7 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
                 ["diff"],
                 ["links"],
                 ["explore"],
+                ["verify"],
                 ["delta"],
                 ["tag"],
                 ["fetch"],
@@ -764,6 +768,8 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
         ["fetch", handle],
         ["explore", f"/{handle}"],
         ["graph", "/memory/vault"],
+        ["digest", "/memory/vault"],
+        ["bundle", "market", "--under", "/memory/vault"],
         ["tree", "/memory/private/alice"],
         ["timeline", "/memory/vault"],
         ["index", "status", "/memory/private/alice"],
@@ -811,6 +817,8 @@ def tool_calls(bob: Path, planted: Planted) -> dict[str, list[dict[str, Any]]]:
         "avm_topics": [{"under": place, "limit": 1000} for place in (*places, *guessed)]
         + [{"name": name} for name in ("market", NAMED["tag"], NAMED["content"])],
         "avm_ask": [{"question": q} for q in (*QUERIES, NAMED["content"], NAMED["tag"], NAMED["limtext"])],
+        "avm_digest": [{"under": place, "days": 9999.0, "limit": 1000} for place in (*places, *guessed)],
+        "avm_bundle": [{"query": q, "max_tokens": 20_000} for q in QUERIES],
         "avm_inbox": [{}],
         "avm_index": [{"action": action, "query": q} for action in ("find", "callers", "callees") for q in QUERIES]
         + [{"action": "sigs", "query": q, "project": "x"} for q in ("", "*")]

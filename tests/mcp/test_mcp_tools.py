@@ -41,6 +41,8 @@ WANTED = {
     "avm_ask",
     "avm_claim",
     "avm_index",
+    "avm_digest",
+    "avm_bundle",
 }
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
@@ -74,6 +76,8 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_topics": ({"under": "/memory/shared", "limit": 5}, "Zebra"),
     "avm_ask": ({"question": "zebra stripes", "max_tokens": 500}, "Who knows"),
     "avm_index": ({"action": "status"}, "no project is indexed"),
+    "avm_digest": ({"under": "/memory/shared", "days": 1}, "## Cold for 90 days (0)"),
+    "avm_bundle": ({"query": "zebra stripes", "max_tokens": 500}, "## Timeline"),
     "avm_claim": ({"path": "/shared/ground", "action": "next", "lease": "1m"}, "/memory/shared/ground/"),
 }
 
@@ -95,6 +99,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_tell": ({"recipient": "nobody-of-that-name", "body": "x"}, "nobody-of-that-name"),
     "avm_topics": ({"under": "/memory/nowhere"}, "No such file"),
     "avm_index": ({"action": "find"}, "query: find needs one"),
+    "avm_digest": ({"days": -1}, "days: input should be greater than or equal to 0"),
+    "avm_bundle": ({"query": "x", "under": "/memory/nowhere"}, "No such file"),
     "avm_claim": ({"path": "/shared/ground/zebra.md", "lease": "soon"}, "soon"),
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),

@@ -290,6 +290,19 @@ def test_a_question_finds_the_place(world: World, code: Path) -> None:
     assert found(list(finding.sigs(alice, "house", "*.py", kind="function"))) == ["src/door.py:1 open_door"]
 
 
+def test_a_question_is_met_by_parts_of_names_by_rare_words_and_by_code_before_tests(world: World, code: Path) -> None:
+    (code / "tests").mkdir()
+    mail = "def send_mail(to): pass\ndef mail_admins(text): pass\ndef retry_later(text): pass\n"
+    (code / "src" / "mail.py").write_text(mail)
+    for name in ("tests/text.py", "text.py"):
+        (code / name).write_text("def slugify(text): pass\nCODE = slugify\n")
+    alice = door(world, "alice")
+    scanning.scan(alice, "house", code)
+    assert found(finding.find(alice, "mail to the administrators"))[0] == "src/mail.py:2 mail_admins"
+    assert found(finding.find(alice, "retry of mail"))[0] == "src/mail.py:3 retry_later"
+    assert found(finding.find(alice, "slug of text"))[:2] == ["text.py:1 slugify", "tests/text.py:1 slugify"]
+
+
 def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:
     over, seen = threading.Event(), []
 

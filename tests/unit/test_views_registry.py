@@ -93,10 +93,10 @@ def queries(view: View) -> list[str]:
         "scores": "1",
         "include": "archive",
         "mark": "read",
-        "format": "jsonl",
         "wait": "0.01",
         "depth": "2",
         "days": "9",
+        "cold": "9",
         "name": "RSI",
         "path": "/shared/note.md",
         "sentences": "3",
@@ -105,6 +105,7 @@ def queries(view: View) -> list[str]:
         "agent": "alice",
         "lease": "5m",
     }
+    given["format"] = "json" if view.name == "graph" else "jsonl"
     asked = [each.name for each in view.parameters if not (view.name == "list" and each.name == "offset")]
     one = "&".join(f"{name}={given[name]}" for name in asked)
     bare = [each.partition("?")[0] for each in names(view) if view.name != "diff" or "note" in each]
@@ -192,9 +193,12 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
     assert views.find("inbox", root) and not views.find("inbox", directory)
     assert views.find("nothing", file) is None
     assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
+        "bundle",
         "changes",
         "delta",
+        "digest",
         "feed",
+        "graph",
         "list",
         "mark",
         "next",

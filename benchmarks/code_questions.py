@@ -1,0 +1,78 @@
+"""What somebody might ask about a project, with the names (a regular expression) of what answers it.
+
+Django's were at hand when the ranking was made; Celery's were written before it was tried on them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DJANGO: Final = (
+    ("how is a password checked against its hash", "check_password|verify_password"),
+    ("where are passwords hashed", r"make_password|\w*PasswordHasher(\.encode)?"),
+    ("which middleware checks the CSRF token", r"CsrfViewMiddleware(\.\w+)?"),
+    ("how does a URL resolve to a view", r"URL(Resolver|Pattern)\.resolve|resolve"),
+    ("build a URL from the name of a view", r"reverse"),
+    ("close database connections when a request ends", "close_old_connections"),
+    ("run a function after the transaction commits", r"(\w+\.)?on_commit"),
+    ("make a slug from text", "slugify"),
+    ("shorten html after a number of words", r"truncatewords_html|Truncator\.words|TruncateWordsHTMLParser"),
+    ("human readable file size", "filesizeformat"),
+    ("parse a datetime from a string", "parse_datetime"),
+    ("how much time has passed since a date", r"timesince(_filter)?"),
+    ("split a long list into pages", r"Paginator(\.\w+)?"),
+    ("detect which model changes need migrations", r"MigrationAutodetector(\.\w+)?"),
+    ("record that a migration was applied", r"MigrationRecorder\.record_applied|\w+\.record_migration"),
+    ("sign a value with the secret key", r"(Timestamp)?Signer(\.sign(_object)?)?|dumps"),
+    ("generate a random secret key", "get_random_secret_key"),
+    ("send an email to the administrators", "mail_admins"),
+    ("email backend that talks SMTP", r"EmailBackend(\.\w+)?"),
+    ("uploaded files that are kept in memory", "InMemoryUploadedFile|MemoryFileUploadHandler"),
+    ("check that an email address is valid", r"EmailValidator(\.\w+)?|validate_email"),
+    ("refuse passwords that are too common", r"CommonPasswordValidator(\.\w+)?"),
+    ("fetch related objects ahead of time", r"prefetch_related_objects|QuerySet\.(prefetch|select)_related|Prefetch"),
+    ("insert many objects with one query", r"QuerySet\.a?bulk_create"),
+    ("get an object or create it", r"\w+\.a?get_or_create"),
+    ("send a signal to its receivers", r"(Model)?Signal\.a?send(_robust)?"),
+    ("restart the development server when code changes", r"run_with_reloader|\w*Reloader(\.\w+)?|trigger_reload"),
+    ("how long may a session last", r"SessionBase\.get_(session_cookie|expiry)_(age|date)"),
+    ("which language does the browser prefer", r"get_language_from_request|parse_accept_lang_header"),
+    ("cache a whole page", r"cache_page|\w*CacheMiddleware(\.\w+)?"),
+)  # fmt: skip
+
+CELERY: Final = (
+    ("where is the retry policy of a task applied", r"Task\.retry|get_exponential_backoff_interval"),
+    ("how long to wait before the next retry", r"get_exponential_backoff_interval"),
+    ("run a task right away in this process", r"Task\.apply|Signature\.apply"),
+    ("send a task to the broker by its name", r"Celery\.send_task"),
+    ("wait for the result of a task", r"(Async|Eager)Result\.(get|wait)|\w+\.wait_for(_pending)?|\w+\.collect"),
+    ("revoke a running task", r"(Control|AsyncResult|ResultSet|GroupResult)\.revoke|revoke|Request\.maybe_expire"),
+    ("ping the workers", r"(Control\.|Inspect\.)?ping"),
+    ("change the number of pool processes of a running worker",
+     r"(Control\.)?pool_(grow|shrink|restart)|\w+Pool\.(grow|shrink)|(Autoscaler\.)?_?(grow|shrink)"),
+    ("limit how many tasks run per second",
+     r"(Control\.)?rate_limit|rate|Consumer\.(bucket_for_task|reset_rate_limits|_limit_task)"),
+    ("is a cron schedule due", r"crontab\.is_due"),
+    ("parse a cron expression", r"crontab_parser(\.\w+)?|ParseException"),
+    ("schedules for sunrise and sunset", r"solar(\.\w+)?"),
+    ("where does beat keep its schedule on disk", r"PersistentScheduler(\.\w+)?"),
+    ("run tasks in parallel and call another when all are done", r"_?chord(\.\w+)?"),
+    ("run tasks one after another", r"_?chain(\.\w+)?"),
+    ("store task results in redis", r"RedisBackend(\.\w+)?"),
+    ("results kept in a database by SQLAlchemy", r"DatabaseBackend(\.\w+)?"),
+    ("delete expired results", r"\w+Backend\.cleanup|backend_cleanup|add_backend_cleanup_task"),
+    ("error raised when no such task is registered", r"NotRegistered"),
+    ("decide which queue a task goes to", r"(Map)?Route(r)?(\.\w+)?"),
+    ("read the configuration from a python module",
+     r"(\w+\.)?(config_from_object|read_configuration)|\w+\._import_config_module"),
+    ("find the tasks of all installed packages", r"(\w+\.)?_?autodiscover_tasks\w*|find_related_module"),
+    ("show which tasks are running now", r"(Inspect\.)?active"),
+    ("scale the pool up and down with the load", r"Autoscaler(\.\w+)?"),
+    ("watch the events of workers in a terminal", r"CursesMonitor(\.\w+)?|evtop|events"),
+    ("detach from the terminal and run as a daemon", r"DaemonContext(\.\w+)?|detached|detach"),
+    ("write the process id to a file", r"Pidfile(\.\w+)?|_?create_pidlock"),
+    ("make an exception that can be pickled",
+     r"UnpickleableExceptionWrapper(\.\w+)?|(get|find|ensure)_(un)?pickle?able_\w+|get_pickled_exception|create_exception_cls"),
+    ("sign messages with a certificate", r"SecureSerializer(\.\w+)?|setup_security|register_auth"),
+    ("throw away all waiting messages", r"(Control\.)?(purge|discard_all)"),
+)  # fmt: skip
