@@ -254,9 +254,9 @@ class AVM(Collaboration, CodeIndex):
                 time.sleep(0.5)
         return [each["path"] for each in found["files"]]
 
-    def snapshot(self, name: str | None = None) -> str:
-        """Keep the whole tree as it is now under a name, by default one of the time; returns it. It is below
-        ``/@snap.NAME`` and in ``AVM(at="snap.NAME")``, whatever else is forgotten.
+    def snapshot(self, name: str | None = None, path: str | None = None) -> str:
+        """Keep the whole tree as it is now, or what is at a path, under a name, by default one of the time; returns it.
+        It is below ``/@snap.NAME`` and in ``AVM(at="snap.NAME")``, whatever else is forgotten.
 
         >>> with AVM(agent="alice") as avm:
         ...     _ = avm.write("/shared/s.md", "before"), avm.snapshot("release"), avm.write("/shared/s.md", "after")
@@ -265,10 +265,10 @@ class AVM(Collaboration, CodeIndex):
         'before'
         """
         name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ") if name is None else name
-        return str(self._door.call("snapshot", name=name)["name"])
+        return str(self._door.call("snapshot", name=name, path=path)["name"])
 
     def snapshots(self) -> builtins.list[dict[str, Any]]:
-        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601)."""
+        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601), path."""
         return builtins.list(self._door.call("snapshots")["snapshots"])
 
     def remove_snapshot(self, name: str) -> None:

@@ -1,13 +1,15 @@
 """The machine's own time zone as a tzinfo, summer time included.
 
 ``datetime.now().astimezone().tzinfo`` is a fixed offset, wrong for the other half of the year; this one asks
-the C library for each instant. For showing times only.
+the C library for each instant. For showing times; and how people write one.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
+
+from avmfs.errors import Invalid
 
 
 class LocalZone(tzinfo):
@@ -26,6 +28,14 @@ class LocalZone(tzinfo):
 
     def tzname(self, when: datetime | None) -> str | None:
         return None if when is None else time.localtime(time.mktime(when.timetuple())).tm_zone
+
+
+def nanoseconds(text: str, what: str = "time") -> int:
+    """An ISO 8601 time, local where it names no zone, in ns since the epoch. Raises Invalid for ``what`` it is."""
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+    except (ValueError, OverflowError):
+        raise Invalid(f"{what} {text[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
 
 
 def minute(stamp: str) -> str:

@@ -153,13 +153,7 @@ class Memory:
         return self.around.engine.searching(aside) if aside else self.around.engine
 
     def search(
-        self,
-        q: str,
-        *,
-        limit: int = 10,
-        under: tuple[bytes, ...] = (),
-        mode: Mode = "hybrid",
-        archive: bool = False,
+        self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
@@ -229,26 +223,6 @@ class Memory:
 
     # Writing -----------------------------------------------------------------------------------------------
 
-    def remember(
-        self,
-        content: str,
-        *,
-        title: str | None = None,
-        path: str | None = None,
-        tags: Sequence[str] = (),
-        importance: float | None = None,
-        namespace: str | None = None,
-        created: int | None = None,
-    ) -> str:
-        """Store a new memory; returns its path. Never replaces one: a taken name gets a number.
-
-        ``path`` names the file; else it is made from the title or the first words, in ``namespace``
-        ("private", the default, "shared", or a directory).
-        """
-        made = self.new_memory(content, title, path, tags, importance, namespace, created)
-        self.enroll()
-        return paths.text(self.submit("remember", **made)["path"])
-
     def new_memory(
         self,
         content: str,
@@ -260,7 +234,9 @@ class Memory:
         created: int | None = None,
         ttl: str | None = None,
     ) -> dict[str, Any]:
-        """What the store is to be told for ``remember``; ``ttl`` as ``:ttl`` takes it. Raises Invalid."""
+        """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
+        first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
+        Raises Invalid."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:

@@ -62,10 +62,17 @@ class Document:
 
 
 class Moment(NamedTuple):
-    """An instant of the past: after the change ``seq``, at a time in ns."""
+    """An instant of the past: after the change ``seq``, at a time in ns; of a snapshot of a part, the node ``root``
+    with what is below it."""
 
     seq: int
     at: int
+    root: int = 1
+
+    @property
+    def key(self) -> bytes:
+        """What tells it from others in the numbers of nodes."""
+        return b"%d" % self.seq if self.root == 1 else b"%d.%d" % (self.seq, self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Snapshot:
 
     name: str
     agent: str  # "": an operator
-    at: int
+    then: Moment
 
 
 @dataclass(frozen=True, slots=True)

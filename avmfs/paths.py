@@ -118,23 +118,19 @@ def parse_handle(name: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
-def parse_moment(name: bytes) -> str | None:
-    """``@yesterday``, ``@-2h``, ``@2026-03-01T12:00``, ``@seq.7``, ``@snap.NAME``: what stands after the ``@``; None
-    when it names no instant of the past."""
-    found = _MOMENT.match(name)
-    return None if found is None else found[1].decode("ascii", "replace")
-
-
 def split_moment(path: bytes) -> tuple[str | None, bytes]:
-    """``/@yesterday/memory/x`` -> ``("yesterday", "/memory/x")``; (None, path) for one of today."""
+    """``/@yesterday/memory/x`` -> ``("yesterday", "/memory/x")``; (None, path) for one of today. An instant is
+    ``@yesterday``, ``@-2h``, ``@2026-03-01T12:00``, ``@seq.7``, ``@snap.NAME``."""
     first, slash, rest = path.lstrip(b"/").partition(b"/")
     if not first.startswith(b"@"):
         return None, path
     view = parse_view(first)
-    text = parse_moment(first if view is None else view.base)
-    if text is None:
+    found = _MOMENT.match(first if view is None else view.base)
+    if found is None:
         return None, path
-    return text, b"/" + (rest if view is None else first[len(view.base) :] + slash + rest)
+    return found[1].decode("ascii", "replace"), b"/" + (
+        rest if view is None else first[len(view.base) :] + slash + rest
+    )
 
 
 def check_name(name: bytes) -> bytes:

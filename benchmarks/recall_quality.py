@@ -58,6 +58,7 @@ from avmfs_config import SearchWeights
 
 from avmfs.embed import knowledge
 from avmfs.memory import Memory
+from avmfs.rpc.remembering import remember
 from avmfs.search import engine as engines
 from avmfs.search import pack
 from avmfs.search import recall as recalls
@@ -424,7 +425,7 @@ def latencies(memory: Memory, asked: Sequence[str]) -> dict[str, list[float]]:
         for part, value in stages(memory, text):
             parts[part].append(value)
     for number, text in enumerate(asked):
-        memory.remember(f"Note {number} on something else", path="/memory/shared/aside/note.md")
+        remember(memory, f"Note {number} on something else", path="/memory/shared/aside/note.md")
         memory.make_searchable()
         with timed(parts["recall after a write"]):
             memory.recall(text, max_tokens=1000)

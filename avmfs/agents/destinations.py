@@ -33,23 +33,11 @@ _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "i
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
 # Beside what the library calls not global: translation, tunnels, documentation, what is never one host; and Azure's
 # host agent, which answers on a public address, in the virtual machine alone.
-_NEVER: Final = tuple(
-    ipaddress.ip_network(text)
-    for text in (
-        "0.0.0.0/8",
-        "100.64.0.0/10",
-        "168.63.129.16/32",
-        "192.0.0.0/24",
-        "192.88.99.0/24",
-        "198.18.0.0/15",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "2001::/23",
-        "2001:db8::/32",
-        "2002::/16",
-        "3fff::/20",
-    )
+_NEVER_PUBLIC: Final = (
+    "0.0.0.0/8 100.64.0.0/10 168.63.129.16/32 192.0.0.0/24 192.88.99.0/24 198.18.0.0/15 224.0.0.0/4 240.0.0.0/4"
+    " 2001::/23 2001:db8::/32 2002::/16 3fff::/20"
 )
+_NEVER: Final = tuple(map(ipaddress.ip_network, _NEVER_PUBLIC.split()))
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)  # the third quarter of an IPv6 address whose last one is an IPv4 address
 _NOBODYS: Final = {4: "192.0.2.1", 6: "2001:db8::1"}  # of documentation: no machine has them
 

@@ -52,18 +52,8 @@ def environment(event: Mapping[str, Any], home: str) -> dict[str, str]:
 
 def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeout_s: float) -> None:
     """Raises HookFailed when it cannot be started, takes too long, or ends with another status than 0."""
-    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(int(timeout_s) + ALARM_LATER_S)]
     try:
-        child = subprocess.Popen(
-            [*launcher, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=dict(environ),
-            cwd="/",
-            close_fds=True,
-            start_new_session=True,
-        )
+        child = start(command, environ, timeout_s, subprocess.DEVNULL)
     except OSError as e:
         raise HookFailed(f"{command[0]}: {e.strerror}") from None
     try:
@@ -73,9 +63,28 @@ def run(command: Sequence[str], stdin: bytes, environ: Mapping[str, str], timeou
     finally:
         end(child)
     if child.returncode != 0:
-        words = said.decode("utf-8", "replace").strip()[-SAID_BYTES:]
-        how = f"status {child.returncode}" if child.returncode > 0 else f"signal {-child.returncode}"
-        raise HookFailed(f"{command[0]}: {how}{f': {words}' if words else ''}")
+        raise HookFailed(f"{command[0]}: {ended(child.returncode, said)}")
+
+
+def start(command: Sequence[str], environ: Mapping[str, str], timeout_s: float, stdout: int) -> subprocess.Popen[bytes]:
+    """In a process group of its own, which ends by itself some time after ``timeout_s``. Raises OSError."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", LAUNCHER, str(int(timeout_s) + ALARM_LATER_S), *command],
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=dict(environ),
+        cwd="/",
+        close_fds=True,
+        start_new_session=True,
+    )
+
+
+def ended(status: int, said: bytes) -> str:
+    """How a program ended, and the last that it wrote."""
+    words = said.decode("utf-8", "replace").strip()[-SAID_BYTES:]
+    how = f"status {status}" if status > 0 else f"signal {-status}"
+    return f"{how}: {words}" if words else how
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

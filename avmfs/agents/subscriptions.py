@@ -53,9 +53,10 @@ def dead_listing(letters: Sequence[Letter], zone: tzinfo) -> str:
     blocks = []
     for each in letters:
         tries = "1 try" if each.attempts == 1 else f"{each.attempts} tries"
+        events = "".join(f"  {event.event}  {_printable(event.path)}\n" for event in each.events[:10])
         blocks.append(
             f"{each.message}  #{each.number} {_printable(each.pattern)} -> {each.url}\n"
-            f"  {tries}: {_printable(each.error)}\n{_events(each)}"
+            f"  {tries}: {_printable(each.error)}\n{events}"
         )
     return "".join(blocks)
 
@@ -115,10 +116,6 @@ def notice_values(each: Notice, agent: str) -> dict[str, Any]:
             for event in each.events
         ],
     }
-
-
-def _events(letter: Letter) -> str:
-    return "".join(f"  {event.event}  {_printable(event.path)}\n" for event in letter.events[:10])
 
 
 def _printable(text: str) -> str:

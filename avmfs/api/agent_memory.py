@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from avmfs.errors import Invalid
+from avmfs.localtime import nanoseconds
 from avmfs.rpc.client import Door
 from avmfs.rpc.reconnect import ReconnectingDoor
 
@@ -191,8 +192,5 @@ def several(name: str, given: Iterable[str]) -> list[str]:
 def _ns(when: int | str | datetime | None) -> int | None:
     """Nanoseconds since the epoch; a datetime without an offset is local, and so is a text."""
     if isinstance(when, str):
-        try:
-            when = datetime.fromisoformat(when)
-        except ValueError:
-            raise Invalid(f"created {when!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+        return nanoseconds(when, "created")
     return round(when.timestamp() * 1_000_000) * 1000 if isinstance(when, datetime) else when

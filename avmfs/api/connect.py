@@ -116,13 +116,7 @@ def open_door(
             raise
     # One that was begun meanwhile has the store, and will have a door.
     return open_door(
-        where,
-        agent,
-        environ=environ,
-        operator=operator,
-        embeddings=embeddings,
-        route=route,
-        autostart=False,
+        where, agent, environ=environ, operator=operator, embeddings=embeddings, route=route, autostart=False
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import door, show
+from avmfs.cli.session import show
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped, visible
 
 
@@ -18,9 +19,9 @@ from avmfs.text.escapes import escaped, visible
 @click.option("--path", metavar="PATH", help="Only what happened there, or below.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @click.option("--anchor", metavar="SEQ:HASH", help="verify: an anchor that was kept elsewhere.")
-@click.pass_context
 def audit_(
     ctx: click.Context,
+    memory: Door,
     action: str,
     since: str | None,
     by: str | None,
@@ -34,18 +35,17 @@ def audit_(
     beside the database, and names the first row that was changed, removed or moved: exit code 1. "anchor" prints the
     head of the chain, to be kept somewhere else and given to verify later.
     """
-    with door(ctx) as memory:
-        if action == "anchor":
-            line = memory.call("audit_anchor")
-            show(ctx, line.split(), line)
-        elif action == "verify":
-            found = memory.call("audit_verify", anchor=anchor)
-            show(ctx, found, _verdict(found))
-            if not found["ok"]:
-                ctx.exit(REFUSED)
-        else:
-            acts = memory.call("audit", since=since, agent=by, path=path, limit=limit)
-            show(ctx, acts, "".join(map(_line, acts)) or "(nothing)\n")
+    if action == "anchor":
+        line = memory.call("audit_anchor")
+        show(line.split(), line)
+    elif action == "verify":
+        found = memory.call("audit_verify", anchor=anchor)
+        show(found, _verdict(found))
+        if not found["ok"]:
+            ctx.exit(REFUSED)
+    else:
+        acts = memory.call("audit", since=since, agent=by, path=path, limit=limit)
+        show(acts, "".join(map(_line, acts)) or "(nothing)\n")
 
 
 def _line(act: dict[str, Any]) -> str:

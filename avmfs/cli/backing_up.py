@@ -11,11 +11,9 @@ import click
 from avmfs_config import load_settings
 
 from avmfs.agents import backups
-from avmfs.api.connect import located
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import show, working
-from avmfs.errors import Invalid
-from avmfs.localtime import minute
+from avmfs.cli.session import locations, show, working
+from avmfs.localtime import minute, nanoseconds
 from avmfs.store.backup import archive
 from avmfs.store.backup.archive import Backup
 from avmfs.text.escapes import escaped
@@ -28,10 +26,7 @@ _ACTIONS = ("make", "list", "check", "restore")
 @click.option("--keep", type=click.IntRange(1, 10_000), help="How many backups stay. [default: backup.keep, 14]")
 @click.option("--at", "when", metavar="TIME", help="restore: the last backup made no later (ISO 8601).")
 @click.option("--to", type=click.Path(path_type=Path), help="restore: the new data directory. [default: the usual one]")
-@click.pass_context
-def backup_(
-    ctx: click.Context, arguments: tuple[str, ...], keep: int | None, when: str | None, to: Path | None
-) -> None:
+def backup_(arguments: tuple[str, ...], keep: int | None, when: str | None, to: Path | None) -> None:
     """Back the whole store up to FOLDER, beside a running daemon or without one; only what has changed is written.
 
     The backup is of one moment, and verified before it counts. check reads all backups again; restore makes a store of
@@ -42,38 +37,31 @@ def backup_(
         raise click.UsageError(f"expected [{'|'.join(_ACTIONS)}] FOLDER")
     folder = Path(arguments[-1]).absolute()
     if action == "restore":
-        restored(ctx, folder, when, to)
+        restored(folder, when, to)
         return
     if action == "make":
-        where = located(os.environ, ctx.obj.db, ctx.obj.config)
+        where = locations()
         settings = load_settings(where.config_file, os.environ)
         with working("backing up") as progress:
             made = backups.backup(where.database, settings, folder, keep or settings.backup.keep, progress)
-        show(ctx, _told(made), _line(made))
+        show(_told(made), _line(made))
         return
     found = archive.backups(folder)
     if action == "check":
         for each in found:
             with working(f"reading {each.path.name}") as progress:
                 archive.check(folder, each, progress)
-    show(ctx, list(map(_told, found)), "".join(map(_line, found)) or "(no backups)\n")
+    show(list(map(_told, found)), "".join(map(_line, found)) or "(no backups)\n")
 
 
-def restored(ctx: click.Context, folder: Path, when: str | None, to: Path | None) -> None:
+def restored(folder: Path, when: str | None, to: Path | None) -> None:
     """Make a store of a backup, and say where."""
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     kept = load_settings(where.config_file, os.environ).audit.anchors if to is None else None
     database = where.database if to is None else to.absolute() / "avm.db"
     with working("restoring") as progress:
-        made = backups.restore(folder, database, None if when is None else _moment(when), kept, progress)
-    show(ctx, {**_told(made), "database": os.fspath(database)}, f"{escaped(str(database))}: {_line(made)}")
-
-
-def _moment(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1e6) * 1000
-    except (ValueError, OverflowError):
-        raise Invalid(f"time {text[:80]!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+        made = backups.restore(folder, database, None if when is None else nanoseconds(when), kept, progress)
+    show({**_told(made), "database": os.fspath(database)}, f"{escaped(str(database))}: {_line(made)}")
 
 
 def _told(made: Backup) -> dict[str, Any]:

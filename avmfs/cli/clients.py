@@ -263,7 +263,6 @@ CLIENTS: Final = {
 @click.option("--sessions", is_flag=True, help="Keep a note of each session, in the agent's private space.")
 @click.option("--no-hooks", is_flag=True, help="Without hooks: memory only when the agent asks.")
 @click.option("--no-advice", is_flag=True, help="Without a file of advice.")
-@click.pass_context
 def setup_(
     ctx: click.Context,
     client: str,
@@ -284,7 +283,7 @@ def setup_(
       avm setup status
     """
     if client == "status":
-        _status(ctx, project)
+        _status(project)
         return
     wanted = _wanted(client, ctx.obj.agent, "project" if project else "user", sessions)
     left_out = {"hooks"} if no_hooks else set[str]()
@@ -300,9 +299,7 @@ def setup_(
         told.append({"what": part.what, "file": str(part.file)})
     changed = [file for file, (before, now) in files.items() if before != now]
     if only_print:
-        show(
-            ctx, {str(file): files[file][1] for file in files}, "".join(f"# {file}\n{files[file][1]}" for file in files)
-        )
+        show({str(file): files[file][1] for file in files}, "".join(f"# {file}\n{files[file][1]}" for file in files))
         return
     for file in changed:
         _write(file, files[file][1])
@@ -312,10 +309,10 @@ def setup_(
     ]
     value = {"agent": wanted.agent, "changed": [str(file) for file in changed], "client": client, "parts": told}
     after = "" if remove else f"{CLIENTS[client]} is agent {wanted.agent}; restart it\n"
-    show(ctx, value, "".join(lines) + after, prose=False)
+    show(value, "".join(lines) + after, prose=False)
 
 
-def _status(ctx: click.Context, project: bool) -> None:
+def _status(project: bool) -> None:
     found = []
     for client in CLIENTS:
         if client == "claude-desktop" and project:
@@ -328,7 +325,7 @@ def _status(ctx: click.Context, project: bool) -> None:
         f"{'yes' if each['there'] else '-':<4} {each['client']:<15} {each['what']:<11} {each['file']}\n"
         for each in found
     ]
-    show(ctx, found, "".join(lines))
+    show(found, "".join(lines))
 
 
 def _wanted(client: str, agent: str | None, scope: Scope, sessions: bool = False) -> Wanted:

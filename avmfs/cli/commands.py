@@ -51,6 +51,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "delta": "avm delta /shared",
         "changes": "avm changes /shared --minutes 60",
         "link": "avm link /shared/a.md /shared/b.md follows",
+        "verify": "avm verify /shared/report.md",
         "links": "avm links /shared/a.md",
         "tag": "avm tag /shared/plan.md +release",
         "stats": "avm stats /shared",

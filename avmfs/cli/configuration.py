@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 from avmfs_config import Paths, check, load_mounts, load_settings
+from avmfs_config.document import read_document
 
-from avmfs.api.connect import located
 from avmfs.cli.main import Command, CommandGroup, Globals, subcommand
-from avmfs.cli.session import show
+from avmfs.cli.session import locations, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ _OPTIONS = {"config_file": "config", "database": "db"}
 @subcommand(
     "config", "Show what is configured, and where each value comes from.", cls=CommandGroup, invoke_without_command=True
 )
-@click.pass_context
 def config_(ctx: click.Context) -> None:
     """Show where everything is and every setting in force, each with where it comes from.
 
@@ -49,23 +48,22 @@ def config_(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     found = [*_paths(where, ctx.obj, os.environ), *_mounts(where), *_settings(where)]
     wide = max(len(each.key) for each in found)
     text = "".join(f"{each.key:<{wide}}  {_shown(each.value)}  ({each.source})\n" for each in found)
-    show(ctx, [dataclasses.asdict(each) for each in found], text, prose=False)
+    show([dataclasses.asdict(each) for each in found], text, prose=False)
 
 
 @config_.command("check", cls=Command)
-@click.pass_context
 def check_(ctx: click.Context) -> None:
     """Check mounts.yaml and config.yaml; exit 1 with file, key and reason when one cannot be used."""
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     problems = [str(problem) for problem in check(where, os.environ)]
     if not where.mounts_file.exists():  # commands need none; a daemon does
         problems = [each for each in problems if not each.startswith(where.mounts_file.name)]
     says = "ok\n" if not problems else "".join(f"{problem}\n" for problem in problems)
-    show(ctx, {"ok": not problems, "problems": problems}, says, prose=False)
+    show({"ok": not problems, "problems": problems}, says, prose=False)
     if problems:
         ctx.exit(1)
 
@@ -88,15 +86,9 @@ def _mounts(where: Paths) -> Iterator[Setting]:
 
 def _settings(where: Paths) -> Iterator[Setting]:
     """Every leaf of the settings; of the file's those that it names."""
-    settings, written = load_settings(where.config_file, os.environ), _written(where.config_file)
+    settings, written = load_settings(where.config_file, os.environ), read_document(where.config_file) or {}
     for key, value in _leaves("", _plain(settings)):
         yield Setting(key, value, where.config_file.name if _names(written, key) else "default")
-
-
-def _written(path: Path) -> Any:
-    from avmfs_config.document import read_document
-
-    return read_document(path) or {}
 
 
 def _names(written: Any, key: str) -> bool:

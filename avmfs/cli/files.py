@@ -22,29 +22,28 @@ from avmfs.cli.session import (
     then,
     working,
 )
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 
 @subcommand("read", "Print a file or view.")
 @click.argument("path")
 @at_option
-@click.pass_context
-def read_(ctx: click.Context, path: str, at: str | None) -> None:
+def read_(ctx: click.Context, memory: Door, path: str, at: str | None) -> None:
     """Print the bytes of a file, or a view such as note.md:meta or '/:recall?q=NVDA risk'."""
-    with door(ctx) as memory:
-        data = read_all(memory, then(path, at))
-        if ctx.obj.as_json:
-            show(ctx, {"path": path, "content": data.decode("utf-8", "replace")}, "")
-        else:
-            sys.stdout.buffer.write(data)
+    data = read_all(memory, then(path, at))
+    if ctx.obj.as_json:
+        show({"path": path, "content": data.decode("utf-8", "replace")}, "")
+    else:
+        sys.stdout.buffer.write(data)
 
 
-def _write(ctx: click.Context, path: str, data: bytes, mode: str, if_version: int | None = None) -> None:
+def _write(path: str, data: bytes, mode: str, if_version: int | None = None) -> None:
     only = {} if if_version is None else {"if_version": if_version}
-    with door(ctx) as memory:
+    with door() as memory:
         written = memory.call("write", path=path, data=data, mode=mode, **only)
         version = "" if written["version"] is None else f" v{written['version']}"
-        show(ctx, written, f"{escaped(written['path'])}{version}\n")
+        show(written, f"{escaped(written['path'])}{version}\n")
 
 
 @subcommand("write", "Replace a file, or write to a view.")
@@ -53,28 +52,24 @@ def _write(ctx: click.Context, path: str, data: bytes, mode: str, if_version: in
 @click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
 @click.option("--new", is_flag=True, help="Refuse to replace a file.")
 @click.option("--if-version", type=click.IntRange(0), metavar="N", help="Only over version N; 0: while there is none.")
-@click.pass_context
-def write_(
-    ctx: click.Context, path: str, text: str | None, content: str | None, new: bool, if_version: int | None
-) -> None:
+def write_(path: str, text: str | None, content: str | None, new: bool, if_version: int | None) -> None:
     """Replace a file with TEXT (or stdin), making directories as needed; write to a view likewise.
 
     At most 16 MiB while a daemon runs; more through a mount, or in pieces with append."""
-    _write(ctx, path, content_of(text, content), "create" if new else "replace", if_version)
+    _write(path, content_of(text, content), "create" if new else "replace", if_version)
 
 
 @subcommand("append", "Add to the end of a file.")
 @click.argument("path")
 @click.argument("text", required=False)
 @click.option("--content", metavar="TEXT", help="The content, instead of TEXT or stdin.")
-@click.pass_context
-def append_(ctx: click.Context, path: str, text: str | None, content: str | None) -> None:
+def append_(path: str, text: str | None, content: str | None) -> None:
     """Add TEXT (or stdin) at the end of a file, as one piece."""
     data = content_of(text, content)
     # A line given as an argument is meant as a line; stdin is taken as it is.
     if (text not in (None, "-") or content is not None) and not data.endswith(b"\n"):
         data += b"\n"
-    _write(ctx, path, data, "append")
+    _write(path, data, "append")
 
 
 @subcommand("ls", "List a directory.")
@@ -82,20 +77,18 @@ def append_(ctx: click.Context, path: str, text: str | None, content: str | None
 @click.option("--long", "-l", is_flag=True, help="Mode, size and time too.")
 @null_option
 @at_option
-@click.pass_context
-def ls_(ctx: click.Context, path: str, long: bool, null: bool, at: str | None) -> None:
+def ls_(memory: Door, path: str, long: bool, null: bool, at: str | None) -> None:
     """List a directory; directories end in /. What would break a line or hide is escaped: \\n, \\x1b."""
-    with door(ctx) as memory:
-        entries = memory.call("entries", path=then(path, at))
+    entries = memory.call("entries", path=then(path, at))
     if null:
-        show_names(ctx, entries, (entry["name"] for entry in entries))
+        show_names(entries, (entry["name"] for entry in entries))
         return
     lines = []
     for entry in entries:
         name = escaped(entry["name"]) + {"directory": "/", "symlink": "@", "file": ""}[entry["kind"]]
         when = datetime.fromtimestamp(entry["mtime"] / 1e9).strftime("%Y-%m-%d %H:%M")
         lines.append(f"{entry['mode']} {entry['size']:>10} {when} {name}\n" if long else f"{name}\n")
-    show(ctx, entries, "".join(lines))
+    show(entries, "".join(lines))
 
 
 _dry_run = click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and do nothing.")
@@ -107,16 +100,14 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask (on a terminal
 @click.argument("target")
 @_dry_run
 @_yes
-@click.pass_context
-def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) -> None:
+def mv_(memory: Door, source: str, target: str, dry_run: bool, yes: bool) -> None:
     """Move SOURCE to TARGET: a file, a directory, or every path with the string prefix SOURCE."""
-    with door(ctx) as memory:
-        if not dry_run and not yes and asking(ctx):
-            planned = memory.call("move", source=source, target=target, dry_run=True)["moved"]
-            if len(planned) > 1:
-                confirm(f"move {len(planned)} paths that begin with {escaped(source)}?")
-        moved = memory.call("move", source=source, target=target, dry_run=dry_run)
-        show(ctx, moved, "".join(f"{escaped(old)} -> {escaped(new)}\n" for old, new in moved["moved"]), prose=False)
+    if not dry_run and not yes and asking():
+        planned = memory.call("move", source=source, target=target, dry_run=True)["moved"]
+        if len(planned) > 1:
+            confirm(f"move {len(planned)} paths that begin with {escaped(source)}?")
+    moved = memory.call("move", source=source, target=target, dry_run=dry_run)
+    show(moved, "".join(f"{escaped(old)} -> {escaped(new)}\n" for old, new in moved["moved"]), prose=False)
 
 
 @subcommand("rm", "Remove a file or directory.")
@@ -126,34 +117,25 @@ def mv_(ctx: click.Context, source: str, target: str, dry_run: bool, yes: bool) 
 @_dry_run
 @_yes
 @null_option
-@click.pass_context
-def rm_(
-    ctx: click.Context,
-    paths: tuple[str, ...],
-    recursive: bool,
-    permanently: bool,
-    dry_run: bool,
-    yes: bool,
-    null: bool,
-) -> None:
+def rm_(paths: tuple[str, ...], recursive: bool, permanently: bool, dry_run: bool, yes: bool, null: bool) -> None:
     """Remove files and, with -r, directories; - reads the paths from stdin, one a line, or each ended by a NUL.
 
     Notes older than a minute go to the trash (avm trash), from which they come back."""
     wanted = names_of(paths, null=null)
-    with door(ctx) as memory:
+    with door() as memory:
         if dry_run:
             found = [memory.call("remove", path=path, recursive=recursive, dry_run=True) for path in wanted]
             value = {"removed": sum(each["removed"] for each in found), "paths": [p for e in found for p in e["paths"]]}
             if null:
-                show_names(ctx, value, value["paths"])
+                show_names(value, value["paths"])
             else:
-                show(ctx, value, "".join(f"{escaped(path)}\n" for path in value["paths"]), prose=False)
+                show(value, "".join(f"{escaped(path)}\n" for path in value["paths"]), prose=False)
             return
-        if recursive and not yes and asking(ctx):
+        if recursive and not yes and asking():
             found = [memory.call("remove", path=path, recursive=True, dry_run=True) for path in wanted]
             confirm(f"remove {sum(each['removed'] for each in found)} files and directories?")
         count = 0
         with working(f"removing {len(wanted)} paths"):
             for path in wanted:
                 count += memory.call("remove", path=path, recursive=recursive, permanently=permanently)["removed"]
-        show(ctx, {"removed": count}, "")
+        show({"removed": count}, "")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime
 
 import click
 
 from avmfs.api.connect import read_all
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import at_option, content_of, door, null_option, show, show_names, then, words_of
-from avmfs.errors import Invalid
+from avmfs.localtime import nanoseconds
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 
@@ -25,21 +25,14 @@ def _searching(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _search(
-    ctx: click.Context,
-    query: tuple[str, ...],
-    limit: int,
-    under: str,
-    mode: str,
-    null: bool,
-    at: str | None,
-    archive: bool = False,
+    query: tuple[str, ...], limit: int, under: str, mode: str, null: bool, at: str | None, archive: bool = False
 ) -> None:
-    with door(ctx) as memory:
+    with door() as memory:
         found = memory.call("search", q=words_of(query), limit=limit, under=then(under, at), mode=mode, archive=archive)
         if null:
-            show_names(ctx, found, (hit["path"] for hit in found["hits"]))
+            show_names(found, (hit["path"] for hit in found["hits"]))
         else:
-            show(ctx, found, found["text"])
+            show(found, found["text"])
 
 
 _include = click.option("--include", type=click.Choice(["archive"]), help="What is archived too.")
@@ -55,30 +48,21 @@ _include = click.option("--include", type=click.Choice(["archive"]), help="What 
     help="Words and meaning, words alone, meaning alone.",
 )
 @_include
-@click.pass_context
 def search_(
-    ctx: click.Context,
-    query: tuple[str, ...],
-    limit: int,
-    under: str,
-    null: bool,
-    at: str | None,
-    mode: str,
-    include: str | None,
+    query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None, mode: str, include: str | None
 ) -> None:
     """Paths that match QUERY by words or meaning, best first, each with a line of context.
 
     A word or a quotation after NOT is in none of them.
     """
-    _search(ctx, query, limit, under, mode, null, at, archive=include is not None)
+    _search(query, limit, under, mode, null, at, archive=include is not None)
 
 
 @subcommand("semantic", "Search by meaning alone.")
 @_searching
-@click.pass_context
-def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None) -> None:
+def semantic_(query: tuple[str, ...], limit: int, under: str, null: bool, at: str | None) -> None:
     """Like search, by meaning alone (needs a running daemon for its model)."""
-    _search(ctx, query, limit, under, "semantic", null, at)
+    _search(query, limit, under, "semantic", null, at)
 
 
 @subcommand("recall", "What is relevant, within a token budget.")
@@ -91,9 +75,8 @@ def semantic_(ctx: click.Context, query: tuple[str, ...], limit: int, under: str
 @click.option("--scores", is_flag=True, help="Handle and relevance, 0 to 1, of every item.")
 @_include
 @at_option
-@click.pass_context
 def recall_(
-    ctx: click.Context,
+    memory: Door,
     query: tuple[str, ...],
     max_tokens: int | None,
     min_relevance: float | None,
@@ -105,19 +88,18 @@ def recall_(
     at: str | None,
 ) -> None:
     """What memory has that is relevant to QUERY, within a token budget."""
-    with door(ctx) as memory:
-        found = memory.call(
-            "recall",
-            q=words_of(query),
-            max_tokens=max_tokens,
-            min_relevance=min_relevance,
-            strategy=strategy,
-            under=then(under, at),
-            cite="path" if cite else None,
-            scores=scores,
-            archive=include is not None,
-        )
-        show(ctx, found, found["text"])
+    found = memory.call(
+        "recall",
+        q=words_of(query),
+        max_tokens=max_tokens,
+        min_relevance=min_relevance,
+        strategy=strategy,
+        under=then(under, at),
+        cite="path" if cite else None,
+        scores=scores,
+        archive=include is not None,
+    )
+    show(found, found["text"])
 
 
 @subcommand("remember", "Store a new memory.")
@@ -137,9 +119,9 @@ def recall_(
 )
 @click.option("--ttl", metavar="DURATION", help="How long it lives, such as 2h or 30d.")
 @click.option("--supersedes", metavar="PATH", help="The file, by path or handle, that this one replaces.")
-@click.pass_context
 def remember_(
     ctx: click.Context,
+    memory: Door,
     text: str | None,
     title: str | None,
     where: str | None,
@@ -152,39 +134,29 @@ def remember_(
     supersedes: str | None,
 ) -> None:
     """Store TEXT (or stdin) as a new memory and print its path; on stderr which older note says the same, if any."""
-    with door(ctx) as memory:
-        made = memory.call(
-            "remember",
-            content=content_of(text, None).decode("utf-8", "surrogateescape"),
-            title=title,
-            path=where,
-            tags=[tag for given in tags for tag in given.split(",")],
-            importance=importance,
-            namespace=namespace,
-            created=None if created is None else _time(created),
-            on_duplicate=on_duplicate,
-            ttl=ttl,
-            supersedes=supersedes,
-        )
-        show(ctx, made, f"{escaped(made['path'])}\n")
-        if (same := made["duplicate"]) and not ctx.obj.as_json:
-            done = "updated" if made["done"] == "updated" else "kept, beside the new one"
-            says = f"{same['handle']} {escaped(same['path'])} says the same ({same['likeness']:.2f}): {done}"
-            print(says, file=sys.stderr)
+    made = memory.call(
+        "remember",
+        content=content_of(text, None).decode("utf-8", "surrogateescape"),
+        title=title,
+        path=where,
+        tags=[tag for given in tags for tag in given.split(",")],
+        importance=importance,
+        namespace=namespace,
+        created=None if created is None else nanoseconds(created),
+        on_duplicate=on_duplicate,
+        ttl=ttl,
+        supersedes=supersedes,
+    )
+    show(made, f"{escaped(made['path'])}\n")
+    if (same := made["duplicate"]) and not ctx.obj.as_json:
+        done = "updated" if made["done"] == "updated" else "kept, beside the new one"
+        says = f"{same['handle']} {escaped(same['path'])} says the same ({same['likeness']:.2f}): {done}"
+        print(says, file=sys.stderr)
 
 
 @subcommand("stats", "Counts of what you may see, as JSON.")
 @click.argument("path", default="/")
-@click.pass_context
-def stats_(ctx: click.Context, path: str) -> None:
+def stats_(memory: Door, path: str) -> None:
     """Counts of what you may see below a directory, as JSON."""
-    with door(ctx) as memory:
-        text = read_all(memory, f"{path.rstrip('/')}/:stats").decode()
-        show(ctx, json.loads(text), text)
-
-
-def _time(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1e9)
-    except ValueError:
-        raise Invalid(f"time {text!r}: expected ISO 8601, such as 2026-03-07T10:30") from None
+    text = read_all(memory, f"{path.rstrip('/')}/:stats").decode()
+    show(json.loads(text), text)

@@ -12,27 +12,25 @@ from pathlib import Path
 import click
 from avmfs_config import ConfigError, Paths, load_mounts, load_settings
 
-from avmfs.api.connect import located
 from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
-from avmfs.cli.session import show
+from avmfs.cli.session import locations, show
 from avmfs.cli.storing import storing
 
 
 @subcommand("doctor", "Look for what is wrong with installation, configuration and store.")
 @click.option("--quick", is_flag=True, help="Of the store, look at the files alone: not at every page and every byte.")
-@click.pass_context
 def doctor_(ctx: click.Context, quick: bool) -> None:
     """Look at the installation, both configuration files, FUSE, the daemon, the model and the whole store; exit 1 when
     something is wrong, and say what mends it. Changes nothing, of a damaged store not a byte."""
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     found = [*_installation(), *_configuration(where), *mounting(where), *_model(where), *storing(where, quick=quick)]
     marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
     text = "".join(
         f"{marks[each.state]}  {each.about:<14}  {each.says}\n" + (f"{'':27}{each.todo}\n" if each.todo else "")
         for each in found
     )
-    show(ctx, [asdict(each) for each in found], text)
+    show([asdict(each) for each in found], text)
     if any(each.state == "problem" for each in found):
         ctx.exit(1)
 
@@ -40,11 +38,10 @@ def doctor_(ctx: click.Context, quick: bool) -> None:
 def _installation() -> Iterator[Finding]:
     version = importlib.metadata.version("avmfs")
     yield Finding("avmfs", "ok", f"{version}, Python {sys.version.split()[0]}, {Path(__file__).parents[1]}")
-    for name, why in (("mcp", "avm-mcp"),):
-        try:
-            yield Finding(name, "ok", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "note", f"not installed; {why} needs it", f'pip install "avmfs[{name}]"')
+    try:
+        yield Finding("mcp", "ok", importlib.metadata.version("mcp"))
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("mcp", "note", "not installed; avm-mcp needs it", 'pip install "avmfs[mcp]"')
 
 
 def _configuration(where: Paths) -> Iterator[Finding]:
@@ -97,8 +94,7 @@ _OPEN = {
 
 @subcommand("completion", "Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion_(ctx: click.Context, shell: str) -> None:
+def completion_(shell: str) -> None:
     """Print the script that completes commands, options, paths, agents and snapshots in SHELL.
 
     bash: eval "$(avm completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc; fish: avm completion fish >
@@ -113,4 +109,4 @@ def completion_(ctx: click.Context, shell: str) -> None:
     script = found(avm, {}, "avm", "_AVM_COMPLETE").source()
     for theirs, ours in _OPEN.items():  # a directory is not the end of a path: no blank behind it
         script = script.replace(theirs, ours)
-    show(ctx, {"shell": shell, "script": script}, script)
+    show({"shell": shell, "script": script}, script)

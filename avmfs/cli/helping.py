@@ -58,14 +58,12 @@ def _folder() -> Traversable:
 
 @subcommand("help", "Print a document: security, operations, troubleshooting and more.")
 @click.argument("topic", required=False)
-@click.pass_context
 def help_(ctx: click.Context, topic: str | None) -> None:
     """Print a document, such as security; without TOPIC, which there are. Of a command that is no topic, its --help."""
     if topic is None:
         wide = max(map(len, TOPICS))
         lines = [f"  {name:<{wide}}  {about}\n" for name, (_, about) in TOPICS.items()]
         show(
-            ctx,
             {name: about for name, (_, about) in TOPICS.items()},
             "".join(["Topics: avm help TOPIC\n\n", *lines, "\nCommands: avm --help\n"]),
         )
@@ -80,4 +78,4 @@ def help_(ctx: click.Context, topic: str | None) -> None:
         near = get_close_matches(name, TOPICS, n=1)
         also = f" Did you mean {near[0]}?" if near else ""
         ctx.fail(f"No topic {topic!r}.{also} For a list: avm help")
-    show(ctx, {"topic": name, "text": text}, text)
+    show({"topic": name, "text": text}, text)

@@ -14,7 +14,6 @@ from avmfs.cli.main import subcommand
     "--client", type=click.Choice([*NATIVE]), default="claude", show_default=True, help="Whose form to answer in."
 )
 @click.option("--tokens", default=400, show_default=True, type=click.IntRange(50, 4000), help="Of what is recalled.")
-@click.pass_context
 def hook_(ctx: click.Context, event: str, client: str, tokens: int) -> None:
     """Read the client's event from stdin (JSON) and answer what memory has to say: at the start of a session unread
     mail and notes on the project, at a prompt notes on what it asks. At its end nothing is said, and a note of the

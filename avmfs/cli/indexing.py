@@ -16,6 +16,7 @@ from avmfs.cli.session import door, show, words_of, working
 from avmfs.codeindex import finding, scanning
 from avmfs.codeindex.modules import Place
 from avmfs.errors import Invalid
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 _LOOK_S = 0.5  # between two looks at what waits
@@ -33,41 +34,38 @@ def index_() -> None:
 @index_.command("status", cls=Command)
 @click.argument("what", default="/")
 @click.option("--wait", is_flag=True, help="Of a PATH: until nothing waits any more, or nobody is there to do it.")
-@click.pass_context
-def index_status_(ctx: click.Context, what: str, wait: bool) -> None:
+def index_status_(memory: Door, what: str, wait: bool) -> None:
     """How many files below a PATH can be found by words and by meaning already, and by which model; or, of a PROJECT,
     what its index has, and how many files are new, changed or gone since."""
-    with door(ctx) as memory:
-        if not what.startswith("/"):
-            found = scanning.status(memory, what)
-            show(ctx, found, _project(found), prose=False)
-            return
-        found = memory.call("index_status", path=what)
-        with working("indexing") as progress:
-            while wait and _at_work(found):
-                progress(found["files"] - max(found["waiting"].values()), found["files"])
-                time.sleep(_LOOK_S)
-                found = memory.call("index_status", path=what)
-        waiting = found["waiting"]
-        model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
-        state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
-        text = (
-            f"files    {found['files']}\n"
-            f"words    {found['files'] - waiting['words']} indexed, {waiting['words']} wait\n"
-            f"vectors  {waiting['vectors']} files wait\nmodel    {model}{state}\n"
-        )
-        found["projects"] = scanning.projects(memory) if what == "/" else []
-        for each in found["projects"]:
-            count = f"{each['files']} files, {each['symbols']} symbols"
-            text += f"code     {each['path']}: {count} of {escaped(each['root'])}\n"
-        show(ctx, found, text)
+    if not what.startswith("/"):
+        found = scanning.status(memory, what)
+        show(found, _project(found), prose=False)
+        return
+    found = memory.call("index_status", path=what)
+    with working("indexing") as progress:
+        while wait and _at_work(found):
+            progress(found["files"] - max(found["waiting"].values()), found["files"])
+            time.sleep(_LOOK_S)
+            found = memory.call("index_status", path=what)
+    waiting = found["waiting"]
+    model = f"{found['model']}, {found['dimension']} dimensions" if found["model"] else "none"
+    state = f" ({found['state']}{': ' + found['reason'] if found['reason'] else ''})" if found["state"] else ""
+    text = (
+        f"files    {found['files']}\n"
+        f"words    {found['files'] - waiting['words']} indexed, {waiting['words']} wait\n"
+        f"vectors  {waiting['vectors']} files wait\nmodel    {model}{state}\n"
+    )
+    found["projects"] = scanning.projects(memory) if what == "/" else []
+    for each in found["projects"]:
+        count = f"{each['files']} files, {each['symbols']} symbols"
+        text += f"code     {each['path']}: {count} of {escaped(each['root'])}\n"
+    show(found, text)
 
 
 @index_.command("scan", cls=Command)
 @click.argument("project", required=False)
 @click.argument("directory", required=False)
 @_private
-@click.pass_context
 def index_scan_(ctx: click.Context, project: str | None, directory: str | None, private: bool) -> None:
     """Index the code in DIRECTORY, or what has changed in it since: avm index scan [PROJECT] DIRECTORY.
 
@@ -76,9 +74,9 @@ def index_scan_(ctx: click.Context, project: str | None, directory: str | None, 
     you alone.
     """
     name, root = _named(project, directory)
-    with door(ctx) as memory, working("indexing"):
+    with door() as memory, working("indexing"):
         report = scanning.scan(memory, name, root, private=private)
-        show(ctx, report.plain(), _told(report), prose=False)
+        show(report.plain(), _told(report), prose=False)
     if report.refused:
         ctx.exit(REFUSED)
 
@@ -90,16 +88,15 @@ def index_scan_(ctx: click.Context, project: str | None, directory: str | None, 
 @click.option(
     "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between looks."
 )
-@click.pass_context
-def index_watch_(ctx: click.Context, project: str | None, directory: str | None, private: bool, every: float) -> None:
+def index_watch_(project: str | None, directory: str | None, private: bool, every: float) -> None:
     """Like scan, now and whenever a file changes, until ^C."""
     name, root = _named(project, directory)
-    with door(ctx) as memory:
+    with door() as memory:
         where = root if root is not None else Path(scanning.found(memory, name)[1]["root"])
 
         def scanned() -> None:
             report = scanning.scan(memory, name, where, private=private)
-            show(ctx, report.plain(), _told(report), prose=False)
+            show(report.plain(), _told(report), prose=False)
             sys.stdout.flush()
 
         scanning.watch(scanned, where, every, threading.Event())
@@ -109,58 +106,48 @@ def index_watch_(ctx: click.Context, project: str | None, directory: str | None,
 @click.argument("project")
 @click.argument("pattern", default="")
 @click.option("--kind", default="", help="function, method, class, struct, interface, constant, …")
-@click.pass_context
-def index_sigs_(ctx: click.Context, project: str, pattern: str, kind: str) -> None:
+def index_sigs_(memory: Door, project: str, pattern: str, kind: str) -> None:
     """Signatures, by file and line. PATTERN: a file or folder of the project, a glob, or a symbol's name."""
-    with door(ctx) as memory:
-        _show(ctx, list(finding.sigs(memory, project, pattern, kind=kind)), "(no such symbol)")
+    _show(list(finding.sigs(memory, project, pattern, kind=kind)), "(no such symbol)")
 
 
 @index_.command("find", cls=Command)
 @click.argument("question", nargs=-1, required=True)
 @_one
 @click.option("--limit", "-n", type=click.IntRange(1, 1000), default=5, show_default=True)
-@click.pass_context
-def index_find_(ctx: click.Context, question: tuple[str, ...], project: str | None, limit: int) -> None:
+def index_find_(memory: Door, question: tuple[str, ...], project: str | None, limit: int) -> None:
     """Where something is in the code, best first: a name, or a question in plain words."""
-    with door(ctx) as memory:
-        _show(ctx, finding.find(memory, words_of(question), project, limit), "(nothing found)", project is None)
+    _show(finding.find(memory, words_of(question), project, limit), "(nothing found)", project is None)
 
 
 @index_.command("callers", cls=Command)
 @click.argument("name")
 @_one
-@click.pass_context
-def index_callers_(ctx: click.Context, name: str, project: str | None) -> None:
+def index_callers_(memory: Door, name: str, project: str | None) -> None:
     """What calls something of this name. By names alone: which of several is meant is not known."""
-    with door(ctx) as memory:
-        _show(ctx, finding.callers(memory, name, project), "(none)", project is None)
+    _show(finding.callers(memory, name, project), "(none)", project is None)
 
 
 @index_.command("callees", cls=Command)
 @click.argument("name")
 @_one
-@click.pass_context
-def index_callees_(ctx: click.Context, name: str, project: str | None) -> None:
+def index_callees_(memory: Door, name: str, project: str | None) -> None:
     """The names that something calls, below each symbol of this name."""
-    with door(ctx) as memory:
-        found = finding.callees(memory, name, project)
-        text = "".join(
-            f"{line}\n{''.join(f'    {call}{chr(10)}' for call in each.symbol.calls)}"
-            for each, line in zip(found, finding.lines(found, project=project is None), strict=True)
-        )
-        show(ctx, _plain(found), text or "(none)\n", prose=False)
+    found = finding.callees(memory, name, project)
+    text = "".join(
+        f"{line}\n{''.join(f'    {call}{chr(10)}' for call in each.symbol.calls)}"
+        for each, line in zip(found, finding.lines(found, project=project is None), strict=True)
+    )
+    show(_plain(found), text or "(none)\n", prose=False)
 
 
 @index_.command("drop", cls=Command)
 @click.argument("project")
 @_private
-@click.pass_context
-def index_drop_(ctx: click.Context, project: str, private: bool) -> None:
+def index_drop_(memory: Door, project: str, private: bool) -> None:
     """Take a project's index away."""
-    with door(ctx) as memory:
-        removed = scanning.drop(memory, project, private=private)
-        show(ctx, {"removed": removed}, f"{removed} notes removed\n", prose=False)
+    removed = scanning.drop(memory, project, private=private)
+    show({"removed": removed}, f"{removed} notes removed\n", prose=False)
 
 
 def _at_work(found: dict[str, Any]) -> bool:
@@ -189,9 +176,9 @@ def _plain(found: Iterable[Place]) -> dict[str, Any]:
     return {"symbols": [each.plain() for each in found]}
 
 
-def _show(ctx: click.Context, found: list[Place], nothing: str, project: bool = False) -> None:
+def _show(found: list[Place], nothing: str, project: bool = False) -> None:
     text = "".join(f"{line}\n" for line in finding.lines(found, project=project))
-    show(ctx, _plain(found), text or f"{nothing}\n", prose=False)
+    show(_plain(found), text or f"{nothing}\n", prose=False)
 
 
 def _told(report: scanning.Report) -> str:

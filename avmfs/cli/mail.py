@@ -9,7 +9,7 @@ import click
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import content_of, door, show
-from avmfs.rpc.client import await_mail
+from avmfs.rpc.client import Door, await_mail
 
 
 @subcommand("tell", "Send a message to an agent or @all.")
@@ -18,15 +18,12 @@ from avmfs.rpc.client import await_mail
 @click.option("--priority", "-p", default="normal", help="urgent, normal or low.", show_default=True)
 @click.option("--expires", metavar="DURATION", help="Such as 2h or 1d.")
 @click.option("--re", "re", type=click.IntRange(min=1), metavar="ID", help="The message that this one answers.")
-@click.pass_context
-def tell_(
-    ctx: click.Context, recipient: str, text: str | None, priority: str, expires: str | None, re: int | None
-) -> None:
+def tell_(recipient: str, text: str | None, priority: str, expires: str | None, re: int | None) -> None:
     """Send TEXT (or stdin) to an agent, or to @all."""
     body = content_of(text, None).decode("utf-8", "surrogateescape").removesuffix("\n")
-    with door(ctx) as memory:
+    with door() as memory:
         sent = memory.call("tell", recipient=recipient, body=body, priority=priority, expires=expires, re=re)
-        show(ctx, sent, f"sent #{sent['id']} to {recipient}\n")
+        show(sent, f"sent #{sent['id']} to {recipient}\n")
 
 
 @subcommand("inbox", "Show messages, unread first.")
@@ -46,7 +43,6 @@ def tell_(
     "--delete", multiple=True, type=click.IntRange(min=1), metavar="ID", help="Remove this message; repeatable."
 )
 @click.option("--delete-read", is_flag=True, help="Remove all that are read.")
-@click.pass_context
 def inbox_(
     ctx: click.Context,
     unread: bool,
@@ -58,30 +54,28 @@ def inbox_(
     delete_read: bool,
 ) -> None:
     """Your messages: unread first, urgent first. With --wait, exit code 1 when none has come."""
-    with door(ctx) as memory:
+    with door() as memory:
         if delete or delete_read:
             if delete and delete_read:
                 raise click.UsageError("--delete and --delete-read: one of them")
             gone = memory.call("delete_mail", messages=[*delete] or None)
-            show(ctx, gone, f"removed {gone['count']}\n")
+            show(gone, f"removed {gone['count']}\n")
             return
         found = await_mail(
             lambda step: memory.call("inbox", unread_only=unread, mark_read=mark_read, wait=step, thread=thread), wait
         )
-        show(ctx, found["messages"], _lines(found["messages"]) if jsonl else found["text"])
+        show(found["messages"], _lines(found["messages"]) if jsonl else found["text"])
         memory.urgent = ""  # it has just been shown
     if wait and all(message["read"] for message in found["messages"]):
         ctx.exit(1)
 
 
 @subcommand("pending", "What waits for you: messages, and changes since you last looked.")
-@click.pass_context
-def pending_(ctx: click.Context) -> None:
+def pending_(memory: Door) -> None:
     """What waits for you: unread messages, and files that have changed since you marked them as read."""
-    with door(ctx) as memory:
-        found = memory.call("pending")
-        text = found.pop("text")
-        show(ctx, found, text)
+    found = memory.call("pending")
+    text = found.pop("text")
+    show(found, text)
 
 
 def _lines(messages: list[dict[str, Any]]) -> str:

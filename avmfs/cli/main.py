@@ -8,7 +8,9 @@ refused, 2 usage, 75 temporary.
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -74,11 +76,32 @@ _OFFERED: Final = {
 """By the name of the option or argument, where it is plain text."""
 
 
+def _served(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with what it names beside its options: ``ctx``, the context, and ``memory``, a door as whoever the
+    global options name, open while it runs."""
+    named = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def served(**options: Any) -> Any:
+        if "ctx" in named:
+            options["ctx"] = click.get_current_context()
+        if "memory" not in named:
+            return function(**options)
+        from avmfs.cli.session import door
+
+        with door() as memory:
+            return function(**options, memory=memory)
+
+    return served
+
+
 class _Shared(click.Command):
     """Takes the global options, too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.callback is not None:
+            self.callback = _served(self.callback)
         self.params.extend(_OPTIONS)
         for each in self.params:
             if each.type is click.STRING and each.name in _OFFERED:

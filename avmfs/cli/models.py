@@ -9,11 +9,10 @@ import os
 from pathlib import Path
 
 import click
-from avmfs_config import load_settings
+from avmfs_config import EmbeddingSettings, load_settings
 
-from avmfs.api.connect import located
 from avmfs.cli.main import Command, CommandGroup, subcommand
-from avmfs.cli.session import show, working
+from avmfs.cli.session import locations, show, working
 from avmfs.embed import weights
 from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import NotFound
@@ -29,49 +28,50 @@ def model_() -> None:
 
 
 @model_.command("list", cls=Command)
-@click.pass_context
-def list_(ctx: click.Context) -> None:
+def list_() -> None:
     """Say which model is configured and where its weights are; exit 1 where they are not here.
 
     \b
       avm model list
     """
-    wanted = load_settings(located(os.environ, ctx.obj.db, ctx.obj.config).config_file, os.environ).embedding
-    _tell(ctx, _found(wanted.model, wanted.path, download=False), wanted.engine)
+    wanted = _wanted()
+    _tell(_found(wanted.model, wanted.path, download=False), wanted.engine)
 
 
 @model_.command("pull", cls=Command)
-@click.pass_context
-def pull(ctx: click.Context) -> None:
+def pull() -> None:
     """Download the configured model's weights, where they are not here yet: of the default 91 MB, one revision, whose
     hash is checked. A running daemon takes them up within minutes, at `avm warmup` at once.
 
     \b
       avm model pull
     """
-    wanted = load_settings(located(os.environ, ctx.obj.db, ctx.obj.config).config_file, os.environ).embedding
+    wanted = _wanted()
     with working(f"downloading {wanted.model}") as progress:
         found = _found(wanted.model, wanted.path, download=True, progress=progress)
-    _tell(ctx, found, wanted.engine)
+    _tell(found, wanted.engine)
 
 
 @model_.command("import", cls=Command)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.pass_context
-def import_(ctx: click.Context, folder: Path) -> None:
+def import_(folder: Path) -> None:
     """Copy the configured model from FOLDER, which another machine has filled: tokenizer.json and config.json, and
     model.safetensors or an ONNX file.
 
     \b
       avm model import /media/usb/all-MiniLM-L6-v2
     """
-    wanted = load_settings(located(os.environ, ctx.obj.db, ctx.obj.config).config_file, os.environ).embedding
+    wanted = _wanted()
     try:
         with working("copying"):
             found = weights.place(folder, wanted.model)
     except EmbeddingUnavailable as e:
         raise NotFound(e.reason) from None
-    _tell(ctx, found, wanted.engine)
+    _tell(found, wanted.engine)
+
+
+def _wanted() -> EmbeddingSettings:
+    return load_settings(locations().config_file, os.environ).embedding
 
 
 def _found(
@@ -83,6 +83,6 @@ def _found(
         raise NotFound(e.reason) from None
 
 
-def _tell(ctx: click.Context, found: weights.Weights, engine: str) -> None:
+def _tell(found: weights.Weights, engine: str) -> None:
     value = {"model": found.model_id, "engine": engine, "source": found.source, "path": str(found.path)}
-    show(ctx, value, "".join(f"{name}: {each}\n" for name, each in value.items()))
+    show(value, "".join(f"{name}: {each}\n" for name, each in value.items()))

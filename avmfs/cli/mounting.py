@@ -23,9 +23,8 @@ from pathlib import Path
 import click
 from avmfs_config import ConfigError, check_agent_id, load_mounts, load_settings
 
-from avmfs.api.connect import located
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import show
+from avmfs.cli.session import locations, show
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.store.files.store_lock import StoreLock
 
@@ -39,14 +38,13 @@ _DAEMON = [sys.executable, "-m", "avmfs_daemon", "start"]
 @click.option("--background", "-b", is_flag=True, help="Return once it is mounted; avm-daemon stop unmounts.")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option("--strict", is_flag=True, help="The kernel keeps nothing (coherence: strict).")
-@click.pass_context
-def mount_(ctx: click.Context, who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool) -> None:
+def mount_(who: str, mountpoint: Path, background: bool, read_only: bool, strict: bool) -> None:
     """Mount the memory of AGENT at MOUNTPOINT until Ctrl-C, without a daemon and without mounts.yaml.
 
     Other avm commands go on working meanwhile. Where a daemon runs already, avm-daemon add AGENT MOUNTPOINT adds a
     mount to it.
     """
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     try:
         name = check_agent_id(who)
     except ValueError as e:
@@ -74,11 +72,12 @@ def mount_(ctx: click.Context, who: str, mountpoint: Path, background: bool, rea
     def told() -> None:
         how = "avm-daemon stop unmounts" if background else "Ctrl-C unmounts"
         value = {"agent": name, "mountpoint": str(target)}
-        show(ctx, value, f"{name} is mounted at {target}; {how}\n")
+        show(value, f"{name} is mounted at {target}; {how}\n")
         sys.stdout.flush()
 
     try:
-        _write_private(listing, json.dumps({"mounts": [entry]}))
+        listing.touch(0o600)
+        listing.write_text(json.dumps({"mounts": [entry]}))
         _check(where.config_file, listing, environ)
         if background:
             _start(environ)
@@ -189,9 +188,3 @@ def _reason(log: str) -> str:
     lines = [line for line in log.strip().splitlines() if line.strip()]
     told = [line.removeprefix("avm-daemon: ") for line in lines if line.startswith("avm-daemon: ")]
     return "; ".join(told or lines[-1:] or ["the mount did not come up"])
-
-
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(text)

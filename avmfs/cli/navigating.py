@@ -10,6 +10,7 @@ import click
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import at_option, door, names_of, show, then, words_of
 from avmfs.errors import NotFound
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 
@@ -18,27 +19,24 @@ from avmfs.text.escapes import escaped
 @click.option("--depth", "-d", default=3, show_default=True, help="Levels, 1 to 16.")
 @click.option("--limit", "-n", default=1000, show_default=True, help="Entries in the JSON.")
 @at_option
-@click.pass_context
-def tree_(ctx: click.Context, path: str, depth: int, limit: int, at: str | None) -> None:
+def tree_(memory: Door, path: str, depth: int, limit: int, at: str | None) -> None:
     """Show the directories and files below PATH."""
-    with door(ctx) as memory:
-        found = memory.call("tree", path=then(path, at), depth=depth, limit=limit)
-        show(ctx, {name: found[name] for name in ("path", "entries", "more")}, found["text"])
+    found = memory.call("tree", path=then(path, at), depth=depth, limit=limit)
+    show({name: found[name] for name in ("path", "entries", "more")}, found["text"])
 
 
 @subcommand("browse", "Look before reading: a directory, or hits of a question.")
 @click.argument("target", nargs=-1, required=True)
 @click.option("--depth", "-d", default=1, show_default=True, help="Levels below a directory, 1 to 16.")
 @click.option("--limit", "-n", default=50, show_default=True, help="At most so many.")
-@click.pass_context
-def browse_(ctx: click.Context, target: tuple[str, ...], depth: int, limit: int) -> None:
+def browse_(target: tuple[str, ...], depth: int, limit: int) -> None:
     """Look before reading: a directory level by level, or one line for each answer to a question.
 
     TARGET beginning with / is a directory; anything else is a question (- reads it from stdin). Read what you chose
     with avm fetch.
     """
     asked = words_of(target)
-    with door(ctx) as memory:
+    with door() as memory:
         if asked.startswith("/"):
             found = memory.call("tree", path=asked, depth=depth, limit=limit)
             places = [{**each, "handle": None, "relevance": None, "summary": ""} for each in found["entries"]]
@@ -49,7 +47,7 @@ def browse_(ctx: click.Context, target: tuple[str, ...], depth: int, limit: int)
             more, degraded, text = False, found["degraded"], _hits(found)
         keys = ("path", "kind", "depth", "handle", "relevance", "summary")
         shown = [{key: place[key] for key in keys} for place in places]
-        show(ctx, {"places": shown, "more": more, "degraded": degraded}, text)
+        show({"places": shown, "more": more, "degraded": degraded}, text)
 
 
 def _hits(found: Mapping[str, Any]) -> str:
@@ -65,14 +63,13 @@ def _hits(found: Mapping[str, Any]) -> str:
 @click.argument("targets", nargs=-1, required=True)
 @click.option("--max-bytes", "-b", default=50_000, show_default=True, help="Of each; longer ones are cut.")
 @click.option("--null", "-0", is_flag=True, help="On stdin each name ends in a NUL, as of avm search -0.")
-@click.pass_context
-def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
+def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
     """Print several files at once, by path or handle (@k7f2); - reads the names from stdin, one a line.
 
     Exits 1 when one of them cannot be read; the others are printed all the same.
     """
     wanted = names_of(targets, null=null)
-    with door(ctx) as memory:
+    with door() as memory:
         items, missing = [], []
         for at in range(0, len(wanted), 50):
             found = memory.call("fetch", targets=wanted[at : at + 50], max_bytes=max_bytes)
@@ -87,7 +84,7 @@ def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int, null: b
             {"path": each["path"], "content": each["data"].decode("utf-8", "replace"), "more": each["more"]}
             for each in items
         ]
-        show(ctx, {"items": shown, "missing": missing}, text, prose=False)
+        show({"items": shown, "missing": missing}, text, prose=False)
         if missing:
             raise NotFound("; ".join(f"{escaped(each['target'])}: {each['reason']}" for each in missing))
 
@@ -96,23 +93,19 @@ def fetch_(ctx: click.Context, targets: tuple[str, ...], max_bytes: int, null: b
 @click.argument("path", default="/memory")
 @click.option("--days", default=7.0, show_default=True, help="How far back.")
 @click.option("--limit", "-n", default=100, show_default=True, help="At most so many.")
-@click.pass_context
-def timeline_(ctx: click.Context, path: str, days: float, limit: int) -> None:
+def timeline_(memory: Door, path: str, days: float, limit: int) -> None:
     """What was noted below PATH in the last days, newest first."""
-    with door(ctx) as memory:
-        found = memory.call("timeline", path=path, days=days, limit=limit)
-        show(ctx, {"notes": found["notes"], "more": found["more"]}, found["text"])
+    found = memory.call("timeline", path=path, days=days, limit=limit)
+    show({"notes": found["notes"], "more": found["more"]}, found["text"])
 
 
 @subcommand("explore", "What a file is linked with, hop by hop.")
 @click.argument("path")
 @click.option("--depth", "-d", default=2, show_default=True, help="Links away, 1 to 5.")
-@click.pass_context
-def explore_(ctx: click.Context, path: str, depth: int) -> None:
+def explore_(memory: Door, path: str, depth: int) -> None:
     """What the file PATH is linked with, hop by hop."""
-    with door(ctx) as memory:
-        found = memory.call("explore", path=path, depth=depth)
-        show(ctx, {"path": found["path"], "hops": found["hops"]}, found["text"])
+    found = memory.call("explore", path=path, depth=depth)
+    show({"path": found["path"], "hops": found["hops"]}, found["text"])
 
 
 @subcommand("graph", "The links below a directory, also for Mermaid, Graphviz, GraphML.")
@@ -126,13 +119,11 @@ def explore_(ctx: click.Context, path: str, depth: int) -> None:
     show_default=True,
 )
 @click.option("--limit", "-n", default=1000, show_default=True, help="Files looked at.")
-@click.pass_context
-def graph_(ctx: click.Context, path: str, shape: str, limit: int) -> None:
+def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
     """The links between files below PATH, as lines, or for a program that draws or reads graphs."""
-    with door(ctx) as memory:
-        found = memory.call("graph", path=path, limit=limit, format=shape)
-        text = found.pop("text")
-        show(ctx, found, text, prose=shape == "text")
+    found = memory.call("graph", path=path, limit=limit, format=shape)
+    text = found.pop("text")
+    show(found, text, prose=shape == "text")
 
 
 @subcommand("digest", "What is new, urgent, disputed and cold.")
@@ -140,28 +131,24 @@ def graph_(ctx: click.Context, path: str, shape: str, limit: int) -> None:
 @click.option("--days", default=1.0, show_default=True, help="What is new: of so many days.")
 @click.option("--cold", default=90.0, show_default=True, help="What is cold: untouched for so many days.")
 @click.option("--limit", "-n", default=10, show_default=True, help="Of each at most so many.")
-@click.pass_context
-def digest_(ctx: click.Context, path: str, days: float, cold: float, limit: int) -> None:
+def digest_(memory: Door, path: str, days: float, cold: float, limit: int) -> None:
     """What you should know of PATH today: unread urgent mail, new notes, standing disputes, untouched notes."""
-    with door(ctx) as memory:
-        found = memory.call("digest", path=path, days=days, cold=cold, limit=limit)
-        text = found.pop("text")
-        show(ctx, found, text)
+    found = memory.call("digest", path=path, days=days, cold=cold, limit=limit)
+    text = found.pop("text")
+    show(found, text)
 
 
 @subcommand("bundle", "A handoff: notes on a question, what happened to them, their links.")
 @click.argument("query", nargs=-1, required=True)
 @click.option("--max-tokens", "-t", default=4000, show_default=True, help="Budget of the whole, at least 100.")
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory, such as /memory/shared.")
-@click.pass_context
-def bundle_(ctx: click.Context, query: tuple[str, ...], max_tokens: int, under: str) -> None:
+def bundle_(memory: Door, query: tuple[str, ...], max_tokens: int, under: str) -> None:
     """What another agent or session needs to go on with QUERY (- reads it from stdin), within a budget of tokens.
 
     It has what you may read, private notes too unless --under leaves them out: whom you give it to can read it all.
     """
-    with door(ctx) as memory:
-        found = memory.call("bundle", q=words_of(query), max_tokens=max_tokens, under=under)
-        show(ctx, found, found["text"] or "(nothing relevant)\n")
+    found = memory.call("bundle", q=words_of(query), max_tokens=max_tokens, under=under)
+    show(found, found["text"] or "(nothing relevant)\n")
 
 
 @subcommand("retrieve", "Search, and what the hits are linked with.")
@@ -169,21 +156,17 @@ def bundle_(ctx: click.Context, query: tuple[str, ...], max_tokens: int, under: 
 @click.option("--limit", "-n", default=10, show_default=True, help="Hits.")
 @click.option("--depth", "-d", default=1, show_default=True, help="Links away from them, 0 to 5.")
 @click.option("--under", default="/", metavar="DIR", help="Only below this directory.")
-@click.pass_context
-def retrieve_(ctx: click.Context, query: tuple[str, ...], limit: int, depth: int, under: str) -> None:
+def retrieve_(memory: Door, query: tuple[str, ...], limit: int, depth: int, under: str) -> None:
     """Like search, with what the hits are linked with (- reads QUERY from stdin)."""
-    with door(ctx) as memory:
-        found = memory.call("retrieve", q=words_of(query), limit=limit, depth=depth, under=under)
-        show(ctx, {name: found[name] for name in ("hits", "linked", "degraded")}, found["text"])
+    found = memory.call("retrieve", q=words_of(query), limit=limit, depth=depth, under=under)
+    show({name: found[name] for name in ("hits", "linked", "degraded")}, found["text"])
 
 
 @subcommand("synthesize", "A document drawn from several memories, cited.")
 @click.argument("query", nargs=-1, required=True)
 @click.option("--path", default="/", help="From this file and what it is linked with, or from below this directory.")
 @click.option("--sentences", "-n", default=12, show_default=True, help="At most so many.")
-@click.pass_context
-def synthesize_(ctx: click.Context, query: tuple[str, ...], path: str, sentences: int) -> None:
+def synthesize_(memory: Door, query: tuple[str, ...], path: str, sentences: int) -> None:
     """A document on QUERY drawn from several memories, each sentence cited (- reads QUERY from stdin)."""
-    with door(ctx) as memory:
-        found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
-        show(ctx, found, found["text"] or "(nothing relevant)\n")
+    found = memory.call("synthesize", q=words_of(query), path=path, sentences=sentences)
+    show(found, found["text"] or "(nothing relevant)\n")

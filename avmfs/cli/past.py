@@ -7,14 +7,15 @@ from typing import Any
 import click
 
 from avmfs.cli.main import SNAPSHOT, Command, CommandGroup, subcommand
-from avmfs.cli.session import door, show
+from avmfs.cli.session import show
 from avmfs.localtime import minute
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 _SIGNS = {"added": "+", "removed": "-", "modified": "M"}
 
 
-@subcommand("snapshot", "Instants of the whole tree that are kept by name.", cls=CommandGroup)
+@subcommand("snapshot", "Instants of the tree, or of a part, that are kept by name.", cls=CommandGroup)
 def snapshot_() -> None:
     """Instants of the whole tree that are kept whatever else is forgotten: below /@snap.NAME at every mount, and with
     --at snap.NAME here. An operator's are everybody's."""
@@ -22,32 +23,31 @@ def snapshot_() -> None:
 
 @snapshot_.command("make", cls=Command)
 @click.argument("name")
-@click.pass_context
-def make_(ctx: click.Context, name: str) -> None:
-    """Keep the tree as it is now, as NAME."""
-    with door(ctx) as memory:
-        made = memory.call("snapshot", name=name)
-        show(ctx, made, f"{made['name']}  {minute(made['at'])}\n")
+@click.argument("path", required=False)
+def make_(memory: Door, name: str, path: str | None) -> None:
+    """Keep the tree as it is now, or what is at PATH, as NAME."""
+    made = memory.call("snapshot", name=name, path=path)
+    show(made, f"{made['name']}  {minute(made['at'])}\n")
 
 
 @snapshot_.command("ls", cls=Command)
-@click.pass_context
-def ls_(ctx: click.Context) -> None:
+def ls_(memory: Door) -> None:
     """Your snapshots and the operators', the newest first."""
-    with door(ctx) as memory:
-        found = memory.call("snapshots")["snapshots"]
-        lines = [f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}\n" for each in found]
-        show(ctx, {"snapshots": found}, "".join(lines) or "(no snapshots)\n")
+    found = memory.call("snapshots")["snapshots"]
+    lines = [
+        f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}"
+        f"{'' if each['path'] == '/' else '  ' + escaped(each['path'] or '(not for you)')}\n"
+        for each in found
+    ]
+    show({"snapshots": found}, "".join(lines) or "(no snapshots)\n")
 
 
 @snapshot_.command("rm", cls=Command)
 @click.argument("name", type=SNAPSHOT)
-@click.pass_context
-def rm_(ctx: click.Context, name: str) -> None:
+def rm_(memory: Door, name: str) -> None:
     """Forget NAME; what it alone has kept goes with the next trimming."""
-    with door(ctx) as memory:
-        memory.call("remove_snapshot", name=name)
-        show(ctx, {"name": name}, "")
+    memory.call("remove_snapshot", name=name)
+    show({"name": name}, "")
 
 
 @snapshot_.command("diff", cls=Command)
@@ -55,27 +55,23 @@ def rm_(ctx: click.Context, name: str) -> None:
 @click.argument("newer", required=False, type=SNAPSHOT)
 @click.option("--path", default="/memory", metavar="DIR", help="Only below this directory.")
 @click.option("--limit", "-n", default=1000, show_default=True, help="At most so many.")
-@click.pass_context
-def diff_(ctx: click.Context, older: str, newer: str | None, path: str, limit: int) -> None:
+def diff_(memory: Door, older: str, newer: str | None, path: str, limit: int) -> None:
     """What differs between the snapshots OLDER and NEWER, or now: + added, - removed, M modified."""
-    with door(ctx) as memory:
-        named = None if newer is None else f"snap.{newer}"
-        found = memory.call("compare", older=f"snap.{older}", newer=named, path=path, limit=limit)
-        lines = [f"{_SIGNS[each['status']]} {escaped(each['path'])}\n" for each in found["changes"]]
-        more = ["(more: --limit)\n"] if found["more"] else []
-        show(ctx, found, "".join([*lines, *more]) or "(no difference)\n")
+    named = None if newer is None else f"snap.{newer}"
+    found = memory.call("compare", older=f"snap.{older}", newer=named, path=path, limit=limit)
+    lines = [f"{_SIGNS[each['status']]} {escaped(each['path'])}\n" for each in found["changes"]]
+    more = ["(more: --limit)\n"] if found["more"] else []
+    show(found, "".join([*lines, *more]) or "(no difference)\n")
 
 
 @subcommand("blame", "With which version each line of a file came.")
 @click.argument("path")
-@click.pass_context
-def blame_(ctx: click.Context, path: str) -> None:
+def blame_(memory: Door, path: str) -> None:
     """Of each line: version, author, date."""
-    with door(ctx) as memory:
-        found: dict[str, Any] = memory.call("blame", path=path)
-        wide = max((len(each["author"]) for each in found["lines"]), default=0)
-        text = "".join(
-            f"v{each['version']:<4} {each['author']:<{wide}}  {minute(each['at'])}  {escaped(each['text'])}\n"
-            for each in found["lines"]
-        )
-        show(ctx, found, text or "(empty)\n")
+    found: dict[str, Any] = memory.call("blame", path=path)
+    wide = max((len(each["author"]) for each in found["lines"]), default=0)
+    text = "".join(
+        f"v{each['version']:<4} {each['author']:<{wide}}  {minute(each['at'])}  {escaped(each['text'])}\n"
+        for each in found["lines"]
+    )
+    show(found, text or "(empty)\n")

@@ -8,22 +8,21 @@ from typing import Any
 import click
 
 from avmfs.cli.main import CommandGroup, subcommand
-from avmfs.cli.session import door, show
+from avmfs.cli.session import show
 from avmfs.localtime import minute
+from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
 
 @subcommand("agents", "Every agent, with what it may do.")
-@click.pass_context
-def agents_(ctx: click.Context) -> None:
+def agents_(memory: Door) -> None:
     """Every agent that is known here: groups, capabilities, of your own quota how much is used, who is here now, and
     what each has claimed.
 
     The operator sees how much everybody uses.
     """
-    with door(ctx) as memory:
-        found = memory.call("agents")
-        show(ctx, found, "".join(map(_agent, found)) or "(no agents yet)\n")
+    found = memory.call("agents")
+    show(found, "".join(map(_agent, found)) or "(no agents yet)\n")
 
 
 @subcommand("keys", "Make, list and revoke API keys.", cls=CommandGroup)
@@ -54,9 +53,9 @@ def keys_() -> None:
 @click.option("--for", "whose", metavar="NAME", help="Whose key (operator only). [default: yours]")
 @click.option("--expires", metavar="DURATION", help="Such as 12h or 30d. [default: never]")
 @click.option("--label", default="", help="What it is for.")
-@click.pass_context
 def create_(
     ctx: click.Context,
+    memory: Door,
     paths: tuple[str, ...],
     actions: tuple[str, ...],
     whose: str | None,
@@ -64,37 +63,32 @@ def create_(
     label: str,
 ) -> None:
     """Make a key and print it. It is shown this once: only its hash is kept."""
-    with door(ctx) as memory:
-        made = memory.call(
-            "create_key", paths=[*paths] or None, actions=[*actions] or None, agent=whose, label=label, expires=expires
+    made = memory.call(
+        "create_key", paths=[*paths] or None, actions=[*actions] or None, agent=whose, label=label, expires=expires
+    )
+    show(made, f"{made['key']}\n")
+    if not ctx.obj.as_json:
+        until = f" until {made['expires']}" if made["expires"] else ""
+        print(
+            f"key {made['id']}: {made['agent']}, {', '.join(made['actions'])}, {escaped(' '.join(made['paths']))}"
+            f"{until}. It will not be shown again.",
+            file=sys.stderr,
         )
-        show(ctx, made, f"{made['key']}\n")
-        if not ctx.obj.as_json:
-            until = f" until {made['expires']}" if made["expires"] else ""
-            print(
-                f"key {made['id']}: {made['agent']}, {', '.join(made['actions'])}, {escaped(' '.join(made['paths']))}"
-                f"{until}. It will not be shown again.",
-                file=sys.stderr,
-            )
 
 
 @keys_.command("list")
-@click.pass_context
-def list_(ctx: click.Context) -> None:
+def list_(memory: Door) -> None:
     """Your keys, without their secrets; the operator's view has everybody's."""
-    with door(ctx) as memory:
-        found = memory.call("list_keys")
-        show(ctx, found, "".join(map(_key, found)) or "(no API keys)\n")
+    found = memory.call("list_keys")
+    show(found, "".join(map(_key, found)) or "(no API keys)\n")
 
 
 @keys_.command("revoke")
 @click.argument("id")
-@click.pass_context
-def revoke_(ctx: click.Context, id: str) -> None:
+def revoke_(memory: Door, id: str) -> None:
     """Let nobody in with the key ID any more, from now on."""
-    with door(ctx) as memory:
-        done = memory.call("revoke_key", id=id)
-        show(ctx, {"id": id, **done}, f"revoked {id} ({done['agent']})\n")
+    done = memory.call("revoke_key", id=id)
+    show({"id": id, **done}, f"revoked {id} ({done['agent']})\n")
 
 
 def _agent(agent: dict[str, Any]) -> str:

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import click
 
-from avmfs.api.connect import located
 from avmfs.avm import AVM
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import asking, show, working
+from avmfs.cli.session import asking, locations, show, working
 from avmfs.errors import NotFound, StoreFailed
 
 WIDTH = 100
@@ -41,22 +40,21 @@ class Step:
 @subcommand("playground", "A guided tour on a memory of its own, which leaves nothing behind.")
 @click.option("--yes", "-y", is_flag=True, help="Do not wait for Enter between the steps.")
 @click.option("--words-only", is_flag=True, help="Do not load the model: recall by words.")
-@click.pass_context
 def playground_(ctx: click.Context, yes: bool, words_only: bool) -> None:
     """Walk through what the memory does, with two agents in a temporary store; nothing is left behind."""
-    config = located(os.environ, ctx.obj.db, ctx.obj.config).config_file
-    waits = asking(ctx) and sys.stdout.isatty() and not yes
+    config = locations().config_file
+    waits = asking() and sys.stdout.isatty() and not yes
     steps: list[Step] = []
     with _stores(config, words_only) as opened:
         for number, step in enumerate(_tour(opened), 1):
             steps.append(step)
             if not ctx.obj.as_json:
-                show(ctx, None, _told(number, step))
+                show(None, _told(number, step))
                 sys.stdout.flush()
                 if waits:
                     click.prompt("\nEnter goes on", default="", show_default=False, prompt_suffix=" ", err=True)
     done = "Done; nothing is left behind. Your own memory: avm init AGENT..., then avm-daemon start --daemon\n"
-    show(ctx, [asdict(step) for step in steps], f"\n{done}")
+    show([asdict(step) for step in steps], f"\n{done}")
 
 
 def _told(number: int, step: Step) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import click
 
 from avmfs.agents import backups
-from avmfs.api.connect import located
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import asking, confirm, door, show, working
+from avmfs.cli.session import asking, confirm, door, locations, show, working
 from avmfs.errors import Denied
 from avmfs.store.repair import traces
 from avmfs.text.escapes import escaped
@@ -28,7 +26,6 @@ _AGAIN_S = 0.5
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")
-@click.pass_context
 def purge_(
     ctx: click.Context,
     path: str | None,
@@ -52,24 +49,24 @@ def purge_(
     named = {"path": path, "tag": tag, "author": author, "before": before}
     if not any(named.values()):
         raise click.UsageError("expected PATH, --tag, --author, --before or --verify")
-    with door(ctx) as memory:
+    with door() as memory:
         plan = memory.call("purge", **named)
         if dry_run or not plan["count"]:
-            show(ctx, plan, _text(ctx, plan), prose=False)
+            show(plan, _text(plan), prose=False)
             return
         if not yes:
-            if not asking(ctx):
+            if not asking():
                 raise click.UsageError("it cannot be undone: --yes says that it is meant, --dry-run what it would be")
-            click.echo(_text(ctx, plan), nl=False, err=True)
+            click.echo(_text(plan), nl=False, err=True)
             confirm("forget this for good?")
         with working("purging"):
             done = memory.call("purge", **named, agreed=plan["agreed"])
             while not memory.call("wipe")["wiped"]:
                 time.sleep(_AGAIN_S)
-        show(ctx, done, f"{done['purged']} purged\n", prose=False)
+        show(done, f"{done['purged']} purged\n", prose=False)
 
 
-def _text(ctx: click.Context, plan: dict[str, Any]) -> str:
+def _text(plan: dict[str, Any]) -> str:
     lines = [f"{each['state']:<7}  {each['size']:>9}  {escaped(each['path'])}\n" for each in plan["files"]]
     if plan["count"] > len(lines):
         lines.append(f"and {plan['count'] - len(lines)} more\n")
@@ -79,7 +76,7 @@ def _text(ctx: click.Context, plan: dict[str, Any]) -> str:
         lines.append(f"# {plan['refused']} more are not yours to change, and stay\n")
     if plan["snapshots"]:
         lines.append(f"# out of the snapshots {', '.join(plan['snapshots'])}\n")
-    last = backups.last(located(os.environ, ctx.obj.db, ctx.obj.config).database)
+    last = backups.last(locations().database)
     if last is not None:
         lines.append(f"# backups in {escaped(last['folder'])} stay as they are\n")
     return "".join(lines)
@@ -91,9 +88,9 @@ def _verified(ctx: click.Context, text: str) -> None:
     if not text:
         raise click.UsageError("--verify: expected what to look for")
     with working("looking"):
-        found = list(traces.of(located(os.environ, ctx.obj.db, ctx.obj.config).database, text))
+        found = list(traces.of(locations().database, text))
     lines = [f"{escaped(each.file)}: {escaped(each.where)}\n" for each in found]
     told = {"found": [{"file": each.file, "where": each.where} for each in found]}
-    show(ctx, told, "".join(lines) or "(nowhere)\n", prose=False)
+    show(told, "".join(lines) or "(nowhere)\n", prose=False)
     if found:
         ctx.exit(REFUSED)

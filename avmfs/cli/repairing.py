@@ -10,9 +10,8 @@ import click
 from avmfs_config import load_settings
 
 from avmfs.agents.repairing import Repair, repair
-from avmfs.api.connect import located
 from avmfs.cli.main import REFUSED, subcommand
-from avmfs.cli.session import asking, confirm, show, working
+from avmfs.cli.session import asking, confirm, locations, show, working
 from avmfs.errors import Busy, NotFound
 
 _SHOWN = 200  # lines of a list
@@ -22,14 +21,13 @@ _SHOWN = 200  # lines of a list
 @click.option("--dry-run", is_flag=True, help="Say what would be saved and lost, and leave the store as it is.")
 @click.option("--accept-loss", is_flag=True, help="Go on without changes that are known and nowhere to be found.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
-@click.pass_context
 def repair_(ctx: click.Context, dry_run: bool, accept_loss: bool, yes: bool) -> None:
     """Make a whole store of a damaged one, which is copied aside first; no daemon may run.
 
     What the write-ahead log has behind a damaged frame is saved, rows of damaged pages are left out, files without a
     directory go to lost+found in their owner's private space, and the index is made anew. Lists what was lost.
     """
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     settings = load_settings(where.config_file, os.environ)
     path, stack = where.database, ctx.with_resource(contextlib.ExitStack())
     if not path.parent.exists():
@@ -40,15 +38,15 @@ def repair_(ctx: click.Context, dry_run: bool, accept_loss: bool, yes: bool) -> 
     except Busy as e:
         raise Busy(f"{e.reason}; stop it first: avm-daemon stop", e.filename) from None
     if done.sound:
-        show(ctx, _told(done, "sound"), f"{path}: nothing is wrong\n")
+        show(_told(done, "sound"), f"{path}: nothing is wrong\n")
         return
     refused = done.missing > 0 and not accept_loss
     if not dry_run and not refused:
-        if not yes and asking(ctx):
+        if not yes and asking():
             click.echo(_text(done, False), err=True, nl=False)
             confirm("Put this in the place of the store? (A copy of the old one is kept.)")
         done.install()
-    show(ctx, _told(done, "refused" if refused else "dry run" if dry_run else "repaired"), _text(done, refused))
+    show(_told(done, "refused" if refused else "dry run" if dry_run else "repaired"), _text(done, refused))
     if refused:
         ctx.exit(REFUSED)
 

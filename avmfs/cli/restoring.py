@@ -18,15 +18,8 @@ from avmfs.text.escapes import escaped
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--from", "folder", type=click.Path(path_type=Path), help="The whole store, from this folder of backups.")
 @click.option("--to", type=click.Path(path_type=Path), help="With --from: the new data directory. [default: the usual]")
-@click.pass_context
 def restore_(
-    ctx: click.Context,
-    path: str | None,
-    when: str | None,
-    version: int | None,
-    dry_run: bool,
-    folder: Path | None,
-    to: Path | None,
+    path: str | None, when: str | None, version: int | None, dry_run: bool, folder: Path | None, to: Path | None
 ) -> None:
     """Make PATH again what it was in a version or, with all below it, at an instant: as a change of now, which its
     history has too, and bring back tags and links that it had. What came since stays.
@@ -39,12 +32,12 @@ def restore_(
             raise click.UsageError("--from is for the whole store: it takes --at and --to alone")
         from avmfs.cli.backing_up import restored
 
-        restored(ctx, folder.absolute(), when, to)
+        restored(folder.absolute(), when, to)
         return
     if path is None or to is not None or (when is None) == (version is None):
         raise click.UsageError("expected PATH with --at or --version, or --from FOLDER")
-    with door(ctx) as memory:
+    with door() as memory:
         found = memory.call("restore", path=path, at=when, version=version, dry_run=dry_run)
         lines = [f"{each['action']:<5}  {escaped(each['path'])}\n" for each in found["restored"]]
         text = "".join(lines) + ("(and more)\n" if found["more"] else "")
-        show(ctx, found, text or "(all is as it was)\n", prose=False)
+        show(found, text or "(all is as it was)\n", prose=False)

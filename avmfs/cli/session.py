@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from avmfs_config import Paths
 
 from avmfs.api.connect import located, open_door, who_asks
 from avmfs.cli.main import Globals
@@ -26,14 +27,24 @@ URGENT_S: Final = 3600.0  # until the same urgent messages are told of again
 T = TypeVar("T")
 
 
+def _given() -> Globals:
+    """What the global options say."""
+    return click.get_current_context().ensure_object(Globals)
+
+
+def locations() -> Paths:
+    """Where everything is, as the environment and the global options say."""
+    return located(os.environ, _given().db, _given().config)
+
+
 @contextlib.contextmanager
-def door(ctx: click.Context, *, embeddings: bool = False) -> Iterator[Door]:
+def door(*, embeddings: bool = False) -> Iterator[Door]:
     """A door as the agent (or operator) of the global options. Unread urgent mail goes to stderr at the end.
 
     ``embeddings``: without a daemon, load the model in this process; else searches use words alone.
     """
-    given: Globals = ctx.obj
-    where = located(os.environ, given.db, given.config)
+    given = _given()
+    where = locations()
     nameless = given.agent is None and given.operator and not os.environ.get("AVM_AGENT")
     agent = who_asks("operator" if nameless else given.agent, os.environ)
     opened = open_door(where, agent, environ=os.environ, operator=given.operator, embeddings=embeddings, route="cli")
@@ -70,15 +81,16 @@ def then(path: str, at: str | None) -> str:
     return path if at is None else f"/@{at}/{path.lstrip('/')}"
 
 
-def show(ctx: click.Context, value: Any, text: str, *, prose: bool = True) -> None:
+def show(value: Any, text: str, *, prose: bool = True) -> None:
     """``value`` as JSON when asked for, else ``text`` (which ends its own lines), in colours where a terminal shows it
     and it is ``prose``."""
-    if ctx.obj.as_json:
+    given = _given()
+    if given.as_json:
         text = json_safe(value) + "\n"
     elif prose and sys.stdout.isatty():
         from avmfs.cli import colour
 
-        if colour.wanted(sys.stdout, os.environ, refused=ctx.obj.no_color):
+        if colour.wanted(sys.stdout, os.environ, refused=given.no_color):
             text = colour.painted(text)
     data = text.encode("utf-8", "surrogateescape")
     sys.stdout.flush()
@@ -108,10 +120,10 @@ def names_of(given: tuple[str, ...], *, null: bool = False) -> list[str]:
     return [*given]
 
 
-def show_names(ctx: click.Context, value: Any, names: Iterable[str]) -> None:
+def show_names(value: Any, names: Iterable[str]) -> None:
     """``value`` as JSON when asked for, else names as they are, each ended by a NUL: for xargs -0 and the like."""
-    if ctx.obj.as_json:
-        show(ctx, value, "")
+    if _given().as_json:
+        show(value, "")
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(os.fsencode(name) + b"\0" for name in names))
@@ -122,9 +134,9 @@ null_option = click.option(
 )
 
 
-def asking(ctx: click.Context) -> bool:
+def asking() -> bool:
     """Whether somebody sits there who can be asked. A program that runs this has said what it wants."""
-    return not ctx.obj.as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    return not _given().as_json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(what: str) -> None:

@@ -10,9 +10,8 @@ import avmfs_config
 import click
 from avmfs_config import check_agent_id
 
-from avmfs.api.connect import located
 from avmfs.cli.main import subcommand
-from avmfs.cli.session import door, show, working
+from avmfs.cli.session import door, locations, show, working
 from avmfs.errors import Exists, Invalid
 
 _MOUNTS = """\
@@ -61,11 +60,10 @@ _CONFIG = """\
 @click.option("--root", default="~/agents", show_default=True, help="Each agent is mounted at ROOT/AGENT/avm.")
 @click.option("--force", is_flag=True, help="Replace an existing mounts.yaml (config.yaml is never replaced).")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be written, and write nothing.")
-@click.pass_context
-def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> None:
+def init_(agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> None:
     """Write mounts.yaml for AGENTS (alice and bob, if none are named) and an example config.yaml, and say what comes
     next. What is there already stays as it is."""
-    where = located(os.environ, ctx.obj.db, ctx.obj.config)
+    where = locations()
     names = [check_agent_id(name) for name in agents or ("alice", "bob")]
     if len({*names}) < len(names):
         raise Invalid("the same agent twice")
@@ -102,17 +100,16 @@ def init_(ctx: click.Context, agents: tuple[str, ...], root: str, force: bool, d
         f"avm -a {names[0]} recall hello",
     )
     text = written + kept + "next:\n" + "".join(f"  {line}\n" for line in following)
-    show(ctx, value, text, prose=False)
+    show(value, text, prose=False)
 
 
 @subcommand("warmup", "Load the embedding model and say which.")
-@click.pass_context
 def warmup_(ctx: click.Context) -> None:
     """Load the embedding model if need be; print its name, dimension and the milliseconds it took."""
     ctx.obj.agent = ctx.obj.agent or os.environ.get("AVM_AGENT") or (None if "AVM_API_KEY" in os.environ else "warmup")
     before = time.perf_counter()
-    with door(ctx, embeddings=True) as memory:
+    with door(embeddings=True) as memory:
         with working("loading the model"):
             found = memory.call("warmup")
         took = {**found, "ms": round((time.perf_counter() - before) * 1000)}
-        show(ctx, took, f"model: {took['model']}\ndimension: {took['dimension']}\nms: {took['ms']}\n")
+        show(took, f"model: {took['model']}\ndimension: {took['dimension']}\nms: {took['ms']}\n")

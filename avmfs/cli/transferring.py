@@ -23,14 +23,13 @@ _SHOWN = 1000  # lines of a list
 @click.argument("format")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.argument("path", default="/memory")
-@click.pass_context
-def export_(ctx: click.Context, format: str, out: Path, path: str) -> None:
+def export_(format: str, out: Path, path: str) -> None:
     """Write all that you see below PATH to OUT: as tar (.tar.gz), jsonl, markdown (a new folder) or git.
 
     OUT may be - for stdout. avm export git - | git -C REPO fast-import makes a history with the agents as authors.
     """
     chosen = formats.found(format, formats.writers())
-    with door(ctx) as memory:
+    with door() as memory:
         if not exporting.root_of(memory, path):
             raise NotFound(path=path)
         with working("exporting") as progress:
@@ -39,7 +38,7 @@ def export_(ctx: click.Context, format: str, out: Path, path: str) -> None:
                 out, progress.counted(source, 0 if chosen.history else exporting.how_many(memory, path))
             )
         if out != Path("-"):
-            show(ctx, {"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
+            show({"path": path, "out": str(out), "records": count}, f"{count} records in {escaped(str(out))}\n")
 
 
 @subcommand("import", "Bring memory in, of this program and of others.")
@@ -48,7 +47,6 @@ def export_(ctx: click.Context, format: str, out: Path, path: str) -> None:
 @click.option("--into", metavar="PATH", help="Where to. [default: /memory for exports, else /private/imported/FORMAT]")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would become what, and bring in nothing.")
 @click.option("--replace", is_flag=True, help="A new version of what is there with other contents.")
-@click.pass_context
 def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry_run: bool, replace: bool) -> None:
     """Bring SOURCE in; a second run adds nothing, and one that was cut off goes on.
 
@@ -58,12 +56,12 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
     chosen = formats.found(format, formats.readers())
     if not source.exists():
         raise NotFound(path=str(source))
-    with door(ctx) as memory:
+    with door() as memory:
         where = str(memory.call("locate", path=into or chosen.into)["path"])
         with working("importing") as progress:
             run = Import(memory, where, dry=dry_run, replacing=replace, progress=progress)
             report = run.run(chosen.call(source))  # type: ignore[arg-type]
-        show(ctx, _told(report), _text(report, dry_run), prose=False)
+        show(asdict(report), _text(report, dry_run), prose=False)
     if report.refused or report.links_refused:
         ctx.exit(REFUSED)
 
@@ -74,7 +72,6 @@ def import_(ctx: click.Context, format: str, source: Path, into: str | None, dry
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="What is kept in step.  [default: *.md]")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would go where, and change nothing.")
 @click.option("--many", is_flag=True, help="Also where most of one side is gone.")
-@click.pass_context
 def sync_(
     ctx: click.Context, folder: Path, path: str | None, names: tuple[str, ...], dry_run: bool, many: bool
 ) -> None:
@@ -83,7 +80,7 @@ def sync_(
     PATH is remembered. What both have changed stays as both, the folder's as "NAME (conflict …).md"; what one has
     changed and the other removed comes back. Names that begin with a dot are left out.
     """
-    with door(ctx) as memory, working("syncing"):
+    with door() as memory, working("syncing"):
         run = Sync(memory, folder.absolute(), path, names=names or ("*.md",), many=many)
         done = run.run(dry_run)
     lines = [
@@ -98,13 +95,9 @@ def sync_(
     ]
     lines += [f"both changed  {escaped(name)}; the folder's is now {escaped(own)}\n" for name, own in done.conflicts]
     lines += [f"refused  {escaped(each.where)}: {escaped(each.reason)}\n" for each in done.refused]
-    show(ctx, asdict(done), "".join(lines) or "(nothing has changed)\n", prose=False)
+    show(asdict(done), "".join(lines) or "(nothing has changed)\n", prose=False)
     if done.refused:
         ctx.exit(REFUSED)
-
-
-def _told(report: Report) -> dict[str, Any]:
-    return asdict(report)
 
 
 def _text(report: Report, dry: bool) -> str:

@@ -23,25 +23,12 @@ if TYPE_CHECKING:
 SIGNATURE, DOC, CALLS = 240, 300, 60  # characters of a signature, and of what is told of one; names of what one calls
 _COMMENTS: Final = frozenset(("comment", "line_comment", "block_comment"))
 _SKIPPED: Final = frozenset(("attribute_item", "decorator", "inner_attribute_item"))
-_WRAPS: Final = frozenset(
-    [
-        "lexical_declaration",
-        "variable_declaration",
-        "export_statement",
-        "decorated_definition",
-        "expression_statement",
-        "template_declaration",
-        "type_declaration",
-        "const_declaration",
-        "var_declaration",
-        "var_spec_list",
-        "ambient_declaration",
-        "declaration",
-        "assignment_expression",
-        "type_definition",
-        "linkage_specification",
-    ]
+_WRAPS_WORDS: Final = (
+    "lexical_declaration variable_declaration export_statement decorated_definition expression_statement"
+    " template_declaration type_declaration const_declaration var_declaration var_spec_list ambient_declaration"
+    " declaration assignment_expression type_definition linkage_specification"
 )
+_WRAPS: Final = frozenset(_WRAPS_WORDS.split())
 _MARKS: Final = re.compile(r"^\s*(?:/\*+!?|//+!?|\*+/?|#+!?)\s?|\s*\*+/\s*$")
 _TAG: Final = re.compile(r"^\s*[@\\]\w+")
 _LEGAL: Final = re.compile(r"copyright|licen[cs]e|spdx|-\*-|eslint|vim:|^!", re.IGNORECASE)
@@ -77,11 +64,13 @@ class Module:
 
 
 def parse(data: bytes, language: Language) -> Module:
-    parser, symbols, calls = _grammar(language)
+    parser, symbols, calls = _grammar(language)  # which says so where the parsers are missing
+    from tree_sitter import QueryCursor
+
     root = parser.parse(data).root_node
     made = list(_symbols(root, symbols))
     called: dict[int, dict[str, None]] = {}
-    for node in _captured(calls, root, "call"):
+    for node in QueryCursor(calls).captures(root).get("call", []):
         within = _innermost(made, node.start_byte)
         found = _LAST_NAME.search(_GENERIC.sub("", _text(node)))
         if within is not None and found is not None:
@@ -120,12 +109,6 @@ def _grammar(language: Language) -> tuple[Parser, Query, Query]:
     grammar = tree_sitter.Language(getattr(module, language.grammar)())
     queries = (tree_sitter.Query(grammar, each) for each in (language.symbols, language.calls))
     return tree_sitter.Parser(grammar), next(queries), next(queries)
-
-
-def _captured(query: Query, root: Node, name: str) -> list[Node]:
-    from tree_sitter import QueryCursor
-
-    return QueryCursor(query).captures(root).get(name, [])
 
 
 def _symbols(root: Node, query: Query) -> Iterator[_Found]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avmfs.embed import knowledge, weights
 from avmfs.embed.protocol import Batch, EmbeddingUnavailable
@@ -103,8 +102,11 @@ class TransformerEmbedding:
         for at in range(0, len(clean), SLICE):
             places = order[at : at + SLICE]
             few = len(places) * len(clean[places[-1]]) <= ALONE
-            with _threads(1 if few else self._threads):
-                vectors[places] = _encoded(transformer, [clean[place] for place in places], self._running)
+            asked = [clean[place] for place in places]
+            with _threads(1 if few else self._threads), self._running:
+                vectors[places] = transformer.encode(
+                    asked, batch_size=SLICE, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+                )
         if (vocabulary := getattr(transformer.tokenizer, "backend_tokenizer", None)) is not None:
             with self._running:
                 knowledge.weigh(vocabulary, clean, vectors, urgent)
@@ -112,39 +114,23 @@ class TransformerEmbedding:
 
     def _found(self) -> weights.Weights:
         with self._loading:
-            return self._resolve()
-
-    def _resolve(self) -> weights.Weights:
-        if self._weights is None:
-            self._weights = weights.resolve(self.model, self._path, allow_download=self._allow_download)
-        return self._weights
+            if self._weights is None:
+                self._weights = weights.resolve(self.model, self._path, allow_download=self._allow_download)
+            return self._weights
 
     def _loaded(self) -> SentenceTransformer:
-        found = self._transformer
-        if found is not None:
-            return found
+        if self._transformer is not None:
+            return self._transformer
+        folder = self._found().path
         with self._loading:
             if self._transformer is None:
-                folder = self._resolve().path
                 with _quietly():
                     loaded = _load(folder, self._device)
-                    self._threads = _torch_threads()
+                    import torch
+
+                    self._threads = int(torch.get_num_threads())
                 self._transformer = loaded
             return self._transformer
-
-
-def _encoded(transformer: SentenceTransformer, texts: list[str], running: threading.Lock) -> NDArray[np.float32]:
-    with running:
-        found = transformer.encode(
-            texts, batch_size=SLICE, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-        )
-    return np.asarray(found, np.float32)
-
-
-def _torch_threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
 
 
 @contextmanager
@@ -165,9 +151,9 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Its thread pool does not survive a fork and says so on stderr.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _sleeping_threads():
-        _import("torch")
     try:
+        with _sleeping_threads():
+            importlib.import_module("torch")
         from huggingface_hub.utils.tqdm import disable_progress_bars
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging as transformers_logging
@@ -182,13 +168,6 @@ def _load(folder: Path, device: str | None) -> SentenceTransformer:
     except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EmbeddingUnavailable(f"cannot load the model in {folder}: {reason}") from error
-
-
-def _import(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise EmbeddingUnavailable(f"{error.name or name} is not installed (pip install 'avmfs[torch]')") from error
 
 
 @contextmanager

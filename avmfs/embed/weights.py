@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -64,11 +65,7 @@ class Weights:
 
 
 def resolve(
-    model: str = DEFAULT_MODEL,
-    path: Path | None = None,
-    *,
-    allow_download: bool = True,
-    progress: Progress = unheard,
+    model: str = DEFAULT_MODEL, path: Path | None = None, *, allow_download: bool = True, progress: Progress = unheard
 ) -> Weights:
     """Find the weights of ``model``; the network is asked last, and only with ``allow_download``.
 
@@ -158,14 +155,6 @@ def _package(model: str, progress: Progress) -> Path | None:
         return None
 
 
-def _cached(model: str, progress: Progress) -> Path | None:
-    return _hub(model, progress, local=True)
-
-
-def _downloaded(model: str, progress: Progress) -> Path | None:
-    return _hub(model, progress, local=False)
-
-
 def _hub(model: str, progress: Progress, *, local: bool) -> Path | None:
     try:
         import huggingface_hub
@@ -210,6 +199,6 @@ def _bar(progress: Progress) -> Any:
 
 _PLACES: Final[tuple[tuple[Source, Callable[[str, Progress], Path | None]], ...]] = (
     ("installed package", _package),
-    ("hub cache", _cached),
-    ("network", _downloaded),
+    ("hub cache", partial(_hub, local=True)),
+    ("network", partial(_hub, local=False)),
 )

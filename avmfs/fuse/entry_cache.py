@@ -348,26 +348,8 @@ def _as_stored(node: Node, told: Attributes) -> bool:
 
 def packed(found: Attributes) -> bytes:
     """struct fuse_attr."""
-    (atime, atime_ns), (mtime, mtime_ns), (ctime, ctime_ns) = (
-        divmod(found.atime, _NS),
-        divmod(found.mtime, _NS),
-        divmod(found.ctime, _NS),
-    )
+    (a, a_ns), (m, m_ns), (c, c_ns) = divmod(found.atime, _NS), divmod(found.mtime, _NS), divmod(found.ctime, _NS)
+    times = (a & _MASK, m & _MASK, c & _MASK, a_ns, m_ns, c_ns)
     return p.ATTR.pack(
-        found.ino,
-        found.size,
-        found.blocks,
-        atime & _MASK,
-        mtime & _MASK,
-        ctime & _MASK,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        found.mode,
-        found.nlink,
-        found.uid,
-        found.gid,
-        0,
-        65536,
-        0,
+        found.ino, found.size, found.blocks, *times, found.mode, found.nlink, found.uid, found.gid, 0, 65536, 0
     )

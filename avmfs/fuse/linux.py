@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from avmfs_config import Mount
+
 from avmfs import handover as memory_kept
 from avmfs.fuse import device, handover
 from avmfs.fuse import protocol as p
@@ -34,6 +36,7 @@ from avmfs.fuse.namespace_ops import NamespaceOps
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Session
+from avmfs.fuse.uid_gate import admitted, needs_allow_other
 from avmfs.fuse.xattr_ops import XattrOps
 from avmfs.store.client.inflight import REQUEST
 from avmfs.store.notify import kernel_filter
@@ -49,19 +52,15 @@ class LinuxMount:
     def __init__(
         self,
         tree: Tree,
+        config: Mount,
         descriptor: int,
         runtime_dir: Path,
-        *,
         continuity: Handover,
-        fd_entry: FdEntry | None = None,
-        found: Mapping[str, int] | None = None,
-        xattr: bool = False,
-        report: Callable[[str], None] = lambda caches: None,
-        admitted: frozenset[int] | None = None,
+        fd_entry: FdEntry | None,
+        found: Mapping[str, int],
+        report: Callable[[str], None],
     ) -> None:
-        """``found`` is what a predecessor left in the fd store; ``admitted`` are the users who may use it
-        (``uid_gate``)."""
-        found = found or {}
+        """``found`` is what a predecessor left in the fd store."""
         self.tree = tree
         self._continuity = continuity
         self._box = fd_entry
@@ -71,7 +70,7 @@ class LinuxMount:
         self._names, self._sink = _told_to_writer(found)
         self._replies = EntryCache(tree, self._numbers, KernelFilter(self._names))
         once = partial(tree.memory.store.once, REQUEST)
-        self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted)
+        self._session = Session(descriptor, self._numbers.forget, once, continuity.settle, admitted(config))
         self._session.answers({Op.FORGET: self._numbers.forget_real})
         tree.memory.store.attended(self._session)
         tree.opened.aside = self._session.aside
@@ -84,7 +83,7 @@ class LinuxMount:
         FileOps(self._session, tree, self._numbers, self._replies, self.handles, pages, self._locks)
         DirectoryOps(self._session, tree, self._numbers, self._replies, continuity)
         LockOps(self._session, self.handles, self._locks)
-        if xattr:
+        if config.xattr:
             XattrOps(self._session, tree, self._numbers)
 
     def serve(self, ready: Callable[[], None], survives: Callable[[], None], *, cached: bool) -> None:
@@ -118,16 +117,9 @@ class LinuxMount:
             self._locks.close()
 
     def _feed_cache(self, over: threading.Event) -> None:
-        self.tree.memory.store.feed_cache(
-            [self._session.descriptor, self._names],
-            p.INC_EPOCH,
-            p.INVAL_ATTRIBUTES,
-            p.INVAL_NODE_AT,
-            self._switch_caching,
-            over,
-            self._sink,
-            self._keep_sink,
-        )
+        feed, device_and_names = self.tree.memory.store.feed_cache, [self._session.descriptor, self._names]
+        notices = (p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT)
+        feed(device_and_names, *notices, self._switch_caching, over, self._sink, self._keep_sink)
 
     def _keep_sink(self, connection: int) -> None:
         if self._box is not None:
@@ -161,19 +153,14 @@ def _told_to_writer(found: Mapping[str, int]) -> tuple[int, int | None]:
 
 def mount(
     tree: Tree,
-    mountpoint: Path,
+    config: Mount,
     *,
-    read_only: bool,
-    allow_other: bool,
-    cached: bool,
-    ready: Callable[[], None],
     runtime_dir: Path,
     before_mount: Callable[[], None],
     fd_entry: FdEntry | None,
+    ready: Callable[[], None],
     survives: Callable[[], None],
-    xattr: bool = False,
-    report: Callable[[str], None] = lambda caches: None,
-    admitted: frozenset[int] | None = None,
+    report: Callable[[str], None],
 ) -> None:
     """Mount, or go on with what a predecessor had mounted, and serve until unmounted. ``report`` hears what the kernel
     may cache, whenever that changes."""
@@ -187,16 +174,7 @@ def mount(
         found, kept = {}, memory_kept.make()
         before_mount()
         options = ["fsname=avmfs", "subtype=avmfs", "nosuid", "nodev", "default_permissions"]
-        options += ["ro" if read_only else "rw", *(["allow_other"] if allow_other else [])]
-        descriptor = device.mount(mountpoint, options)
-    LinuxMount(
-        tree,
-        descriptor,
-        runtime_dir,
-        continuity=Handover(tree, kept),
-        fd_entry=fd_entry,
-        found=found,
-        xattr=xattr,
-        report=report,
-        admitted=admitted,
-    ).serve(ready, survives, cached=cached)
+        options += ["ro" if config.read_only else "rw", *(["allow_other"] if needs_allow_other(config) else [])]
+        descriptor = device.mount(config.mountpoint, options)
+    made = LinuxMount(tree, config, descriptor, runtime_dir, Handover(tree, kept), fd_entry, found, report)
+    made.serve(ready, survives, cached=config.coherence != "strict" and tree.injection is None)

@@ -24,10 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from avmfs_config import Mount
+
 from avmfs import calls
 from avmfs.errors import AvmError, NotPermitted, Stale
 from avmfs.fuse.callbacks import as_id, as_time, fill, put
-from avmfs.fuse.uid_gate import is_fenced
+from avmfs.fuse.uid_gate import admitted, is_fenced, needs_allow_other
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
 from avmfs.vfs.attributes import Caller
@@ -43,35 +45,10 @@ import mfusepy
 
 log = logging.getLogger(__name__)
 
-_IMPLEMENTED = [
-    "getattr",
-    "readlink",
-    "mknod",
-    "mkdir",
-    "unlink",
-    "rmdir",
-    "symlink",
-    "rename",
-    "link",
-    "chmod",
-    "chown",
-    "truncate",
-    "open",
-    "read",
-    "write",
-    "statfs",
-    "flush",
-    "release",
-    "fsync",
-    "opendir",
-    "readdir",
-    "releasedir",
-    "destroy",
-    "create",
-    "utimens",
-    "fallocate",
-    "fsyncdir",
-]
+_IMPLEMENTED = (
+    "getattr readlink mknod mkdir unlink rmdir symlink rename link chmod chown truncate open read write statfs flush"
+    " release fsync opendir readdir releasedir destroy create utimens fallocate fsyncdir"
+)
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
 
 
@@ -90,42 +67,23 @@ class _Operations:
 class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     """One mount; constructing it serves until it is unmounted."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        mountpoint: Path,
-        locks: LockTable | None,
-        *,
-        read_only: bool,
-        allow_other: bool,
-        ready: Callable[[], None],
-        xattr: bool = False,
-        admitted: frozenset[int] | None = None,
-    ) -> None:
+    def __init__(self, tree: Tree, config: Mount, locks: LockTable | None, ready: Callable[[], None]) -> None:
         self.tree = tree
         self.locks = locks
-        self._admitted = admitted
+        self._admitted = admitted(config)
         self._handles: dict[int, tuple[Address, Handle]] = {}
         self._listings: dict[int, tuple[Address, list[tuple[bytes, int, int]]]] = {}
         self._numbers = itertools.count(1)
-        names = _IMPLEMENTED + (["lock", "flock"] if locks is not None else []) + (_XATTRS if xattr else [])
-        options: dict[str, Any] = {
-            "foreground": True,
-            "fsname": "avmfs",
-            "subtype": "avmfs",
-            "default_permissions": True,
-            "attr_timeout": 0,
-            "entry_timeout": 0,
-            "negative_timeout": 0,
-            "hard_remove": True,
-            "use_ino": True,
-            "intr": True,
-            "ro": read_only,
-            "allow_other": allow_other,
-        }
+        names = (
+            _IMPLEMENTED.split() + (["lock", "flock"] if locks is not None else []) + (_XATTRS if config.xattr else [])
+        )
+        options: dict[str, Any] = dict.fromkeys(("attr_timeout", "entry_timeout", "negative_timeout"), 0)
+        options |= dict.fromkeys(("foreground", "default_permissions", "hard_remove", "use_ino", "intr"), True)
+        options |= {"fsname": "avmfs", "subtype": "avmfs", "ro": config.read_only}
+        options["allow_other"] = needs_allow_other(config)
         super().__init__(
             _Operations(names, ready, tree.commit_all),
-            os.fspath(mountpoint),
+            os.fspath(config.mountpoint),
             raw_fi=True,
             **{key: value for key, value in options.items() if value is not False},
         )
@@ -398,35 +356,16 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
 
 
 def mount(
-    tree: Tree,
-    mountpoint: Path,
-    *,
-    read_only: bool,
-    allow_other: bool,
-    cached: bool,
-    ready: Callable[[], None],
-    runtime_dir: Path,
-    xattr: bool = False,
-    report: Callable[[str], None] = lambda caches: None,
-    admitted: frozenset[int] | None = None,
+    tree: Tree, config: Mount, *, runtime_dir: Path, ready: Callable[[], None], report: Callable[[str], None]
 ) -> None:
-    """Mount and serve until unmounted; nothing is ever ``cached``. Raises RuntimeError when libfuse cannot mount."""
+    """Mount and serve until unmounted; nothing is ever cached. Raises RuntimeError when libfuse cannot mount."""
     # libfuse tells a thread of an interrupt by SIGUSR1 and has no handler for it, since ``intr`` is set only in init:
     # the signal would end the process. Waits look at fuse_interrupted() instead.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     report("none: the portable front end cannot be told of changes")
     locks = LockTable(runtime_dir / "locks", _interrupted) if LOCKS_SUPPORTED else None
     try:
-        PortableMount(
-            tree,
-            mountpoint,
-            locks,
-            read_only=read_only,
-            allow_other=allow_other,
-            ready=ready,
-            xattr=xattr,
-            admitted=admitted,
-        )
+        PortableMount(tree, config, locks, ready)
     except RuntimeError as e:
         # libfuse returns 8 after it was ended by a signal: its own clean end.
         if e.args != (8,):

@@ -19,7 +19,7 @@ from avmfs_config import Mount
 
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse.handover import FdEntry
-from avmfs.fuse.uid_gate import admitted, needs_allow_other
+from avmfs.fuse.uid_gate import admitted
 from avmfs.memory import Memory
 from avmfs.vfs.tree import Tree
 
@@ -78,8 +78,6 @@ def serve(
         what, _, why = mode.partition(": ")
         report({"caching": what, "caching_reason": why})
 
-    alone = admitted(mount)
-    cached = mount.coherence != "strict" and tree.injection is None
     over = threading.Event()
 
     def holding() -> None:
@@ -96,7 +94,6 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*COLLECT_AFTER)
     gc.freeze()
-    allow_other = needs_allow_other(mount)
     report({"survives": "remount"})
     try:
         if front_end(os.environ) == "linux":
@@ -104,35 +101,19 @@ def serve(
 
             linux.mount(
                 tree,
-                mount.mountpoint,
-                read_only=mount.read_only,
-                allow_other=allow_other,
-                cached=cached,
-                ready=ready,
+                mount,
                 runtime_dir=runtime_dir,
-                xattr=mount.xattr,
-                report=caches,
                 before_mount=before_mount,
                 fd_entry=fd_entry,
+                ready=ready,
                 survives=lambda: report({"survives": "resume"}),
-                admitted=alone,
+                report=caches,
             )
         else:
             from avmfs.fuse import portable
 
             before_mount()
-            portable.mount(
-                tree,
-                mount.mountpoint,
-                read_only=mount.read_only,
-                allow_other=allow_other,
-                cached=cached,
-                ready=ready,
-                runtime_dir=runtime_dir,
-                xattr=mount.xattr,
-                report=caches,
-                admitted=alone,
-            )
+            portable.mount(tree, mount, runtime_dir=runtime_dir, ready=ready, report=caches)
     finally:
         over.set()
 

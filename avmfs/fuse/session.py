@@ -362,25 +362,9 @@ class Session:
             raise Invalid(f"the kernel speaks FUSE {major}.{minor}, this front end {p.MAJOR}.x")
         self.minor = minor
         self.agreed = wanted = int(_WANTED) & offered
-        self._reply(
-            request,
-            0,
-            p.INIT_OUT.pack(
-                p.MAJOR,
-                min(minor, p.MINOR),
-                readahead,
-                wanted & 0xFFFFFFFF,
-                64,
-                48,
-                MAX_WRITE,
-                1,
-                MAX_WRITE // 4096,
-                0,
-                wanted >> 32,
-                0,
-                0,
-            ),
-        )
+        low, high, pages = wanted & 0xFFFFFFFF, wanted >> 32, MAX_WRITE // 4096
+        reply = (p.MAJOR, min(minor, p.MINOR), readahead, low, 64, 48, MAX_WRITE, 1, pages, 0, high, 0, 0)
+        self._reply(request, 0, p.INIT_OUT.pack(*reply))
 
     @property
     def resends(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from avmfs.errors import Invalid
+from avmfs.localtime import nanoseconds
 from avmfs.mcp.content import Content, minute
 from avmfs.mcp.content import read as read_content
 from avmfs.mcp.registry import Answer, Call, Result, tool
@@ -63,7 +63,7 @@ def avm_remember(
         tags=tags,
         importance=importance,
         namespace=namespace,
-        created=None if created is None else _nanoseconds(created),
+        created=None if created is None else nanoseconds(created, "created"),
         on_duplicate=on_duplicate,
         ttl=ttl,
         supersedes=supersedes,
@@ -282,11 +282,3 @@ def avm_claim(
 
 def _json(call: Call, path: str) -> Any:
     return json.loads(read_content(call, path, 0, 4_000_000).content)
-
-
-def _nanoseconds(text: str) -> int:
-    try:
-        at = datetime.fromisoformat(text)
-        return int(at.timestamp()) * 10**9 + at.microsecond * 1000
-    except (ValueError, OverflowError):
-        raise Invalid(f"created {text!r}: expected ISO 8601, such as 2026-03-07T10:30") from None

@@ -7,7 +7,6 @@ request may name is the SDK's to check.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from avmfs_config import find_paths
+from avmfs_config.gossip import is_loopback
 
 from avmfs.errors import Denied, Invalid
 
@@ -26,7 +26,7 @@ TOKEN_BYTES = 32
 def listen(host: str, port: int, *, remote: bool) -> socket.socket:
     """A listening socket; port 0 is any free one. Raises Invalid for an address beyond this machine without ``remote``,
     OSError for one that cannot be had."""
-    if not remote and not _is_loopback(host):
+    if not remote and not is_loopback(host):
         raise Invalid(f"{host} can be reached from other machines: say --allow-remote, and put TLS in front")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -70,13 +70,6 @@ def _checked(text: str, where: str) -> str:
     if len(found) < 16 or not found.isascii() or not found.isprintable() or " " in found:
         raise Invalid("a token has at least 16 printable ASCII characters", where)
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Guarded:

@@ -156,7 +156,7 @@ def _tree(call: Call, path: str, place: str) -> str:
                 waiting.append((entry["path"], f"{shown}/{escaped(name)}", levels - 1))
             else:
                 lines.append(f"{_size(entry['size'])}\t{shown}/{escaped(name)}\n")
-    return _heading(path) + "".join(sorted(lines, key=_by_path))
+    return _heading(path) + "".join(sorted(lines, key=lambda line: line.partition("\t")[2]))
 
 
 def _bytes_below(call: Call, directory: str) -> int:
@@ -169,10 +169,6 @@ def _heading(path: str) -> str:
         f"Here're the files and directories up to {SHOWN_LEVELS} levels deep in {path}, "
         "excluding hidden items and node_modules:\n"
     )
-
-
-def _by_path(line: str) -> str:
-    return line.partition("\t")[2]
 
 
 def _create(call: Call, path: str, place: str, text: str) -> str:

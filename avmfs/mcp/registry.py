@@ -90,10 +90,7 @@ def tool(
 
     def register(function: Callable[..., Answer[Any]]) -> Callable[..., Answer[Any]]:
         hints = ToolAnnotations(
-            read_only_hint=reads,
-            destructive_hint=destroys,
-            idempotent_hint=reads or repeatable,
-            open_world_hint=False,
+            read_only_hint=reads, destructive_hint=destroys, idempotent_hint=reads or repeatable, open_world_hint=False
         )
         _TOOLS[function.__name__] = Tool(function.__name__, title, function, hints)
         return function

@@ -64,9 +64,8 @@ class _Call:
             session.close()
 
     def _ask(self, session: Session, method: str, arguments: dict[str, Any]) -> Any:
-        said = session.call(method, arguments)
-        self.urgent = said.urgent
-        return said.result
+        result, self.urgent = session.call(method, arguments)
+        return result
 
     def progress(self, done: float, total: float, message: str) -> None:
         # A client that has gone away has cancelled the request, which is noticed elsewhere.
@@ -263,7 +262,7 @@ def _instructions(agent: str, tools: Iterable[str]) -> str:
 def _waiting(session: Session) -> str:
     """A line of the instructions about unread mail, but for what is of low priority; empty when there is none."""
     try:
-        unread = session.call("unread", {}).result
+        unread, _ = session.call("unread", {})
     except AvmError as e:  # the first call will fail as well, and say so to who can do something about it
         log.warning("unread mail could not be counted: %s", e)
         return ""

@@ -13,7 +13,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from avmfs_config import Paths
@@ -25,31 +24,8 @@ from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
 
-READING = frozenset(
-    {
-        "entries",
-        "nonce",
-        "history",
-        "links",
-        "listing",
-        "locate",
-        "read",
-        "recall",
-        "recent",
-        "search",
-        "unread",
-        "urgent",
-        "watch",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A method's result, and the banner of unread urgent mail as of then."""
-
-    result: Any
-    urgent: str
+_READING_WORDS = "entries nonce history links listing locate read recall recent search unread urgent watch"
+READING = frozenset(_READING_WORDS.split())
 
 
 class Session:
@@ -75,7 +51,8 @@ class Session:
         """The same with a connection of its own, for who waits long."""
         return Session(self._where, self.agent, self._environ)
 
-    def call(self, method: str, arguments: Mapping[str, Any]) -> Said:
+    def call(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        """A method's result, and the banner of unread urgent mail as of then."""
         with self._mutex:
             try:
                 return self._ask(method, arguments)
@@ -90,7 +67,7 @@ class Session:
         if door is not None:
             door.close()
 
-    def _ask(self, method: str, arguments: Mapping[str, Any]) -> Said:
+    def _ask(self, method: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
         door = self._opened()
         try:
             result = door.call(method, **arguments)
@@ -98,7 +75,7 @@ class Session:
             if isinstance(door, RemoteDoor):  # also after a time limit: the answer to come would pass for the next one
                 self._drop(door)
             raise
-        return Said(clean(result) if method != "read" else result, str(clean(door.urgent)))
+        return clean(result) if method != "read" else result, str(clean(door.urgent))
 
     def _opened(self) -> Door:
         door = self._door

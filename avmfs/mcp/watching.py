@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
@@ -30,13 +30,7 @@ WAIT_S = 50.0
 PAUSE_S = 1.0  # before trying again while there is no door
 
 
-class Listener(Protocol):
-    """What the SDK's ServerSession offers of itself."""
-
-    @property
-    def client_params(self) -> Any: ...
-    async def send_resource_updated(self, uri: str) -> None: ...
-    async def send_resource_list_changed(self) -> None: ...
+Listener = Any  # the SDK's ServerSession
 
 
 class Watching:
@@ -56,7 +50,7 @@ class Watching:
 
     async def subscribe(self, listener: Listener, uri: str) -> None:
         self._subscribed.setdefault(uri, {})[id(listener.client_params)] = listener
-        await self._begin()
+        await self.begin()
 
     def unsubscribe(self, listener: Listener, uri: str) -> None:
         held = self._subscribed.get(uri, {})
@@ -67,7 +61,7 @@ class Watching:
     async def listed(self, listener: Listener) -> None:
         """This client has seen the list of resources: it hears when that changes."""
         self._lists[id(listener.client_params)] = listener
-        await self._begin()
+        await self.begin()
 
     @contextlib.contextmanager
     def wanted(self, uris: list[str]) -> Iterator[None]:
@@ -82,15 +76,12 @@ class Watching:
                 if not self._wanted[uri]:
                     del self._wanted[uri]
 
-    async def begin(self) -> None:
-        await self._begin()
-
     def close(self) -> None:
         self._over.set()
         if self._session is not None:
             self._session.close()
 
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
         """Returns once changes from now on will be told."""
         if self._loop is not None:
             return
@@ -110,7 +101,7 @@ class Watching:
             try:
                 if self._session is None:
                     self._session = self._main.another()
-                found = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S}).result
+                found, _ = self._session.call("watch", {"since": seq, "unread": unread, "wait": WAIT_S})
             except AvmError as e:
                 log.info("waiting for changes: %s", e)
                 self._over.wait(PAUSE_S)

@@ -198,12 +198,7 @@ class Fetcher:
         self._submit("mirror_names", path=[*parts], names=good, source="names", until=until, whole=whole)
 
     def _listed(self, source: Source, parts: tuple[bytes, ...], fixed: int) -> list[str] | None:
-        context = source.context(parts)
-        rest = paths.text(b"/".join(parts[fixed:]))
-        context = Context(
-            context.path, {"*": rest}, context.timeout_s, context.max_bytes, context.environ, context.allowed,
-            context.secrets,
-        )  # fmt: skip
+        context = replace(source.context(parts), params={"*": paths.text(b"/".join(parts[fixed:]))})
         try:
             return source.call(context, lambda handler: handler.list(context.path, context))
         except Exception as e:  # as in _fetch

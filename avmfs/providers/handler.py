@@ -133,3 +133,11 @@ def text_of(config: Mapping[str, Any], key: str) -> str:
     if not isinstance(found := config.get(key), str) or not found:
         raise Invalid(f"config.{key}: expected a text")
     return found
+
+
+def texts_of(config: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Texts by name, of which there may be none. Raises Invalid."""
+    found = config.get(key, {})
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise Invalid(f"config.{key}: expected texts by name")
+    return found

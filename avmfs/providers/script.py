@@ -13,14 +13,13 @@ import selectors
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from avmfs.agents import hooks
 from avmfs.errors import Invalid, StoreFailed, TimedOut, TooBig
-from avmfs.providers.handler import BaseHandler, Context, Names
+from avmfs.providers.handler import BaseHandler, Context, Names, texts_of
 
 _CODE: Final = re.compile(r"-[a-zA-Z]*[ce]|--eval|--command")  # what follows is a program's text
 _PARAMETER: Final = re.compile(r"\$\{(?!file:)")
@@ -31,10 +30,7 @@ class ScriptHandler(BaseHandler):
         super().__init__(config)
         self._command = _words(config.get("command"), "config.command")
         self._list = _words(config["list"], "config.list") if "list" in config else None
-        env = config.get("env", {})
-        if not isinstance(env, dict) or not all(isinstance(each, str) for each in env.values()):
-            raise Invalid("config.env: expected texts by name")
-        self._env: dict[str, str] = env
+        self._env = texts_of(config, "env")
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def read(self, path: str, context: Context) -> bytes:
@@ -61,18 +57,7 @@ class ScriptHandler(BaseHandler):
             raise StoreFailed(f"{command[0]}: no such program in {hooks.PATH}")
         environ = {"PATH": hooks.PATH, "HOME": "/", "LANG": "C.UTF-8"}
         environ |= {name: context.fill(value).replace("\0", "") for name, value in self._env.items()}
-        alarm = str(int(context.timeout_s) + hooks.ALARM_LATER_S)
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", hooks.LAUNCHER, alarm, program, *command[1:]],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=environ,
-            cwd="/",
-            close_fds=True,
-            start_new_session=True,
-        )
+        child = hooks.start([program, *command[1:]], environ, context.timeout_s, subprocess.PIPE)
         self._running.add(child)
         try:
             out, said = _talk(child, given, context)
@@ -81,9 +66,7 @@ class ScriptHandler(BaseHandler):
             self._running.discard(child)
             hooks.end(child)
         if status != 0:
-            words_said = said.decode("utf-8", "replace").strip()[-hooks.SAID_BYTES :]
-            how = f"status {status}" if status > 0 else f"signal {-status}"
-            raise StoreFailed(f"{command[0]}: {how}{f': {words_said}' if words_said else ''}")
+            raise StoreFailed(f"{command[0]}: {hooks.ended(status, said)}")
         return out
 
 

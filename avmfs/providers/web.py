@@ -19,7 +19,7 @@ from avmfs.agents import destinations
 from avmfs.agents.destinations import Allowed
 from avmfs.agents.http_delivery import connected
 from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed, TimedOut, TooBig
-from avmfs.providers.handler import BaseHandler, Context, text_of
+from avmfs.providers.handler import BaseHandler, Context, text_of, texts_of
 
 REDIRECTS: Final = 3
 
@@ -28,10 +28,7 @@ class HttpHandler(BaseHandler):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._url = text_of(config, "url")
-        headers = config.get("headers", {})
-        if not isinstance(headers, dict) or not all(isinstance(each, str) for each in headers.values()):
-            raise Invalid("config.headers: expected texts by name")
-        self._headers: dict[str, str] = headers
+        self._headers = texts_of(config, "headers")
 
     def read(self, path: str, context: Context) -> bytes:
         return self._exchange("GET", b"", context)

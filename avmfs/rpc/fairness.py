@@ -22,6 +22,7 @@ HEAVY_S: Final = 0.02  # of processor time
 LIMIT_S: Final = 30.0
 TURN_S: Final = 5.0  # that it waits for its turn: it may have a snapshot open, from which on the log grows
 WAITING: Final = 4  # requests of one agent at once
+PLACE_S: Final = 1.0  # until one more is refused: who then asks again at once takes HEAVY_S each time
 LOOK_S: Final = 0.1  # between two looks at a client
 
 
@@ -70,7 +71,7 @@ class ClientsCall(calls.Call):
         self._holds = self._turn.work.acquire(blocking=False)
         if self._holds:
             return
-        if not self._turn.queue.acquire(blocking=False):
+        if not self._turn.queue.acquire(timeout=PLACE_S):
             raise Busy(f"a long request of this agent is being answered, and {WAITING} more wait for that: ask later")
         try:
             until = time.monotonic() + TURN_S

@@ -1,4 +1,4 @@
-"""Methods of the door about finding: search, recall, warmup. Called through the registry."""
+"""Methods of the door about finding: search, recall, verify, warmup. Called through the registry."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
 from avmfs.text import segment
+from avmfs.views.shape import lines
+from avmfs.views.verifying import verified
 
 WARMUP_S = 100.0  # below the client's own time limit
 
@@ -63,6 +65,18 @@ def recall(
         "seq": found.seq,
         "items": len(found.hits),
     }
+
+
+@method
+def verify(memory: Memory, text: str, q: str | None = None) -> dict[str, Any]:
+    """What a text cites, checked. {"text", "verdicts": [{"what", "version", "state", "about"}], "good"}: of answers,
+    whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers."""
+    found = verified(memory, text, q)
+    verdicts = [
+        {"what": each.what, "version": each.version, "state": each.state, "about": each.about} for each in found
+    ]
+    told = lines(map(str, found), "no citations")
+    return {"text": told, "verdicts": verdicts, "good": all(each.good for each in found)}
 
 
 @method

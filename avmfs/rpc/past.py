@@ -12,28 +12,48 @@ from avmfs import calls, paths
 from avmfs.agents import mail
 from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.schema.tables import ROOT
 from avmfs.views.history import attributed
 
 PLANNED = 1000  # paths that one answer names
 
 
 @method
-def snapshot(memory: Memory, name: str) -> dict[str, Any]:
-    """Give the tree as it is a name that keeps it. {"name", "at"}."""
-    made = memory.submit("snapshot", name=name)
+def snapshot(memory: Memory, name: str, path: str | None = None) -> dict[str, Any]:
+    """Give the tree as it is, or what is at a path, a name that keeps it. {"name", "at"}."""
+    root = ROOT
+    if path is not None:
+        with memory.reading() as reader:
+            root = memory.resolve(reader, path).id
+    made = memory.submit("snapshot", name=name, root=root)
     return {"name": made["name"], "at": mail.iso(made["at"])}
 
 
 @method
 def snapshots(memory: Memory) -> dict[str, Any]:
-    """{"snapshots": [{"name", "agent", "at"}]}: the agent's own and the operators' (agent ""), the newest first."""
+    """{"snapshots": [{"name", "agent", "at", "path"}]}: the agent's own and the operators' (agent ""), the newest
+    first. ``path``: what each has, None where that is not for the asker."""
     with memory.reading() as reader:
-        found = [{"name": each.name, "agent": each.agent, "at": mail.iso(each.at)} for each in reader.snapshots()]
+        found = [
+            {"name": each.name, "agent": each.agent, "at": mail.iso(each.then.at), "path": _top(memory, each.then)}
+            for each in reader.snapshots()
+        ]
     return {"snapshots": found}
+
+
+def _top(memory: Memory, then: Moment) -> str | None:
+    """The path of what an instant has."""
+    if then.root == ROOT:
+        return "/"
+    with memory.at(then).reading() as past:
+        try:
+            return paths.text(past.path(then.root))
+        except NotFound:
+            return None
 
 
 @method
@@ -46,14 +66,20 @@ def remove_snapshot(memory: Memory, name: str) -> dict[str, Any]:
 def compare(
     memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: int = PLANNED
 ) -> dict[str, Any]:
-    """What differs below a directory between two instants, each as after the ``@`` of a path; ``newer`` None: now.
-    {"changes": [{"path", "status": "added", "removed" or "modified"}], "more"}."""
+    """What differs below a directory between two instants, each as after the ``@`` of a path; ``newer`` None: now. Of a
+    snapshot of a part, below that. {"changes": [{"path", "status": "added", "removed" or "modified"}], "more"}."""
     if not 1 <= limit <= 10_000:
         raise Invalid(f"limit {limit}: expected 1 to 10000")
-    before = memory.at(memory.moment(older))
-    after = memory if newer is None else memory.at(memory.moment(newer))
+    moments = [memory.moment(each) for each in (older, newer) if each is not None]
+    before, after = memory.at(moments[0]), memory if newer is None else memory.at(moments[1])
     found: list[dict[str, Any]] = []
     where = memory.real_parts(paths.raw(path))
+    for moment in moments:
+        top = _top(memory, moment)
+        place = paths.split(paths.raw(top or ""))
+        if top is None or where[: len(place)] != place[: len(where)]:
+            raise NotFound("no part of the snapshot", path)
+        where = max(where, place, key=len)
     with before.reading() as then, after.reading() as now:
         waiting = [(where, _at(then, where), _at(now, where))]
         if waiting[0][1:] == (None, None):

@@ -6,6 +6,7 @@ it says which plan was agreed to, and gets Stale where there is another one by n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 from avmfs import calls, paths
 from avmfs.errors import Busy, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.aside import LOOKED_AT
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
 from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import ROOT
 from avmfs.text import segment
 from avmfs.views.listing import parse_since
 
@@ -54,7 +56,7 @@ def purge(
     said = [(0 if each.node is None else each.node.id, each.document, each.head) for each in plan]
     digest = hashlib.sha256(repr(sorted(said, key=str)).encode()).hexdigest()
     with memory.reading() as reader:
-        snapshots = [each.name for each in reader.snapshots() if any(one.created <= each.at for one in files)]
+        snapshots = [each.name for each in reader.snapshots() if _had(memory, each.then, files)]
     found = {
         "files": [
             {
@@ -86,6 +88,18 @@ def purge(
             documents=[each.document for each in piece if each.node is None],
         )
     return {**found, "purged": len(files)}
+
+
+def _had(memory: Memory, then: Moment, files: list[_Part]) -> bool:
+    """Return whether some of it was there then; what has ended counts as such."""
+    if then.root == ROOT:
+        return any(one.created <= then.at for one in files)
+    with memory.at(then).reading() as past:
+        for one in files:
+            with contextlib.suppress(NotFound):
+                if one.node is None or past.node(one.node.id):
+                    return True
+    return False
 
 
 @method

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import apsw
@@ -34,7 +33,7 @@ from avmfs.store.files.wal_header import CommitHeader
 from avmfs.store.identity import OPERATOR
 from avmfs.store.index.client import IndexClient
 from avmfs.store.index.passage_columns import PassageColumns
-from avmfs.store.index.scan import LocalScanner, Scanner
+from avmfs.store.index.scan import LocalScanner
 from avmfs.store.index.search_index import SqliteSearchIndex
 from avmfs.store.notify.change_ring import Follower
 from avmfs.store.queries import counts, index_queue, matching
@@ -68,7 +67,7 @@ class Store:
         path: Path,
         submitter: Submitter,
         clock: Callable[[], int] = time.time_ns,
-        scanner: Scanner | None = None,
+        scanner: IndexClient | None = None,
         writer: Path | None = None,
     ) -> None:
         """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
@@ -77,7 +76,7 @@ class Store:
         self._submitter = submitter
         self._clock = clock
         self._connections = Connections(path)
-        self._scanner = LocalScanner(self.connection) if scanner is None else scanner
+        self._scanner = scanner or LocalScanner(self.connection)
         self._catalogue = PassageColumns()
         self._mutex = threading.Lock()
         self._header: CommitHeader | None = None
@@ -413,9 +412,7 @@ class _Reading:
             self._borrowed.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._borrowed.__exit__(kind, error, trace)
 
 

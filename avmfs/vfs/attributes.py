@@ -89,7 +89,7 @@ class Attributer:
         """Of a node as it was. A directory's link count says nothing: 1 tells find(1) so."""
         uid = self._owner.uid if node.uid is None else node.uid
         gid = self._owner.gid if node.gid is None else node.gid
-        number = inode(b"%d@%d" % (node.id, then.seq))
+        number = inode(b"%d@%s" % (node.id, then.key))
         return Attributes(number, mode_of(node, False), 1, uid, gid, node.size, node.mtime, node.mtime, node.mtime)
 
     def of_new(self, node: Node) -> Attributes:
@@ -141,7 +141,7 @@ def mode_of(node: Node, writable: bool) -> int:
 def _key(found: Address) -> bytes:
     """What tells one virtual node from another."""
     if isinstance(found, ViewThen):
-        return b"%d@%s" % (found.moment.seq, _key(found.of))
+        return b"%s@%s" % (found.moment.key, _key(found.of))
     if isinstance(found, ViewOf):
         return b"%d:%s" % (found.node.id, repr(found.name).encode())
     if isinstance(found, Mailbox):

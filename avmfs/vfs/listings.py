@@ -49,7 +49,7 @@ def _names_then(past: Memory, found: Then) -> list[Entry]:
         raise NotDirectory()
     with past.reading() as reader:
         entries = [
-            (node.name, inode(b"%d@%d" % (node.id, found.moment.seq)), TYPE[node.kind])
+            (node.name, inode(b"%d@%s" % (node.id, found.moment.key)), TYPE[node.kind])
             for node in reader.children(found.node)
         ]
     return sorted(entries + _aliases(past)) if found.node == ROOT else entries

@@ -13,7 +13,7 @@ from avmfs.agents import mail
 from avmfs.memory import Memory
 from avmfs.store.commands.claims import CANDIDATES
 from avmfs.store.queries.claims import Claim
-from avmfs.views.registry import Context, view, writes
+from avmfs.views.registry import Context, by_lines, view, writes
 
 LEASE: Final = "10m"
 _RELEASE: Final = "release"
@@ -56,7 +56,9 @@ def claim_text(ctx: Context) -> str:
 
 
 @writes(
-    "claim", f"`30m` or an empty line ({LEASE}): it is this agent's until then; `{_RELEASE}`", check=lambda t: _check(t)
+    "claim",
+    f"`30m` or an empty line ({LEASE}): it is this agent's until then; `{_RELEASE}`",
+    check=by_lines(lambda text: _lease(text)),
 )
 def write_claim(ctx: Context, text: str) -> None:
     if text.strip() == _RELEASE:
@@ -65,12 +67,9 @@ def write_claim(ctx: Context, text: str) -> None:
         claim(ctx.memory, ctx.node.id, text.strip() or LEASE)
 
 
-def _check(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
+def _lease(text: str) -> None:
     if text.strip() not in ("", _RELEASE):
         mail.parse_duration(text)
-    return True
 
 
 @view("next", "directory", summary="claims the oldest file that nobody has claimed, and is its path", slow=True)

@@ -75,9 +75,7 @@ def _hunk(a: Sequence[str], b: Sequence[str], group: Sequence[_Change]) -> str:
     first, last = group[0], group[-1]
     lead = min(CONTEXT, first[0])
     trail = min(CONTEXT, len(a) - last[1])
-    lines = [
-        f"@@ -{_range(first[0] - lead, last[1] + trail)} +{_range(first[2] - lead, last[3] + trail)} @@\n",
-    ]
+    lines = [f"@@ -{_range(first[0] - lead, last[1] + trail)} +{_range(first[2] - lead, last[3] + trail)} @@\n"]
     at = first[0] - lead
     for i1, i2, j1, j2 in group:
         lines += [_line(" ", line) for line in a[at:i1]]

@@ -23,26 +23,11 @@ from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
-from avmfs.views.registry import Context, view, writes
+from avmfs.views.registry import Context, by_lines, view, writes
 from avmfs.views.shape import json_text, lines, parts, whole
 
-SYSTEM: Final = frozenset(
-    {
-        "author",
-        "claim",
-        "created",
-        "creator",
-        "id",
-        "indexed",
-        "path",
-        "route",
-        "shared",
-        "size",
-        "tokens",
-        "updated",
-        "version",
-    }
-)
+_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens updated version"
+SYSTEM: Final = frozenset(_SYSTEM_WORDS.split())
 """Keys of :meta that tell what is; nobody writes them."""
 
 _WORD: Final = re.compile(r"[,\n]|\s+(?=[+-])")
@@ -62,12 +47,6 @@ class _Meta:
     importance: float | None = None
     tags: list[str] | None = None
     ttl: tuple[int | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _LinkLine:
-    remove: bool
-    text: str
 
 
 # :meta -----------------------------------------------------------------------------------------------------
@@ -263,15 +242,15 @@ def links(ctx: Context) -> str:
 @writes(
     "links",
     "`TARGET [type]` adds, `-TARGET [type]` removes, one a line; TARGET is a path or a handle",
-    check=lambda text: _check_links(text),
+    check=by_lines(lambda text: _parse_links(text)),
 )
 def write_links(ctx: Context, text: str) -> None:
     asked: list[tuple[bool, int, str | None]] = []
     with ctx.memory.reading() as reader:
         here = reader.path(ctx.node.id).rpartition(b"/")[0]
-        for line in _parse_links(text):
-            target, kind = _linked(ctx, reader, here, line.text)
-            asked.append((line.remove, target.id, kind))
+        for remove, said in _parse_links(text):
+            target, kind = _linked(ctx, reader, here, said)
+            asked.append((remove, target.id, kind))
     for remove, target_id, kind in asked:
         if remove:
             ctx.memory.submit("remove_link", node=ctx.node.id, target=target_id, type=kind)
@@ -279,21 +258,16 @@ def write_links(ctx: Context, text: str) -> None:
             ctx.memory.submit("add_link", node=ctx.node.id, target=target_id, type=kind or DEFAULT_LINK)
 
 
-def _check_links(text: str) -> bool:
-    complete = text[: text.rfind("\n") + 1]
-    _parse_links(complete)
-    return complete == text
-
-
-def _parse_links(text: str) -> list[_LinkLine]:
+def _parse_links(text: str) -> list[tuple[bool, str]]:
+    """(whether it goes, what is linked) of each line."""
     found = [
-        _LinkLine(line.startswith("-"), line.removeprefix("-").strip())
+        (line.startswith("-"), line.removeprefix("-").strip())
         for line in (piece.strip() for piece in text.split("\n"))
         if line
     ]
     if len(found) > LINKS_MAX:
         raise OverQuota(f":links: {len(found)} at once: {LINKS_MAX} links may lead from a file")
-    if any(not line.text for line in found):
+    if any(not said for _, said in found):
         raise Invalid(":links: '-': expected -TARGET")
     return found
 
@@ -363,7 +337,7 @@ def shared(ctx: Context) -> str:
     return "all\n" if document.shared is None else ",".join(document.shared) + "\n"
 
 
-@writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=lambda text: _check_shared(text))
+@writes("shared", "`all`, or `alice,bob`: only these, and its owner", check=by_lines(lambda text: _parse_shared(text)))
 def write_shared(ctx: Context, text: str) -> None:
     agents = _parse_shared(text)
     with ctx.memory.reading() as reader:
@@ -373,13 +347,6 @@ def write_shared(ctx: Context, text: str) -> None:
     if strangers:
         raise Invalid(f":shared: no agent is called {', '.join(map(repr, strangers))}")
     ctx.memory.submit("set_shared", node=ctx.node.id, agents=agents)
-
-
-def _check_shared(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
-    _parse_shared(text)
-    return True
 
 
 def _parse_shared(text: str) -> list[str] | None:
@@ -403,7 +370,7 @@ def ttl(ctx: Context) -> str:
         return _remaining(ctx, reader.node(ctx.node.id)) + "\n"
 
 
-@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=lambda text: _check_ttl(text))
+@writes("ttl", "`5m`, `2h`, `1d`, `never`", check=by_lines(lambda text: _parse_ttl(text)))
 def write_ttl(ctx: Context, text: str) -> None:
     _set_ttl(ctx, _parse_ttl(text))
 
@@ -415,13 +382,6 @@ def _set_ttl(ctx: Context, duration: int | None) -> None:
 
 def _remaining(ctx: Context, node: Node) -> str:
     return "never" if node.expires is None else mail.show_duration(node.expires - ctx.memory.now())
-
-
-def _check_ttl(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
-    _parse_ttl(text)
-    return True
 
 
 def _parse_ttl(text: str) -> int | None:

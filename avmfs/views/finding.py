@@ -36,12 +36,7 @@ Include = Literal["archive"] | None
     past=True,
 )
 def search(
-    ctx: Context,
-    *,
-    q: str,
-    limit: Annotated[int, Range(1, 200)] = 10,
-    mode: Mode = "hybrid",
-    include: Include = None,
+    ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid", include: Include = None
 ) -> str:
     found = ctx.memory.search(q, limit=limit, under=_under(ctx), mode=mode, archive=include == "archive")
     return ctx.memory.unsearched() + format_search(found)
@@ -176,11 +171,7 @@ def _reasons(scored: Scored, words: Words) -> list[str]:
     said = [f"cosine {evidence['cosine']:.2f}" if "cosine" in evidence else "no vector yet"]
     said += [
         f"{label} {', '.join(terms)}"
-        for label, terms in (
-            ("has", words.own),
-            ("said around it:", words.near),
-            ("lacks", words.missing),
-        )
+        for label, terms in (("has", words.own), ("said around it:", words.near), ("lacks", words.missing))
         if terms
     ]
     said += scored.standing

@@ -22,7 +22,7 @@ from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import Effort, kept, unified
-from avmfs.views.registry import AtEnd, Context, Rendered, ending, view, writes
+from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes
 from avmfs.views.shape import lines, size, whole
 
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
@@ -299,7 +299,7 @@ def mark(ctx: Context) -> str:
 @writes(
     "mark",
     "anything, even nothing: read up to now; a cursor from :delta: up to there",
-    check=lambda text: _check_cursor(text),
+    check=by_lines(lambda text: _parse_cursor(text)),
     empty_write=True,
 )
 def write_mark(ctx: Context, text: str) -> None:
@@ -312,13 +312,6 @@ def write_mark(ctx: Context, text: str) -> None:
     with ctx.memory.reading() as reader:
         newest = _newest_below(reader, ctx.node.id)
     ctx.memory.submit("mark", node=ctx.node.id, seq=newest if cursor is None else min(cursor[1], newest))
-
-
-def _check_cursor(text: str) -> bool:
-    if not text.endswith("\n"):
-        return False
-    _parse_cursor(text)
-    return True
 
 
 def _parse_cursor(text: str) -> tuple[str, int] | None:

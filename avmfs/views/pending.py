@@ -83,11 +83,7 @@ def shown(found: Waiting, memory: Memory) -> str:
     return lines(rows, "nothing waits")
 
 
-@view(
-    "pending",
-    "root",
-    summary="unread mail, notices of subscriptions, and what has changed since it was read",
-)
+@view("pending", "root", summary="unread mail, notices of subscriptions, and what has changed since it was read")
 def pending(ctx: Context) -> str:
     return shown(waiting(ctx.memory), ctx.memory)
 

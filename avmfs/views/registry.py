@@ -143,6 +143,18 @@ def writes(
     return register
 
 
+def by_lines(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    """The ``check`` of what is written in lines: ``parse`` judges the whole ones, the last may go on."""
+
+    def check(text: str) -> bool:
+        complete = text[: text.rfind("\n") + 1]
+        if complete:
+            parse(complete)
+        return complete == text
+
+    return check
+
+
 @lru_cache(maxsize=1)
 def _loaded() -> dict[str, View]:
     load("avmfs.views", "view")

@@ -36,11 +36,7 @@ class _Sentence:
 
 
 @view(
-    "synthesis",
-    "directory",
-    "file",
-    summary="what several memories say on `q`, sentence by sentence, cited",
-    slow=True,
+    "synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited", slow=True
 )
 def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
     memory = ctx.memory

@@ -71,13 +71,17 @@ def short() -> str:
 
 
 def page(text: str, table: str | None = None) -> str:
-    """``text`` with the table (else the whole one) between the markers made anew. Raises ValueError where a marker is
-    missing."""
-    head, start, rest = text.partition(START)
-    _, stop, tail = rest.partition(STOP)
-    if not start or not stop:
-        raise ValueError(f"expected the lines {START} and {STOP}")
-    return f"{head}{START}\n{markdown() if table is None else table}{STOP}{tail}"
+    """``text`` with the table (else the whole one) made anew."""
+    return between(text, START, STOP, markdown() if table is None else table)
+
+
+def between(text: str, start: str, stop: str, made: str) -> str:
+    """``text`` with what is between two lines replaced. Raises ValueError where one is missing."""
+    head, found, rest = text.partition(start)
+    _, end, tail = rest.partition(stop)
+    if not found or not end:
+        raise ValueError(f"expected the lines {start} and {stop}")
+    return f"{head}{start}\n{made}{stop}{tail}"
 
 
 def main() -> int:

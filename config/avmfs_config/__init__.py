@@ -66,26 +66,16 @@ _MODULES = {
     "outbox": ("Hook", "WebhookSettings"),
     "paths": ("Paths", "find_paths"),
     "people": ("AgentSettings", "QuotaSettings"),
-    "settings": (
-        "AuditSettings",
-        "EmbeddingSettings",
-        "Limits",
-        "Mount",
-        "Provider",
-        "Rule",
-        "SearchSettings",
-        "SearchWeights",
-        "Settings",
-    ),
 }
+"""Where names are; the others are of ``settings``."""
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    for module, names in _MODULES.items():
-        if name in names:
-            value: object = getattr(import_module(f"{__name__}.{module}"), name)
-            globals()[name] = value
-            return value
+    if name in __all__:
+        module = next((each for each, names in _MODULES.items() if name in names), "settings")
+        value: object = getattr(import_module(f"{__name__}.{module}"), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

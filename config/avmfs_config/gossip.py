@@ -5,13 +5,11 @@ Owns the values, their readers and the rules that span its keys. Called by `read
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from avmfs_config.parse import Reader, Value
-from avmfs_config.paths import expand_path
+from avmfs_config.parse import Range, Readers, Value
 
 _ENDPOINT = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -42,13 +40,13 @@ class GossipSettings:
     peers: tuple[Endpoint, ...] = ()
     allow: tuple[str, ...] = ()
     key_file: Path | None = None
-    interval_s: float = 30.0
+    interval_s: Annotated[float, Range(0.1, 86_400.0)] = 30.0
     name: str | None = None
 
 
-def read_gossip(value: Value, environ: Mapping[str, str]) -> GossipSettings:
+def read_gossip(value: Value) -> GossipSettings:
     """The section. Raises ConfigError, also for keys that do not go together."""
-    found = value.record(GossipSettings, gossip_readers(environ))
+    found = value.record(GossipSettings, GOSSIP)
     if found.enabled and found.key_file is None:
         raise value.child("key_file").error("required where gossip is enabled")
     if found.enabled and found.listen is None and not found.peers:
@@ -56,19 +54,6 @@ def read_gossip(value: Value, environ: Mapping[str, str]) -> GossipSettings:
     if found.listen is not None and not is_loopback(found.listen.host) and not found.allow:
         raise value.child("allow").error(f"required where others can reach {found.listen}: who may connect")
     return found
-
-
-def gossip_readers(environ: Mapping[str, str]) -> Mapping[str, Reader[Any]]:
-    """Readers of the section; `environ` is for the variables in its path."""
-    return {
-        "enabled": Value.boolean,
-        "listen": lambda value: value.optional(_endpoint),
-        "peers": lambda value: value.items(_endpoint),
-        "allow": lambda value: value.items(_network),
-        "key_file": lambda value: value.optional(lambda given: _path(given, environ)),
-        "interval_s": lambda value: value.number(0.1, 86_400.0),
-        "name": lambda value: value.optional(_name),
-    }
 
 
 def is_loopback(host: str) -> bool:
@@ -92,15 +77,16 @@ def _network(value: Value) -> str:
         raise value.error(f"expected an address or network: {problem}") from None
 
 
-def _path(value: Value, environ: Mapping[str, str]) -> Path:
-    try:
-        return expand_path(value.text(), environ)
-    except ValueError as problem:
-        raise value.error(str(problem)) from None
-
-
 def _name(value: Value) -> str:
     text = value.text()
     if not _NAME.fullmatch(text):
         raise value.error(f"a host's name is letters, digits, '.', '_' and '-', not {text!r}")
     return text
+
+
+GOSSIP: Readers = {
+    "listen": lambda value: value.optional(_endpoint),
+    "peers": lambda value: value.items(_endpoint),
+    "allow": lambda value: value.items(_network),
+    "name": lambda value: value.optional(_name),
+}

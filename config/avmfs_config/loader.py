@@ -77,8 +77,8 @@ def load_mounts(path: Path, environ: Mapping[str, str]) -> tuple[Mount, ...]:
     data = read_document(path)
     if data is None:
         raise ConfigError(path.name, "", _how_to_create(path))
-    readers = {"mounts": lambda value: value.items(lambda item: read_mount(item, environ))}
-    mounts = Value(path.name, "", data).record(_MountsFile, readers).mounts
+    listed = Value(path.name, "", data, environ)
+    mounts = listed.record(_MountsFile, {"mounts": lambda value: value.items(read_mount)}).mounts
     own = find_paths(environ)
     hidden = (path.absolute(), own.config_dir, own.config_file, own.data_dir, own.database, own.runtime_dir)
     _check_together(Value(path.name, "mounts", None), mounts, hidden)
@@ -110,7 +110,7 @@ def _over_defaults(given: Mapping[str | int, object], file: str, environ: Mappin
         if name in SECTIONS and isinstance(default, dict) and isinstance(data, dict):
             data = {**default, **data}
         merged[name] = data
-    return read_settings(Value(file, "", merged), environ)
+    return read_settings(Value(file, "", merged, environ))
 
 
 def _check_together(listing: Value, mounts: Iterable[Mount], hidden: Iterable[Path]) -> None:

@@ -11,13 +11,13 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from avmfs_config.errors import ConfigError
-from avmfs_config.parse import Reader, Value
+from avmfs_config.parse import Range, Readers, Value
 
 HookEvent = Literal[
     "any", "create", "write", "rename", "remove", "mkdir", "rmdir", "tags", "links", "meta", "shared", "ttl"
@@ -36,9 +36,9 @@ class WebhookSettings:
     """
 
     allow: tuple[str, ...] = ()
-    attempts: int = 8
-    timeout_s: float = 10.0
-    backoff_s: float = 5.0
+    attempts: Annotated[int, Range(1, 100)] = 8
+    timeout_s: Annotated[float, Range(0.05, 300.0)] = 10.0
+    backoff_s: Annotated[float, Range(0.01, 3600.0)] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,7 @@ class Hook:
     pattern: str
     command: tuple[str, ...]
     event: HookEvent = "any"
-    timeout_s: float = 30.0
-
-
-Readers = Mapping[str, Reader[Any]]
-
-
-def hook_readers(pattern: Reader[str]) -> Readers:
-    """Readers of one entry of `hooks`; ``pattern`` reads a pattern over paths."""
-    return {
-        "pattern": pattern,
-        "command": _command,
-        "event": lambda value: value.choice(EVENTS),
-        "timeout_s": lambda value: value.number(0.01, 3600.0),
-    }
+    timeout_s: Annotated[float, Range(0.01, 3600.0)] = 30.0
 
 
 def check_owner(path: Path, hooks: tuple[Hook, ...], providers: Sequence[object] = ()) -> None:
@@ -81,7 +68,8 @@ def check_owner(path: Path, hooks: tuple[Hook, ...], providers: Sequence[object]
             raise ConfigError(path.name, key, f"{place} can be written by everybody: chmod o-w it to run {key}")
 
 
-def _command(value: Value) -> tuple[str, ...]:
+def read_command(value: Value) -> tuple[str, ...]:
+    """A program and its arguments."""
     words = value.items(Value.text)
     if not words:
         raise value.error("needs a program")
@@ -103,9 +91,4 @@ def _allowed(value: Value) -> str:
         return text
 
 
-WEBHOOKS: Readers = {
-    "allow": lambda value: value.items(_allowed),
-    "attempts": lambda value: value.integer(1, 100),
-    "timeout_s": lambda value: value.number(0.05, 300.0),
-    "backoff_s": lambda value: value.number(0.01, 3600.0),
-}
+WEBHOOKS: Readers = {"allow": lambda value: value.items(_allowed)}

@@ -7,16 +7,15 @@ means is the policy's business (avmfs.access).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Annotated, Literal
 
 from avmfs_config.agent_id import check_agent_id
-
-if TYPE_CHECKING:
-    from avmfs_config.parse import Value
+from avmfs_config.parse import Range, Reader, Readers, Value, reader_of
 
 Capability = Literal["search_all", "write", "sudo"]
+Most = Annotated[int | None, Range(0)]
 
 ANYBODY = "*"
 _GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -27,10 +26,10 @@ class QuotaSettings:
     """The most that an agent may have; None is no limit. `bytes` counts sizes, holes too; `history_bytes` what older
     versions take, each of a large file whole; `unread` messages in its inbox."""
 
-    nodes: int | None = None
-    bytes: int | None = None
-    history_bytes: int | None = None
-    unread: int | None = None
+    nodes: Most = None
+    bytes: Most = None
+    history_bytes: Most = None
+    unread: Most = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,36 +77,13 @@ def check_groups(rules: Value, named: Mapping[int, tuple[str, ...]], agents: Map
     for index, groups in named.items():
         for place, group in enumerate(groups):
             if group not in known:
-                raise (
-                    rules.child(index)
-                    .child("groups")
-                    .child(place)
-                    .error(f"no agent is in a group {group!r} (see agents.NAME.groups)")
-                )
+                where = rules.child(index).child("groups").child(place)
+                raise where.error(f"no agent is in a group {group!r} (see agents.NAME.groups)")
 
 
-def _capability(value: Value) -> str:
-    options: tuple[str, ...] = get_args(Capability)
-    return value.choice(options)
-
-
-def _once(read: Callable[[Value], str]) -> Callable[[Value], tuple[str, ...]]:
+def _once(read: Reader[str]) -> Reader[tuple[str, ...]]:
     """A list without repetitions, in order of name: the order says nothing."""
     return lambda value: tuple(sorted(set(value.items(read))))
 
 
-def _limit(value: Value) -> int | None:
-    return value.optional(lambda given: given.integer(0))
-
-
-QUOTA: Mapping[str, Callable[[Value], Any]] = {
-    "nodes": _limit,
-    "bytes": _limit,
-    "history_bytes": _limit,
-    "unread": _limit,
-}
-AGENT: Mapping[str, Callable[[Value], Any]] = {
-    "groups": _once(read_group),
-    "capabilities": _once(_capability),
-    "quota": lambda value: value.record(QuotaSettings, QUOTA),
-}
+AGENT: Readers = {"groups": _once(read_group), "capabilities": _once(reader_of(Capability))}

@@ -1,18 +1,19 @@
 """The typed values that configuration becomes, with their defaults.
 
 Built by the loader and by tests, read by every layer above. Values only: nothing here reads a file, looks at
-the environment or checks anything. A field's name is its key in the file; `schema.json` describes both files
-for editors, and a test holds the two together.
+the environment or checks anything. A field's name is its key in the file, and its type, with the bounds of a number,
+what the key may hold; `schema.json` describes both files for editors, and a test holds the two together.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
+from avmfs_config.parse import Range
 from avmfs_config.people import AgentSettings
 
 Access = Literal["rw", "ro", "none"]
@@ -21,30 +22,15 @@ Device = Literal["auto", "cpu", "mps", "cuda"]
 Engine = Literal["auto", "torch", "onnx", "onnx-int8", "static", "universal"]
 Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
+Weight = Annotated[float, Range(-10.0, 10.0)]
 
-NEVER_INDEXED = (
-    ".git/*",
-    ".hg/*",
-    ".svn/*",
-    "*.swp",
-    "*.swo",
-    "*.swx",
-    "4913",  # vim's probe for a writable directory
-    "*~",
-    ".#*",
-    "#*#",
-    "*.bak",
-    "*.tmp",
-    "*.temp",
-    "*.part",
-    "*.crdownload",
-    "~$*",
-    ".~lock.*",
-    ".fuse_hidden*",
-    ".nfs*",
-    "._*",
-    ".DS_Store",
+MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
+
+_NEVER_INDEXED = (  # 4913: vim's probe for a writable directory
+    ".git/* .hg/* .svn/* *.swp *.swo *.swx 4913 *~ .#* #*# *.bak *.tmp *.temp *.part *.crdownload ~$* .~lock.*"
+    " .fuse_hidden* .nfs* ._* .DS_Store"
 )
+NEVER_INDEXED = tuple(_NEVER_INDEXED.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +39,7 @@ class AuditSettings:
     seconds the newest of them may be behind."""
 
     anchors: Path | None = None
-    interval_s: float = 60.0
+    interval_s: Annotated[float, Range(1.0, 86_400.0)] = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +54,7 @@ class Mount:
 
     mountpoint: Path
     agent_id: str
-    uid: int | None = None
+    uid: Annotated[int | None, Range(0, MAX_UID)] = None
     read_only: bool = False
     urgent: Urgent = "banner"
     xattr: bool = False
@@ -104,10 +90,10 @@ class Provider:
     pattern: str
     handler: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    ttl: float | None = None
-    stale_s: float | None = None
-    timeout_s: float = 10.0
-    max_bytes: int = 1024 * 1024
+    ttl: Annotated[float | None, Range(0.0)] = None
+    stale_s: Annotated[float | None, Range(0.0)] = None
+    timeout_s: Annotated[float, Range(0.01, 300.0)] = 10.0
+    max_bytes: Annotated[int, Range(1, 32 * 1024 * 1024)] = 1024 * 1024
     writable: bool = False
     search: bool = False
     history: bool = False
@@ -130,7 +116,7 @@ class EmbeddingSettings:
     path: Path | None = None
     device: Device = "auto"
     allow_download: bool = True
-    timeout_s: float = 5.0
+    timeout_s: Annotated[float, Range(0.0, 3600.0)] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +134,22 @@ class SearchWeights:
     the newer first; more of it asks for less proof.
     """
 
-    cosine: float = 1.0
-    words: float = 0.2
-    context: float = 0.7
-    speaker: float = 0.4
-    date: float = 0.45
-    when: float = 0.3
-    question: float = -0.2
-    length: float = 0.35
-    session: float = 0.5
-    next: float = 0.1
-    feedback: float = 1.0
-    phrase: float = 0.5
-    answer: float = 0.05
-    event: float = 0.3
-    decay: float = 0.0
-    current: float = 1.0
+    cosine: Weight = 1.0
+    words: Weight = 0.2
+    context: Weight = 0.7
+    speaker: Weight = 0.4
+    date: Weight = 0.45
+    when: Weight = 0.3
+    question: Weight = -0.2
+    length: Weight = 0.35
+    session: Weight = 0.5
+    next: Weight = 0.1
+    feedback: Weight = 1.0
+    phrase: Weight = 0.5
+    answer: Weight = 0.05
+    event: Weight = 0.3
+    decay: Weight = 0.0
+    current: Weight = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +164,12 @@ class SearchSettings:
 
     encoding: Encoding = "cl100k_base"
     ignore: tuple[str, ...] = NEVER_INDEXED
-    max_index_bytes: int = 4 * 1024 * 1024
-    min_relevance: float = 0.3
-    max_tokens: int = 4000
+    max_index_bytes: Annotated[int, Range(0)] = 4 * 1024 * 1024
+    min_relevance: Annotated[float, Range(0.0, 1.0)] = 0.3
+    max_tokens: Annotated[int, Range(1)] = 4000
     weights: SearchWeights = field(default_factory=SearchWeights)
-    query_log: int = 0
-    half_life_days: float = 30.0
+    query_log: Annotated[int, Range(0, 10_000)] = 0
+    half_life_days: Annotated[float, Range(0.01, 36_500.0)] = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +181,17 @@ class Limits:
     all; of what has been removed at most `past_bytes` are kept for that.
     What is removed is in the trash for `trash_days`, of each agent's removals no more than `trash_bytes`."""
 
-    message_bytes: int = 65536
-    unread: int = 100
-    messages_per_minute: int = 1200
-    read_messages: int = 1000
-    read_days: int = 30
-    versions: int = 1000
-    history_bytes: int = 256 * 1024 * 1024
-    past_days: int = 30
-    past_bytes: int = 1 << 30
-    trash_days: int = 30
-    trash_bytes: int = 256 * 1024 * 1024
+    message_bytes: Annotated[int, Range(1)] = 65536
+    unread: Annotated[int, Range(1)] = 100
+    messages_per_minute: Annotated[int, Range(1, 10**9)] = 1200
+    read_messages: Annotated[int, Range(0, 10**9)] = 1000
+    read_days: Annotated[int, Range(0, 36_500)] = 30
+    versions: Annotated[int, Range(16)] = 1000
+    history_bytes: Annotated[int, Range(0)] = 256 * 1024 * 1024
+    past_days: Annotated[int, Range(0, 36_500)] = 30
+    past_bytes: Annotated[int, Range(0)] = 1 << 30
+    trash_days: Annotated[int, Range(0, 36_500)] = 30
+    trash_bytes: Annotated[int, Range(0)] = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,11 +354,5 @@ class Entries:
     live: Entry = run_live
 
     def of(self, kind: Kind) -> Entry:
-        return {
-            "writer": self.writer,
-            "index": self.index,
-            "door": self.door,
-            "keeper": self.keeper,
-            "mount": self.mount,
-            "live": self.live,
-        }[kind]
+        found: Entry = getattr(self, kind)
+        return found

@@ -14,23 +14,13 @@ import os
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[_variable] = "1"
 
-for _module in (
-    "apsw",
-    "msgpack",
-    "numpy",
-    "avmfs_config.settings",
-    "avmfs.memory",
-    "avmfs.store.store",
-    "avmfs.store.writer.loop",
-    "avmfs_daemon.fdstore_client",
-    "avmfs_daemon.entrypoints",
-    "avmfs.agents.questions",
-    "avmfs.agents.refusals",
-    "avmfs_daemon.main",  # multiprocessing imports the parent's main module in every child
-    "avmfs.rpc.server",
-    "avmfs.fuse.linux",
-    "avmfs.fuse.serve",
-):
+# The main module too: multiprocessing imports the parent's in every child.
+_MODULES = (
+    "apsw msgpack numpy avmfs_config.settings avmfs.memory avmfs.store.store avmfs.store.writer.loop"
+    " avmfs_daemon.fdstore_client avmfs_daemon.entrypoints avmfs.agents.questions avmfs.agents.refusals"
+    " avmfs_daemon.main avmfs.rpc.server avmfs.fuse.linux avmfs.fuse.serve"
+)
+for _module in _MODULES.split():
     # A part that is missing (libfuse, say) is reported by the child that needs it.
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module(_module)

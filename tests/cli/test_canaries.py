@@ -756,6 +756,7 @@ def test_the_command_line_tells_no_more_than_the_mount(planted: Planted) -> None
                 ["diff"],
                 ["links"],
                 ["explore"],
+                ["verify"],
                 ["delta"],
                 ["tag"],
                 ["fetch"],

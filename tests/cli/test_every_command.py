@@ -209,6 +209,12 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("bundle alpha --under /none", 1, "No such"),
         Bad("bundle", 2, "Missing argument"),
     ],
+    "verify": [
+        Good("verify -", f"stands  {B}@1", "good verdicts", data=f"[{B}@1]".encode()),
+        Good(f"verify {A}", "(no citations)"),
+        Bad("verify /shared/none", 1, "No such"),
+        Bad("verify", 2, "Missing argument"),
+    ],
     "retrieve": [Good("retrieve alpha", "[follows]", "degraded hits linked"), Bad("retrieve x -d 9", 2, "depth")],
     "synthesize": [
         Good("synthesize 'first letter'", "", "path q text"),
@@ -293,6 +299,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("bench mine --set search.weights.words=1", "questions", "queries summary"),
         Good("bench mine --forget", "forgotten", "forgotten"),
         Bad("bench mine", 2, "nothing to compare"),
+        Good(
+            f"bench memory --preset quick --subject reader --no-memory --language en --output {SAMPLES}",
+            "PASS: 100.0, grade A",
+            "answered_by categories duration_s folder grade overall_score passed preset subject verdict "
+            "worse_than_baseline",
+        ),
+        Bad("bench memory --preset quick --subject ../up", 2, "names a folder"),
+        Bad("bench memory --preset quick --subject s --judge x", 2, "need an --endpoint"),
+        Bad("bench memory --preset quick --subject s --baseline /none", 2, "no report of an evaluation"),
         Bad("bench mine --set search.weights.wrds=1", 2, "did you mean words"),
         Bad("bench mine --set limits.unread=9", 2, "differ in limits"),
     ],
@@ -353,7 +368,9 @@ ROWS: dict[str, list[Good | Bad]] = {
     "warmup": [Bad("warmup", 1, "avm doctor")],
     "snapshot": [
         Good("snapshot make one", "one", "at name"),
-        Good("snapshot ls", "one", "snapshots"),
+        Good("snapshot make part /shared/e", "part", "at name"),
+        Good("snapshot ls", "/memory/shared/e", "snapshots"),
+        Bad("snapshot make none /shared/none", 1, "none"),
         Good("snapshot diff one --path /shared/e", "", "changes more"),
         Bad("snapshot make 'a b'", 2, "name"),
         Bad("snapshot diff none", 1, "no snapshot"),

@@ -181,6 +181,27 @@ def test_snapshots_are_compared_and_read(environ: dict[str, str]) -> None:
         past.list("/")
 
 
+def test_a_snapshot_of_a_part_is_compared_below_it(environ: dict[str, str]) -> None:
+    with AVM(agent="alice", environ=environ, embeddings=False) as avm:
+        avm.write(f"{D}/in/a", "a")
+        avm.write(f"{D}/out", "out")
+        avm.snapshot("part", f"{D}/in")
+        avm.write(f"{D}/in/b", "b")
+        avm.write(f"{D}/out2", "out")
+        assert [each["path"] for each in avm.snapshots()] == ["/memory/shared/p/in"]
+        for path in ("/memory", f"{D}/in"):
+            told = avm._door.call("compare", older="snap.part", path=path)["changes"]
+            assert [(each["path"], each["status"]) for each in told] == [("/memory/shared/p/in/b", "added")]
+        with pytest.raises(NotFound, match="no part"):
+            avm._door.call("compare", older="snap.part", path=f"{D}/out")
+        assert avm._door.call("purge", path=f"{D}/out")["snapshots"] == []
+        assert avm._door.call("purge", path=f"{D}/in/a")["snapshots"] == ["part"]
+        with pytest.raises(NotFound):
+            avm.snapshot("none", f"{D}/nothing")
+    with at(environ, "snap.part") as past:
+        assert past.read(f"{D}/in/a") == "a" and [each["name"] for each in past.list(D)] == ["in"]
+
+
 def test_blame_says_who_wrote_each_line(environ: dict[str, str]) -> None:
     with AVM(agent="alice", environ=environ, embeddings=False) as avm:
         avm.write(f"{D}/t", "one\ntwo\nthree\n")

@@ -212,6 +212,67 @@ def test_the_past_is_what_a_plain_copy_of_it_was(world: World, seed: int) -> Non
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
 
 
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_snapshot_of_a_part_has_that_and_keeps_no_more(world: World, seed: int) -> None:
+    churn = Churn(world, seed)
+    named: dict[str, Tree] = {}
+    for step in range(400):
+        churn.step()
+        if step in (150, 250, 350):
+            with world.store.reading(OPERATOR) as reader:
+                everything = tree(reader)
+                tops = [path for path, each in everything.items() if path.count(b"/") > 1 and each[0] is Kind.DIRECTORY]
+                tops = [top for top in tops if any(path.startswith(top + b"/") for path in everything)]
+                for number, top in enumerate(churn.random.sample(sorted(tops), 2)):
+                    root = found(reader, top[1:].decode()).id
+                    world.store.submit(OPERATOR, "snapshot", name=f"s{step}-{number}", root=root)
+                    named[f"s{step}-{number}"] = {
+                        path: each
+                        for path, each in everything.items()
+                        if path.startswith(top + b"/") or f"{top.decode()}/".startswith(f"{path.decode()}/")
+                    }
+    for later in (0, 40 * DAY):
+        world.now += later
+        while later and world.store.submit(OPERATOR, "trim_past", limit=50)["more"]:
+            pass
+        for name, was in named.items():
+            assert world.at(OPERATOR, name) == was
+    held = world.rows("past")
+    assert 0 < held < len(world.at(OPERATOR, Moment(world.seq(), 0))) * 6
+    for name in named:
+        world.store.submit(OPERATOR, "remove_snapshot", name=name)
+    world.store.submit(OPERATOR, "trim_past", limit=10**6)
+    assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
+
+
+def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
+    hers = world.write(ALICE, "memory/private/alice/plan", b"hers")
+    beside, inside = world.write(ALICE, "memory/x/beside", b"1"), world.write(ALICE, "memory/x/d/inside", b"2")
+    with pytest.raises(NotFound):
+        world.do(BOB, "snapshot", name="s", root=world.node(ALICE, "memory/private/alice").id)
+    world.do(OPERATOR, "snapshot", name="private", root=world.node(ALICE, "memory/private/alice").id)
+    assert b"/memory/private/alice/plan" in world.at(ALICE, "private")
+    assert not any(b"alice" in path for path in world.at(BOB, "private"))
+    world.do(ALICE, "snapshot", name="d", root=world.node(ALICE, "memory/x/d").id)
+    with world.store.reading(ALICE) as reader:
+        then = reader.moment("d")
+    with world.store.reading_at(ALICE, then) as past:
+        assert past.read(inside, 0, 9) == b"2"
+        for other in (beside, hers):
+            with pytest.raises(NotFound):
+                past.node(other)
+    world.do(ALICE, "commit", node=beside, handle=None, edits=[["w", 0, b"3"]])
+    world.do(ALICE, "commit", node=inside, handle=None, edits=[["w", 0, b"4"]])
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/x/d").id, name=b"inside")
+    world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/x").id, name=b"beside")
+    world.now += 40 * DAY
+    world.store.submit(OPERATOR, "trim_past")
+    kept = world.at(ALICE, "d")
+    assert kept[b"/memory/x/d/inside"][5] == b"2" and b"/memory/x/beside" not in kept
+    with world.store.connection() as (db, _):
+        assert [bytes(name) for (name,) in db.execute("select name from past where kind = 1")] == [b"inside"]
+
+
 def test_the_past_needs_the_rights_of_today_and_lifts_no_veil(world: World) -> None:
     secret = world.write(ALICE, "memory/private/alice/plan", b"the secret draft")
     private = world.seq()

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -130,7 +131,9 @@ def check_store(machine: Machine) -> None:
         assert " ERROR " not in line and " CRITICAL " not in line, line
 
 
-def begun(journal: Path) -> bool:
+def begun(journal: Path, program: subprocess.Popen[bytes]) -> bool:
+    """Has it done something? Fails, with what it said, once it has ended: waiting for that would say nothing of it."""
+    assert program.poll() is None, (journal.name, (journal.parent / "programs.log").read_text())
     return journal.exists() and '"done"' in journal.read_text()
 
 
@@ -149,7 +152,7 @@ def run(
         mount = daemon.at(agent)
         home = [mount / "memory" / name, mount] if kind == "files" else [f"/memory/{name}", agent]
         started.append(machine.program(kind, root / f"journal{name}", *home))
-    wait(lambda: all(begun(root / f"journal{name}") for name in names))
+    wait(lambda: all(begun(root / f"journal{name}", each) for name, each in zip(names, started, strict=True)))
     time.sleep(chance.uniform(0.3, 3.0))
     if victim is not None:
         with contextlib.suppress(ProcessLookupError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -10,8 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from mount_world import Place, World, cat, code_of, needs, sh
+
+from avmfs import AVM
 
 pytestmark = pytest.mark.mount
 Tree = dict[str, tuple[Any, ...]]
@@ -123,6 +127,24 @@ def test_ordinary_programs_work_in_the_past(place: Place, tmp_path: Path) -> Non
     ):  # fmt: skip
         assert code_of(attempt) in (errno.EROFS, errno.EACCES)
     assert not any(name.startswith("@") for name in os.listdir(mount))
+
+
+def test_a_snapshot_of_a_part_is_a_tree_of_its_own_beside_the_whole(world: World) -> None:
+    mount = world.mounts["alice"]
+    top = mount / "memory" / "shared"
+    for name in ("part", "beside"):
+        (top / name).mkdir()
+        (top / name / "a.md").write_text(name)
+    with AVM(agent="alice", environ=world.environ) as avm:
+        avm.snapshot("part", "/shared/part")
+    with contextlib.closing(apsw.Connection(str(world.root / "data" / "avm.db"))) as db:
+        seq = db.execute("select seq from snapshot").get
+    whole, part = (mount / name / "memory" / "shared" for name in (f"@seq.{seq}", "@snap.part"))  # after one change
+    for _ in range(2):
+        assert {"part", "beside"} <= set(os.listdir(whole)) and (whole / "beside" / "a.md").read_text() == "beside"
+        assert os.listdir(part) == ["part"] and (part / "part" / "a.md").read_text() == "part"
+        assert code_of(lambda: (part / "beside").stat()) == errno.ENOENT
+    assert whole.stat().st_ino != part.stat().st_ino
 
 
 def test_views_of_the_past_tell_of_then(place: Place) -> None:

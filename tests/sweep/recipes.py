@@ -130,7 +130,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
         **dict.fromkeys(
             ("since", "created", "at", "until", "before", "older", "newer", "number", "from", "version"), TIMES
         ),
-        **dict.fromkeys(("expires", "lease"), ("1s", "2h", "never", "x")),
+        **dict.fromkeys(("expires", "lease", "ttl"), ("1s", "2h", "never", "x")),
         "type": ("related", "cites", "x y"),
         **dict.fromkeys(
             (

@@ -14,6 +14,7 @@ from avmfs.agents import bloom, digest_cache
 from avmfs.agents.librarian import topic_keys
 from avmfs.errors import Denied, Invalid, NotFound
 from avmfs.memory import Memory
+from avmfs.rpc.remembering import remember
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.discovery import DiscoveryReader
 from avmfs.store.rows.scopes import Scopes
@@ -199,7 +200,7 @@ def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
     alice.echo("-crypto\n-market\n", "/shared/one.md:tags")
     assert bob.cat("/:who?q=crypto") == "(nobody is known to know)\n"
     assert bob.cat("/:who?q=market").startswith("alice  1 file: market")  # the text has it still
-    alice.memory.remember("nothing but words", tags=["macro"])
+    remember(alice.memory, "nothing but words", tags=["macro"])
     alice.echo("full", "/:who")
     assert bob.cat("/:who?q=macro") == "alice  private: macro (1)\n"
 
@@ -207,7 +208,7 @@ def test_tags_are_topics_as_long_as_they_stand(world: World) -> None:
 def test_words_of_a_given_title_are_topics(world: World) -> None:
     """What is remembered with a title has it beside its text, which need not say it again."""
     alice, bob = world.agent("alice"), world.agent("bob")
-    path = alice.memory.remember("it begins on the first", title="Release freeze", namespace="shared")
+    path = remember(alice.memory, "it begins on the first", title="Release freeze", namespace="shared")["path"]
     bob.memory.make_searchable()
     assert bob.cat("/:who?q=freeze") == f"alice  1 file: freeze  @{bob.handle(path)} {path}\n"
     for title, said in (('"moratorium"', "moratorium"), ('"# \\u0001 pause"', "pause")):

@@ -105,6 +105,23 @@ def test_nobody_waits_for_a_turn_for_long(asks: Asks, monkeypatch: pytest.Monkey
     assert second.looked.wait(LIMIT_S) and isinstance(second.said[0], Busy)
 
 
+def test_who_finds_too_many_waiting_is_refused_but_not_at_once(asks: Asks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks again at once would have a thread at work all the time."""
+    monkeypatch.setattr(fairness, "WAITING", 1)
+    monkeypatch.setattr(fairness, "PLACE_S", LIMIT_S)
+    first = asks(BOB)
+    assert first.looked.wait(LIMIT_S)
+    second, third = asks(BOB), asks(BOB)
+    assert not second.looked.wait(0.2) and not third.looked.is_set()
+    monkeypatch.setattr(fairness, "PLACE_S", 0.01)
+    fourth = asks(BOB)
+    assert fourth.looked.wait(LIMIT_S) and isinstance(fourth.said[0], Busy)
+    first.end()
+    second.over.set()
+    third.over.set()
+    assert third.looked.wait(LIMIT_S) and second.said == third.said == [None]
+
+
 def test_work_ends_when_its_client_hangs_up_and_not_when_it_only_asks_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,10 +27,9 @@ def words(context: Context) -> str:
     "cli/files.py": """
 
 @subcommand("words", "Count the words of a file.")
-@click.pass_context
 def count_words(ctx: click.Context) -> None:
     '''Count.'''
-    print("two words")
+    print("two", ctx.info_name)
 """,
     "rpc/files.py": """
 

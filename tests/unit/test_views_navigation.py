@@ -11,6 +11,7 @@ import pytest
 from views_fixtures import Agent, World, opened
 
 from avmfs.errors import Invalid, NotFound
+from avmfs.rpc.remembering import remember
 from avmfs.search.indexer import embed_pending
 from avmfs.views.listing import TREE_ENTRIES
 
@@ -119,7 +120,7 @@ def test_topics_are_those_of_visible_files_only(world: World) -> None:
 def test_topics_are_told_by_category_tag_and_topic(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
     for name in ("a", "b"):
-        alice.memory.remember(f"note {name}", title=name, tags=["technical"])
+        remember(alice.memory, f"note {name}", title=name, tags=["technical"])
     alice.put("/memory/archive2/deep/er/c.md", "# Gardening")
     alice.echo("crypto,technical\n", "/memory/archive2/deep/er/c.md:tags")
     told = alice.cat("/:topics").splitlines()
@@ -161,7 +162,7 @@ def test_the_timeline_is_by_day_newest_first_and_in_its_window(world: World) -> 
 
 def test_a_memory_stands_in_the_timeline_at_its_own_time(world: World) -> None:
     alice = world.agent("alice").memory
-    alice.remember("an old one", path="/shared/old.md", created=world.clock() - 86_400 * 10**9 * 40)
+    remember(alice, "an old one", path="/shared/old.md", created=world.clock() - 86_400 * 10**9 * 40)
     assert "old.md" not in world.agent("alice").cat("/:timeline")
     assert "## 2026-01-27" in world.agent("alice").cat("/:timeline?days=50")
 

@@ -161,20 +161,12 @@ def _add(tx: Tx, one: Subscription, room: _Room, deliveries: Sequence[tuple[list
     for events, path, due in deliveries:
         late = not room.take()
         crowded = crowded or late
+        state, error = (DEAD, "too many deliveries wait already") if late else (OPEN, None)
+        message = message_id(one.id, events[0].seq)
         tx.db.execute(
             "insert into outbox(subscription, message, state, due, path, events, size, at, error)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                one.id,
-                message_id(one.id, events[0].seq),
-                DEAD if late else OPEN,
-                due,
-                path,
-                pack(events),
-                len(events),
-                tx.now,
-                "too many deliveries wait already" if late else None,
-            ),
+            (one.id, message, state, due, path, pack(events), len(events), tx.now, error),
         )
     if crowded:
         keep_newest(tx, one.id, DEAD, LETTERS)

@@ -218,23 +218,14 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
     for part, (start, stop) in enumerate(pieces):
         piece = text[start:stop]
         found, said = segment.terms(piece), speech.heading(piece)
+        speaker = " ".join(said.speaker) or None
         if part == 0:  # its name says once what it does not say itself
             here = frozenset(found)
             found += [term for term in segment.name_terms(paths.text(node.name)) if term not in here]
         tx.do(
             "insert into passage(document, part, scope, len, start, stop, voice, at, flags)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                document,
-                part,
-                node.scope,
-                len(found),
-                start,
-                stop,
-                " ".join(said.speaker) or None,
-                said.at,
-                speech.flags(piece),
-            ),
+            (document, part, node.scope, len(found), start, stop, speaker, said.at, speech.flags(piece)),
         )
         passage = tx.db.last_insert_rowid()
         tx.do("insert into terms(rowid, t) values(?, ?)", (passage, prefix[1:] + prefix.join(found) if found else ""))

@@ -154,27 +154,12 @@ def make(
         scope = (tx.scope_at if by_system else tx.place)(parts, names)
     elif kind is Kind.FILE:
         document = versions.new_document(tx, made, read=0)
-    node = Node(
-        made, directory.id, name, kind, mode & 0o7777, uid, gid, 0, tx.now, tx.now, tx.now, scope, document, expires
-    )
+    mode, now, owner = mode & 0o7777, tx.now, tx.owner_at(parts)
+    node = Node(made, directory.id, name, kind, mode, uid, gid, 0, now, now, now, scope, document, expires)
     tx.do(
         "insert into node(id, parent, name, kind, mode, uid, gid, mtime, ctime, scope, document, expires, owner)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            made,
-            directory.id,
-            name,
-            int(kind),
-            node.mode,
-            uid,
-            gid,
-            tx.now,
-            tx.now,
-            scope,
-            document,
-            expires,
-            tx.owner_at(parts),
-        ),
+        (made, directory.id, name, int(kind), mode, uid, gid, now, now, scope, document, expires, owner),
     )
     tx.log("create" if kind is not Kind.DIRECTORY else "mkdir", node, paths.join(parts))
     tx.touch(directory.id)

@@ -89,10 +89,10 @@ def outbox_take(tx: Tx, busy: list[int], full: list[str], limit: int, each: int)
         {
             "now": tx.now,
             "longest": LONGEST_PAUSE_NS,
-            "busy": json.dumps(busy),
-            "full": json.dumps(full),
             "sealed": SEALED,
             "open": OPEN,
+            "busy": json.dumps(busy),
+            "full": json.dumps(full),
         },
     ).fetchall()
     for row in rows:

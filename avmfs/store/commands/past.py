@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from avmfs import paths
@@ -9,12 +10,16 @@ from avmfs.errors import Exists, Invalid, NotFound, OverQuota
 from avmfs.store.commands import command
 from avmfs.store.rows import content, deltas, kept_versions
 from avmfs.store.rows.deltas import Encoding
+from avmfs.store.rows.subtree import Subtree
+from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.states import restate
 from avmfs.store.tx.transaction import Tx
 
 SNAPSHOTS = 256  # of one agent
 _DAY_NS = 86_400 * 10**9
-_NO_SNAPSHOT = "not exists (select 1 from snapshot where snapshot.seq >= since and snapshot.seq < until)"
+_NO_SNAPSHOT = (
+    "not exists (select 1 from snapshot where snapshot.root = 1 and snapshot.seq >= since and snapshot.seq < until)"
+)
 
 
 def begin(tx: Tx) -> None:
@@ -31,9 +36,11 @@ def _keep_from(tx: Tx, seq: int, at: int) -> None:
 
 
 @command
-def snapshot(tx: Tx, name: str) -> dict[str, Any]:
-    """Give this instant a name; whatever else is forgotten, it stays. {"name", "at"}. An operator's is everybody's."""
+def snapshot(tx: Tx, name: str, root: int = ROOT) -> dict[str, Any]:
+    """Give this instant a name; whatever else is forgotten, it stays, of the node ``root`` and what is below it.
+    {"name", "at"}. An operator's is everybody's."""
     tx.who.require_itself()
+    tx.parts_of(tx.seen(root))  # it is in the tree
     if not paths.SNAPSHOT.fullmatch(name):
         raise Invalid(f"snapshot {name[:80]!r}: a name has up to 64 of a-z, A-Z, 0-9, ., - and _")
     if tx.states is None:
@@ -44,7 +51,7 @@ def snapshot(tx: Tx, name: str) -> dict[str, Any]:
     if tx.db.execute("select count(*) from snapshot where agent = ?", (agent,)).get >= SNAPSHOTS:
         raise OverQuota(f"an agent may have {SNAPSHOTS} snapshots")
     seq = tx.db.execute("select max(seq) from log").get or 0
-    tx.db.execute("insert into snapshot(agent, name, seq, at) values(?, ?, ?, ?)", (agent, name, seq, tx.now))
+    tx.db.execute("insert into snapshot values(?, ?, ?, ?, ?)", (agent, name, seq, tx.now, root))
     return {"name": name, "at": tx.now}
 
 
@@ -74,19 +81,35 @@ def trim_past(tx: Tx, limit: int = 1000) -> dict[str, Any]:
             first = wanted
             _keep_from(tx, first, tx.db.execute("select at from log where seq = ?", (first,)).get or tx.now)
     gone = 0
-    for table in ("past", "past_version"):
-        rows: list[Any] = tx.db.execute(
-            f"select id from {table} where until <= ? and {_NO_SNAPSHOT} limit ?", (first, limit - gone)
-        ).fetchall()
-        for (row,) in rows:
+    partial: list[Any] = tx.db.execute("select distinct seq, root from snapshot where root <> 1").fetchall()
+    parts = [Subtree(tx.db, *each) for each in partial]
+    for table, of in (("past", "node, parent"), ("past_version", "document, number")):
+        rows = tx.db.execute(
+            f"select id, since, until, {of} from {table} where until <= ? and {_NO_SNAPSHOT}", (first,)
+        )
+        goes = (
+            row
+            for row, since, until, *what in rows
+            if not any(_has(tx, part, table, *what) for part in parts if since <= part.seq < until)
+        )
+        for row in list(itertools.islice(goes, limit - gone)):
             if table == "past_version":
                 _release(tx, row)
             tx.do(f"delete from {table} where id = ?", (row,))
-        gone += len(rows)
+            gone += 1
     tx.db.execute(
         "delete from past_said where until <= ? and not exists (select 1 from snapshot where seq < until)", (first,)
     )
     return {"more": gone >= limit}
+
+
+def _has(tx: Tx, part: Subtree, table: str, which: int, where: int) -> bool:
+    """Return whether a snapshot of a part has the state of a node in a directory, or the version of a document: that of
+    a node whose state is still kept."""
+    if table == "past":
+        return part.has(which, where)
+    holds = "select 1 from past where document = ? and since <= ? and until > ? limit 1"
+    return bool(tx.db.execute(holds, (which, part.seq, part.seq)).get)
 
 
 def _horizon(tx: Tx) -> int:

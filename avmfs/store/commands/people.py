@@ -55,21 +55,13 @@ def create_key(
     if len(within) > PATHS_MOST:
         raise Invalid(f"an API key has at most {PATHS_MOST} paths")
     areas = _areas(tx, agent, [api_keys.parse_path(path) for path in within])
+    spelled = json.dumps([paths.text(path) for path in within])
+    places = None if areas is None else json.dumps(areas)
+    may = json.dumps(sorted(set(actions)))
     tx.db.execute(
         "insert into api_key(id, agent, hash, label, paths, areas, actions, made, maker, expires)"
         " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            id,
-            agent,
-            hash,
-            label,
-            json.dumps([paths.text(path) for path in within]),
-            None if areas is None else json.dumps(areas),
-            json.dumps(sorted(set(actions))),
-            tx.now,
-            tx.who.name,
-            expires,
-        ),
+        (id, agent, hash, label, spelled, places, may, tx.now, tx.who.name, expires),
     )
     _note(tx, "key")
     return {"id": id}

@@ -1,4 +1,4 @@
-"""Asking the index process: a Scanner over its socket.
+"""Asking the index process over its socket.
 
 Owns the client's side of the protocol (see ``server``). Called in every process of the daemon that searches.
 A scan changes nothing, so a question that met a dying index is asked once more of its successor.
@@ -29,8 +29,8 @@ SILENT: Final = "the vector index does not answer"
 
 
 class IndexClient:
-    """See scan.Scanner. ``agent`` "*" may ask for anybody; else for itself alone. ``patience_s`` is for one
-    question, with everything that it takes."""
+    """A ``LocalScanner`` whose vectors another process has. ``agent`` "*" may ask for anybody; else for itself
+    alone. ``patience_s`` is for one question, with everything that it takes."""
 
     def __init__(self, address: Path, agent: str, proof: bytes, patience_s: float = PATIENCE_S) -> None:
         self._address = os.fspath(address)

@@ -24,21 +24,10 @@ NONE: Final = -1
 SPARSE: Final = 4
 """Ids for each passage up to which positions are looked up in an array: four times faster than to search for them."""
 
-ROW: Final = np.dtype(
-    [
-        ("passage", "i8"),
-        ("document", "i8"),
-        ("part", "i4"),
-        ("scope", "i4"),
-        ("place", "i8"),
-        ("time", "i8"),
-        ("seq", "i8"),
-        ("length", "i4"),
-        ("voice", "i4"),
-        ("flags", "u1"),
-        ("expires", "i8"),
-    ]
-)
+ROW: Final = np.dtype([
+    ("passage", "i8"), ("document", "i8"), ("part", "i4"), ("scope", "i4"), ("place", "i8"), ("time", "i8"),
+    ("seq", "i8"), ("length", "i4"), ("voice", "i4"), ("flags", "u1"), ("expires", "i8"),
+])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +90,8 @@ def arrange(rows: NDArray[np.void], voices_of: dict[str, frozenset[int]]) -> Col
         if span <= SPARSE * count:
             places = np.full(span, NONE, np.int32)
             places[rows["passage"] - rows["passage"][0]] = np.arange(count, dtype=np.int32)
-    return Columns(
-        np.ascontiguousarray(rows["passage"]),
-        np.ascontiguousarray(rows["document"]),
-        rows["length"].astype(np.float32),
-        np.ascontiguousarray(rows["time"]),
-        np.ascontiguousarray(rows["voice"]),
-        np.ascontiguousarray(rows["flags"]),
-        previous,
-        following,
-        sessions,
-        voices_of,
-        places,
-    )
+    names = ("passage", "document", "time", "voice", "flags")
+    passages, documents, times, voices, flags = (np.ascontiguousarray(rows[name]) for name in names)
+    lengths = rows["length"].astype(np.float32)
+    near = (previous, following, sessions)
+    return Columns(passages, documents, lengths, times, voices, flags, *near, voices_of, places)

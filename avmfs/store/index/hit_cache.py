@@ -166,24 +166,10 @@ def _fetched(
             if (text := sniff.decode(data)) is None:
                 continue
             texts.put(node, text)
-        hit = Hit(
-            passage,
-            document,
-            node,
-            place + b"/" + bytes(name),
-            handle,
-            author,
-            mtime,
-            created,
-            importance,
-            head,
-            tuple(tags.split(",")) if tags else (),
-            text[start:stop],
-            start,
-            stop,
-            start == 0 and stop >= len(text),
-            route,
-        )
+        path, labels = place + b"/" + bytes(name), tuple(tags.split(",")) if tags else ()
+        told = (path, handle, author, mtime, created, importance, head, labels)
+        whole = start == 0 and stop >= len(text)
+        hit = Hit(passage, document, node, *told, text[start:stop], start, stop, whole, route)
         found[passage] = _Kept(hit, scope, expires)
     return found
 

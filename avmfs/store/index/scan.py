@@ -1,6 +1,6 @@
 """Which vectors are nearest, for one asker: tables kept in step with the store.
 
-Owns the seam ``Scanner`` and its local half: a table that follows ``vector_log``, so that a search sees every
+Owns a table that follows ``vector_log``, so that a search sees every
 vector whose commit it could see, and none whose passage has gone or changed hands. Called by the search index of a
 process that scans by itself (no daemon), and by the daemon's index process for all others. Knows no sockets.
 
@@ -13,7 +13,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import apsw
 import numpy as np
@@ -31,28 +31,6 @@ SLICE: Final = 4096
 
 ANSWERED: Final = 300_000
 """Rows of all answers that are remembered, 16 bytes each, and one for the question: some three hundred questions."""
-
-
-class Scanner(Protocol):
-    def nearest(
-        self,
-        who: Principal,
-        model: str,
-        vector: NDArray[np.float32],
-        k: int,
-        also: Ids,
-        within: Ids | None,
-        toward: Toward | None = None,
-        aside: str = "",
-    ) -> Nearest:
-        """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
-        included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others. The
-        vector is first drawn ``toward`` those of its passages that ``who`` may see.
-
-        Raises Busy, with a reason for a person, when there is nothing to scan in time."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Behind(Exception):
@@ -146,7 +124,7 @@ class FollowedTable:
 
 
 class LocalScanner:
-    """A Scanner with the vectors in this process: for a store that is used without a daemon."""
+    """All vectors in this process: for a store that is used without a daemon."""
 
     def __init__(self, opener: Opener) -> None:
         self._open = opener
@@ -164,6 +142,11 @@ class LocalScanner:
         toward: Toward | None = None,
         aside: str = "",
     ) -> Nearest:
+        """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
+        included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others. The
+        vector is first drawn ``toward`` those of its passages that ``who`` may see.
+
+        Raises Busy, with a reason for a person, when there is nothing to scan in time."""
         with self._mutex:
             while True:
                 followed = self._tables.get((model, len(vector)))

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.node import DISPUTES, Dispute, Hit
+from avmfs.store.index.client import IndexClient
 from avmfs.store.index.columns import Columns
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import Postings
-from avmfs.store.index.scan import Scanner
+from avmfs.store.index.scan import LocalScanner
 from avmfs.store.index.vectors import Toward
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
@@ -42,6 +43,7 @@ _DISPUTED = """select other, handle, one, says from (
     and at_one.scope in (select value from json_each(?4)) and (at_one.expires is null or at_one.expires > ?5))
   order by one, says, handle"""
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Reader]]]
+Scanner = LocalScanner | IndexClient
 
 
 class SqliteSearchIndex:
@@ -143,7 +145,7 @@ class SqliteSearchIndex:
         if not documents:
             return []
         with self._open() as (db, reader):
-            scopes = reader.visible.searched(self._aside)[1]  # what was thrown away says nothing any more
+            scopes = reader.visible.searched(self._aside)[1]  # what was put aside says nothing any more
             rows = db.execute(_DISPUTED, (json.dumps(documents), *DISPUTES, scopes, reader.now))
             return [Dispute(*row) for row in rows]
 

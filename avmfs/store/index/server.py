@@ -276,20 +276,9 @@ def _checked(question: Any) -> dict[str, Any]:
     """Raises BadQuestion."""
     if not isinstance(question, dict):
         raise BadQuestion("not a question")
-    kinds = {
-        "id": int,
-        "agent": str,
-        "rights": bool | str,
-        "model": str,
-        "k": int,
-        "vector": bytes,
-        "also": bytes,
-        "within": bytes | None,
-        "within_s": float | int,
-        "toward": bytes,
-        "pull": float,
-        "aside": str,
-    }
+    kinds: dict[str, Any] = dict.fromkeys(("agent", "model", "aside"), str)
+    kinds |= dict.fromkeys(("vector", "also", "toward"), bytes)
+    kinds |= {"id": int, "k": int, "pull": float, "within_s": float | int, "rights": bool | str, "within": bytes | None}
     for name, kind in kinds.items():
         value = question.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

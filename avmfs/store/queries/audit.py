@@ -12,7 +12,6 @@ from typing import Any, Final
 import apsw
 
 from avmfs.access import Principal
-from avmfs.errors import Denied
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
@@ -244,28 +243,13 @@ class AuditReader:
         ]
 
     def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("the chain of the audit is the operator's")
+        self._who.require_operator("the chain of the audit is the operator's")
 
 
 def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:
-    elevated, node, document, version, scope, about, path, other, salt = more
-    return Row(
-        seq,
-        at,
-        _text(op),
-        _text(agent),
-        _text(route),
-        elevated,
-        node,
-        document,
-        version,
-        scope,
-        None if about is None else _text(about),
-        path,
-        other,
-        salt,
-    )
+    about = None if more[5] is None else _text(more[5])
+    columns: list[Any] = [seq, at, _text(op), _text(agent), _text(route), *more[:5], about, *more[6:]]
+    return Row(*columns)
 
 
 def _text(value: bytes) -> str:

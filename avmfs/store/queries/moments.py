@@ -22,7 +22,7 @@ def moment(db: apsw.Connection, who: Principal, now: int, when: Moment | int | s
     newest = db.execute("select max(seq) from log").get or 0
     if isinstance(when, str):
         found: Any = db.execute(
-            "select seq, at from snapshot where name = ? and agent in ('', ?) order by agent desc limit 1",
+            "select seq, at, root from snapshot where name = ? and agent in ('', ?) order by agent desc limit 1",
             (when, who.name),
         ).fetchone()
         if found is None:
@@ -59,5 +59,7 @@ def _newest_until(db: apsw.Connection, at: int, newest: int) -> int:
 
 def snapshots(db: apsw.Connection, who: Principal) -> list[Snapshot]:
     """The asker's own and the operators', the newest first."""
-    rows = db.execute("select name, agent, at from snapshot where agent in ('', ?) order by at desc, name", (who.name,))
-    return [Snapshot(*row) for row in rows]
+    rows = db.execute(
+        "select name, agent, seq, at, root from snapshot where agent in ('', ?) order by at desc, name", (who.name,)
+    )
+    return [Snapshot(name, agent, Moment(*then)) for name, agent, *then in rows]

@@ -24,6 +24,7 @@ from avmfs.store.rows import content, kept_versions, preview, version_visibility
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
+from avmfs.store.rows.subtree import Subtree
 from avmfs.store.schema.tables import ROOT
 
 _NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
@@ -41,6 +42,7 @@ class PastReader(Reader):
         super().__init__(db, who, visible, now)
         self.then = then
         self._states: dict[int, tuple[Node, int] | None] = {}  # as asked for already, with the version
+        self._part = None if then.root == ROOT else Subtree(db, then.seq, then.root)
 
     # Nodes -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +149,8 @@ class PastReader(Reader):
             return None
         if not shows or (row[13] is not None and row[13] <= self.then.at):
             return None
+        if self._part is not None and not self._part.has(row[0], row[1]):
+            return None
         node = node_of(row[:14])
         self._states[node.id] = (node, row[14])
         return node
@@ -240,20 +244,10 @@ class PastReader(Reader):
         if (meta := self._told(number, "meta")) is not None:
             importance, user = meta
         newest = next((each for each in self.versions(number) if each.number == head), None)
-        return Document(
-            number,
-            node.id,
-            handle,
-            creator,
-            created,
-            importance,
-            tuple(shared.split(",")) if shared else None,
-            head,
-            creator if newest is None else newest.author,
-            created if newest is None else newest.at,
-            json.loads(user or "{}"),
-            "" if newest is None else newest.route,
-        )
+        names = tuple(shared.split(",")) if shared else None
+        by: tuple[str, int] = (creator, created) if newest is None else (newest.author, newest.at)
+        user, route = json.loads(user or "{}"), "" if newest is None else newest.route
+        return Document(number, node.id, handle, creator, created, importance, names, head, *by, user, route)
 
     def versions(self, document: int) -> list[Version]:
         self._require_document(document)
@@ -368,17 +362,9 @@ class PastReader(Reader):
         files = [node for node in found if node.kind is Kind.FILE]
         versions = sum((self._state(node.id) or (node, 0))[1] for node in files)
         links = sum(1 for node in files if node.document for link in self.links(node.document) if link.outgoing)
-        return Counts(
-            len(files),
-            sum(node.kind is Kind.DIRECTORY for node in found),
-            sum(node.kind is Kind.SYMLINK for node in found),
-            sum(node.size for node in files),
-            versions,
-            tuple(self._tagged(files)),
-            links,
-            0,
-            0,
-        )
+        directories, symlinks = (sum(node.kind is kind for node in found) for kind in (Kind.DIRECTORY, Kind.SYMLINK))
+        size, tags = sum(node.size for node in files), tuple(self._tagged(files))
+        return Counts(len(files), directories, symlinks, size, versions, tags, links, 0, 0)
 
     def tag_counts(self, under: int) -> list[tuple[str, int]]:
         return self._tagged(self._below(under))

@@ -102,21 +102,13 @@ def prefix_of(place: str) -> str:
 
 
 def of_row(
-    seq: int,
-    at: int,
-    op: str,
-    author: str,
-    node: int,
-    version: int | None,
-    scope: int,
-    path: bytes,
-    other: bytes | None,
+    seq: int, at: int, op: str, by: str, node: int, version: int | None, scope: int, path: bytes, other: bytes | None
 ) -> tuple[Event, ...]:
     """What a row of the log may be to a subscriber: the first of these that its pattern is about. The old name of a
     rename is told where the new one is not what was asked for."""
     if op in _SILENT or not path:
         return ()
-    event = Event(seq, at, op, paths.text(path), node, version, scope, author)
+    event = Event(seq, at, op, paths.text(path), node, version, scope, by)
     if op == "rename" and other is not None:
         return event, replace(event, event="remove", path=paths.text(other))
     return (event,)

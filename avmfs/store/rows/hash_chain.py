@@ -117,20 +117,8 @@ def committed(salt: bytes, path: bytes, other: bytes | None) -> bytes:
 def canonical(row: Row, *, lengths: bool = True) -> bytes:
     """The row without its paths, as compact JSON, in which every text has its quotation marks. Its first item, a text,
     sets it apart from what it was before, which began with the number."""
-    fields = [
-        row.seq,
-        row.at,
-        row.op,
-        row.agent,
-        row.route,
-        row.elevated,
-        row.node,
-        row.document,
-        row.version,
-        row.scope,
-        row.about,
-        commitment(row, lengths=lengths).hex(),
-    ]
+    fields = [row.seq, row.at, row.op, row.agent, row.route, row.elevated, row.node, row.document, row.version]
+    fields += [row.scope, row.about, commitment(row, lengths=lengths).hex()]
     return json.dumps([_BY_LENGTH, *fields] if lengths else fields, ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -232,17 +220,8 @@ class Walk:
             self._confirmed, self._agree = anchor.seq, self._agree + 1
 
     def _verdict(self, bad: int | None, reason: str, newest: int) -> Verdict:
-        return Verdict(
-            bad,
-            reason,
-            self._rows,
-            self.head,
-            self.at,
-            max(0, newest - self.at),
-            self._purged,
-            self._start.seq,
-            self._agree,
-        )
+        found, unchained = (self._rows, self.head, self.at), max(0, newest - self.at)
+        return Verdict(bad, reason, *found, unchained, self._purged, self._start.seq, self._agree)
 
 
 def packed(about: dict[str, Any]) -> str:

@@ -194,8 +194,10 @@ create unique index past_version_number on past_version(document, number);
 -- 'document', all of the row of one that has ended, and the scope that it was in.
 create table past_said(document int, what text, until int, value text not null, primary key(document, what, until))
   without rowid;
--- Instants that are kept whatever else is forgotten, by the name that an agent gave them.
-create table snapshot(agent text, name text, seq int not null, at int not null, primary key(agent, name)) without rowid;
+-- Instants that are kept whatever else is forgotten, by the name that an agent gave them: of the node root and what was
+-- below it.
+create table snapshot(agent text, name text, seq int not null, at int not null, root int not null default 1,
+                      primary key(agent, name)) without rowid;
 
 
 -- LOG AND AUDIT (docs/AUDIT.md is the guide)
@@ -479,6 +481,9 @@ create table live(path blob primary key, source text not null, fetched int, unti
                   searched int not null, size int not null) without rowid;
 """
 
+# 15 -> 16: snapshots of a part.
+_PARTS: Final = "alter table snapshot add column root int not null default 1;"
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
 MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next version
     _CHECKSUMS,
@@ -486,5 +491,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next
     _TRASH,
     _CLAIMS,
     _LIVE,
+    _PARTS,
 )
 VERSION: Final = OLDEST + len(MIGRATIONS)

@@ -104,8 +104,7 @@ class Tx:
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
-        if not self.who.operator:
-            raise Denied("only an operator may do this")
+        self.who.require_operator("only an operator may do this")
 
     @staticmethod
     def agent(name: str) -> str:
@@ -218,24 +217,12 @@ class Tx:
         scope: int | None = None,
     ) -> int:
         """Append to the one log; returns the change's seq."""
-        scope = node.scope if scope is None else scope
+        scope, who, salt = node.scope if scope is None else scope, self.who, random_ids.eight()
+        about = (node.id, node.document, version, scope, path, other)
         self.do(
             "insert into log(at, op, agent, node, document, version, scope, path, other, salt, route, elevated)"
             " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                self.now,
-                op,
-                self.who.name,
-                node.id,
-                node.document,
-                version,
-                scope,
-                path,
-                other,
-                random_ids.eight(),
-                self.who.route,
-                self.who.operator,
-            ),
+            (self.now, op, who.name, *about, salt, who.route, who.operator),
         )
         moved = node.kind is Kind.DIRECTORY and op in MOVES
         self.events.append((MOVED if moved else op, node.id, node.parent, node.name))

@@ -62,6 +62,7 @@ def fill(path: Path) -> None:
     bob("read", path="/shared/:delta")
     alice("write", path="/memory/gone.md", data=b"removed\n")
     alice("remove", path="/memory/gone.md")
+    alice("snapshot", name="plan", path="/shared/plan.md")
     alice("search", q="plan")  # indexes what waits
     alice("write", path="/memory/late.md", data=b"written after the last search\n")
     for door in doors.values():

@@ -1,0 +1,164 @@
+"""What a text cites, checked like links. Owns :verify (docs/FORMATS.md).
+
+A citation is `[/path@VERSION]`, as recalls with `cite=path` and bundles have it, with a handle before it or not. Where
+an answer stands whole, from its heading to the line with its seq, it is a receipt: what it quotes must stand in that
+version, and for the question that was asked its nonce shows that this store gave it to this agent. What the asker
+cannot see is not there, as ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from avmfs import calls, paths
+from avmfs.errors import Invalid, NameTooLong, NotDirectory, NotFound
+from avmfs.memory import Memory
+from avmfs.node import DISPUTES, Node
+from avmfs.search.excerpts import one_line
+from avmfs.store.queries.nodes import Reader
+from avmfs.text import sniff
+from avmfs.text.escapes import visible
+from avmfs.views.registry import Context, view
+from avmfs.views.shape import lines, whole
+
+CITATIONS: Final = 1000  # of one text
+LARGEST: Final = 1024 * 1024  # characters of one
+SHOWN: Final = 80  # characters of what is misquoted
+# Neither can be made to look at a text more than once.
+_CITED: Final = re.compile(r"(?:@([a-z2-7]{4,32}) (?:\([^()\n]*\) )?)?\[(/(?:(?!\[/)[^\n])*?)@(\d{1,15})\]")
+_FRAME: Final = re.compile(
+    r"^(?:## Relevant Memory \([^()\n]*\)(?: \w+)? (\d{6})|\((?:\w+ · )?seq=(\d{1,15}) (\d{6})\))$", re.MULTILINE
+)
+_QUOTED: Final = re.compile(r" (.*(?:\n  .*)*)")
+_DAY: Final = re.compile(r"\d{1,2}[A-Z][a-z]{2}(?:\d\d)? ")
+STANDS: Final = "stands"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of a citation or, without a ``version``, of an answer, whose seq stands in ``what``."""
+
+    what: str
+    version: int | None
+    state: str
+    about: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.state in (STANDS, "proved", "not proved")
+
+    def __str__(self) -> str:
+        cited = self.what if self.version is None else f"{self.what}@{self.version}"
+        return f"{self.state}  {cited}" + (f"  {self.about}" if self.about else "")
+
+
+@view(
+    "verify", "file", summary="what it cites as [/path@VERSION]: whether that stands, was changed, is gone", slow=True
+)
+def verify(ctx: Context, *, q: str | None = None) -> str:
+    with ctx.memory.reading() as reader:
+        text = sniff.decode(whole(reader, reader.node(ctx.node.id)))
+    return lines(map(str, verified(ctx.memory, text or "", q)), "no citations")
+
+
+def verified(memory: Memory, text: str, question: str | None) -> list[Verdict]:
+    """Of each answer in it, then of each citation, in order. ``question``: what the answers are answers to. Raises
+    Invalid for a text that is too long or cites too much."""
+    if len(text) > LARGEST:
+        raise Invalid(f"a text of {len(text)} characters: at most {LARGEST} are looked through")
+    with memory.reading() as reader:
+        newest = reader.newest_seq()
+        answers = _answers(text)
+        found = [_answer(memory, each, newest, question) for each in answers]
+        for number, cited in enumerate(_CITED.finditer(text)):
+            calls.go_on()
+            if number == CITATIONS:
+                raise Invalid(f"more than {CITATIONS} citations")
+            # An item of an answer begins its line with its handle.
+            item = (
+                cited[1] and text[cited.start() - 1] == "\n" and any(cited.start() in each.within for each in answers)
+            )
+            quoted = _QUOTED.match(text, cited.end()) if item else None
+            found.append(_citation(memory, reader, cited, quoted[1] if quoted else ""))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    within: range
+    seq: int
+    nonce: str
+
+
+def _answers(text: str) -> list[_Answer]:
+    found: list[_Answer] = []
+    begun: dict[str, int] = {}
+    for each in _FRAME.finditer(text):
+        if each[1]:
+            begun.setdefault(each[1], each.start())
+        elif (start := begun.pop(each[3], None)) is not None:
+            found.append(_Answer(range(start, each.end()), int(each[2]), each[3]))
+    if len(found) > CITATIONS:
+        raise Invalid(f"more than {CITATIONS} answers")
+    return found
+
+
+def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -> Verdict:
+    what = f"answer of seq={given.seq}"
+    if question is None:
+        return Verdict(what, None, "not proved", "for that its question is needed")
+    if given.seq <= newest and memory.store.nonce(memory.who, given.seq, question) == given.nonce:
+        return Verdict(what, None, "proved", "this memory gave it to you for that question")
+    return Verdict(what, None, "forged", "this memory did not give it to you for that question")
+
+
+def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str) -> Verdict:
+    handle, path, version = cited[1], cited[2], int(cited[3])
+
+    def says(state: str, about: str = "") -> Verdict:
+        return Verdict(visible(path), version, state, about)
+
+    node = _node(memory, reader, handle, path)
+    if node is None or node.document is None:
+        return says("gone")
+    document = reader.document(node)
+    if version not in {each.number for each in reader.versions(node.document)}:
+        return says("never", f"there is no such version: the newest is {document.head}")
+    if quoted and (text := _then(reader, node.document, version)) is not None:
+        wrong = next((each for each in _fragments(quoted) if each not in text), None)
+        if wrong is not None:
+            return says("misquoted", f"it does not say: {visible(wrong[:SHOWN])}")
+    if version != document.head:
+        return says("changed", f"the newest is {document.head}")
+    if by := [link.path for link in reader.links(node.document) if link.type == DISPUTES[0] and not link.outgoing]:
+        return says("superseded", f"by {paths.printable(by[0])}")
+    here = reader.path(node.id)
+    return says(STANDS, f"now {paths.printable(here)}" if paths.printable(here) != path else "")
+
+
+def _node(memory: Memory, reader: Reader, handle: str | None, path: str) -> Node | None:
+    """What is cited: by its handle, where one is given, else by its path."""
+    if handle is not None:
+        return reader.by_handle(handle)
+    try:
+        return memory.resolve(reader, path)
+    except (NotFound, NotDirectory, Invalid, NameTooLong):
+        return None
+
+
+def _then(reader: Reader, document: int, version: int) -> str | None:
+    """The text of that version as an answer would quote it, in one line; None where it is no longer kept."""
+    try:
+        text = sniff.decode(reader.version_bytes(document, version))
+    except Invalid:
+        return None
+    return None if text is None else one_line(text)
+
+
+def _fragments(quoted: str) -> Iterator[str]:
+    """What stands in one piece in the note."""
+    for line in _DAY.sub("", quoted, count=1).split("\n"):
+        yield from filter(None, map(one_line, line.split("…")))
