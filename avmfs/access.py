@@ -108,6 +108,11 @@ class Principal:
         if self.key is not None:
             raise Denied("no API key allows this: it is for the agent itself")
 
+    def require_operator(self, why: str = "only an operator may ask this") -> None:
+        """Raises Denied, with the reason, for who is none."""
+        if not self.operator:
+            raise Denied(why)
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_value [--categories NAME,…] [--answers FILE] [--json FILE] [--quick]
         [--endpoint URL --model NAME [--kind openai|azure|anthropic] [--key-variable NAME] [--judge]]
 
-Without an endpoint a reader that concludes nothing answers with what it was shown (chat_models.OfflineReader): how much
+Without an endpoint a reader that concludes nothing answers with what it was shown: how much
 the memory makes *available*. With one, the model answers, and with --judge grades as well; never compare the two.
 --answers keeps what was answered, so that a run that was stopped goes on. A scenario is right when all that it asserts
 holds.
@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
 from avmfs.text.tokens import TokenCounter
-from benchmarks.chat_models import ChatModel, Endpoint, OfflineReader
 from benchmarks.figures import BenchmarkError
 from benchmarks.results import Table, Value
 from benchmarks.script import Findings, Run, options, positive, run_script

@@ -1,8 +1,8 @@
 """avm bench: what this machine does, with a store of its own in a temporary folder; and what another setting would do.
 
-Owns the quick measurement, in which nothing of the user's store is touched, and `bench mine`, whose comparison is
-`replaying`. Figures of the former are of the API in this process, without a daemon and without a mount; the full
-benchmarks, with baselines, are in benchmarks/.
+Owns the quick measurement, in which nothing of the user's store is touched, `bench mine`, whose comparison is
+`replaying`, and `bench memory`, which `evaluating` runs. Figures of the first are of the API in this process, without a
+daemon and without a mount; the full benchmarks, with baselines, are in benchmarks/.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from avmfs.cli.main import Command, CommandGroup, subcommand
 from avmfs.cli.session import door, locations, show, working
+
+PRESETS = ("quick", "standard", "full", "diagnostic", "overflow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,36 @@ def mine_(
             found = replaying.replayed(memory, asked, old, new)
     told = {"queries": [asdict(each) for each in found], "summary": replaying.summary(found)}
     show(told, replaying.text(found))
+
+
+@bench_.command("memory", cls=Command)
+@click.option("--preset", required=True, type=click.Choice(PRESETS), help="How much: see below.")
+@click.option("--subject", required=True, metavar="NAME", help="What the results are of; names their folder.")
+@click.option("--endpoint", metavar="URL", help="Of a model: up to /v1, or the host of azure and anthropic.")
+@click.option("--kind", type=click.Choice(("openai", "azure", "anthropic")), default="openai", show_default=True)
+@click.option("--model", metavar="NAME", help="Its name; of azure, the deployment.")
+@click.option("--key-variable", metavar="NAME", default="OPENAI_API_KEY", show_default=True, help="Holds the key.")
+@click.option("--judge", metavar="NAME", help="A model of the same endpoint grades.  [default: assertions alone]")
+@click.option("--no-memory", is_flag=True, help="The conversation alone, without avmfs.")
+@click.option("--language", type=click.Choice(("en", "zh", "all")), default="all", show_default=True)
+@click.option("--inject", type=click.IntRange(0), metavar="TOKENS", help="In place of the preset's.")
+@click.option("--calls", type=click.IntRange(0), metavar="N", help="Filler calls, in place of the preset's.")
+@click.option("--output", metavar="DIR", default=".agenteval", show_default=True, help="Below which runs are kept.")
+@click.option("--baseline", metavar="RUN", help="The folder of an earlier run.")
+def memory_(preset: str, subject: str, **chosen: Any) -> None:
+    """Evaluate an agent's memory: 0 to 100 in up to twelve dimensions.
+
+    Presets: quick (3 dimensions), standard (8), full (12), diagnostic (12 under 50,000 tokens of other talk), overflow
+    (8, beyond a window of 128,000). Without an endpoint a reader answers that concludes nothing and quotes what it was
+    shown. Exit status 0 from 50 points on (PASS from 70, WARN below), else 2, and 2 when it is worse than a baseline.
+
+    \b
+      avm bench memory --preset quick --subject reader
+      avm bench memory --preset standard --subject mine --endpoint http://127.0.0.1:8080/v1 --model NAME --judge NAME
+    """
+    from avmfs.cli import evaluating
+
+    evaluating.evaluate(preset, subject, evaluating.Chosen(**chosen))
 
 
 def measure(folder: Path, notes: int) -> list[Figure]:

@@ -47,24 +47,10 @@ class FileOps:
         self._session, self._tree, self._numbers = session, tree, numbers
         self._replies, self._handles, self._pages, self._locks = replies, handles, pages, locks
         self._once = tree.memory.store.once
-        session.answers(
-            {
-                Op.OPEN: self._open_again,
-                Op.READ: self._read_again,
-                Op.WRITE: self._write_now,
-                Op.FLUSH: self._flush_now,
-                Op.RELEASE: self._release_unwritten,
-            }
-        )
-        session.serves(
-            {
-                Op.OPEN: self._open,
-                Op.READ: self._read,
-                Op.WRITE: self._write,
-                Op.FLUSH: self._flush,
-                Op.RELEASE: self._release,
-            }
-        )
+        session.answers({Op.OPEN: self._open_again, Op.READ: self._read_again, Op.WRITE: self._write_now})
+        session.answers({Op.FLUSH: self._flush_now, Op.RELEASE: self._release_unwritten})
+        session.serves({Op.OPEN: self._open, Op.READ: self._read, Op.WRITE: self._write})
+        session.serves({Op.FLUSH: self._flush, Op.RELEASE: self._release})
         session.serves({Op.CREATE: self._create, Op.FSYNC: self._fsync, Op.FALLOCATE: self._fallocate}, committing=True)
         session.serves({Op.LSEEK: self._lseek}, blocking=True)
 

@@ -117,16 +117,9 @@ class LinuxMount:
             self._locks.close()
 
     def _feed_cache(self, over: threading.Event) -> None:
-        self.tree.memory.store.feed_cache(
-            [self._session.descriptor, self._names],
-            p.INC_EPOCH,
-            p.INVAL_ATTRIBUTES,
-            p.INVAL_NODE_AT,
-            self._switch_caching,
-            over,
-            self._sink,
-            self._keep_sink,
-        )
+        feed, device_and_names = self.tree.memory.store.feed_cache, [self._session.descriptor, self._names]
+        notices = (p.INC_EPOCH, p.INVAL_ATTRIBUTES, p.INVAL_NODE_AT)
+        feed(device_and_names, *notices, self._switch_caching, over, self._sink, self._keep_sink)
 
     def _keep_sink(self, connection: int) -> None:
         if self._box is not None:

@@ -15,7 +15,7 @@ from avmfs.fuse.handles import Handles
 from avmfs.fuse.inodes import Inodes
 from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
-from avmfs.fuse.session import Later, Request, Session
+from avmfs.fuse.session import Handler, Later, Request, Session
 from avmfs.vfs.address import Real
 from avmfs.vfs.tree import Tree
 
@@ -29,29 +29,11 @@ class NamespaceOps:
         self._session, self._tree, self._numbers = session, tree, numbers
         self._replies, self._handles, self._pages = replies, handles, pages
         session.answers({Op.LOOKUP: replies.lookup, Op.GETATTR: replies.getattr})
-        session.serves(
-            {
-                Op.LOOKUP: self._lookup,
-                Op.GETATTR: self._getattr,
-                Op.READLINK: self._readlink,
-                Op.LINK: self._link,
-                Op.STATFS: self._statfs,
-                Op.DESTROY: lambda request: b"",
-            }
-        )
-        session.serves(
-            {
-                Op.SETATTR: self._setattr,
-                Op.SYMLINK: self._symlink,
-                Op.MKNOD: self._mknod,
-                Op.MKDIR: self._mkdir,
-                Op.UNLINK: self._unlink,
-                Op.RMDIR: self._rmdir,
-                Op.RENAME: self._rename,
-                Op.RENAME2: self._rename,
-            },
-            committing=True,
-        )
+        session.serves({Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr, Op.READLINK: self._readlink})
+        session.serves({Op.LINK: self._link, Op.STATFS: self._statfs, Op.DESTROY: lambda request: b""})
+        changing: dict[int, Handler] = {Op.SYMLINK: self._symlink, Op.MKNOD: self._mknod, Op.MKDIR: self._mkdir}
+        changing |= {Op.UNLINK: self._unlink, Op.RMDIR: self._rmdir, Op.SETATTR: self._setattr}
+        session.serves({**changing, Op.RENAME: self._rename, Op.RENAME2: self._rename}, committing=True)
 
     # Looking -------------------------------------------------------------------------------------------
 

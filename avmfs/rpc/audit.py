@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 from avmfs import paths
 from avmfs.agents import anchors, auditing, mail
-from avmfs.errors import Denied, Invalid, NotFound
+from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
 from avmfs.rpc.documents import _check_page
 from avmfs.rpc.methods import method
@@ -44,24 +45,16 @@ def audit(
 def audit_verify(memory: Memory, anchor: str | None = None) -> dict[str, Any]:
     """Walk the chain: {"ok", "bad", "reason", "rows", "last", "head", "unchained", "purged", "trimmed", "anchors",
     "anchor_file", "unguarded", "forged"}. ``anchor`` is one that was kept elsewhere, ``SEQ:HASH``. The operator's."""
-    _require_operator(memory)
+    memory.who.require_operator("the chain of the audit is the operator's: --operator")
     where = memory.around.anchors
     kept = [] if where is None else anchors.read(where)
     if anchor is not None:
         kept.append(anchors.parse(anchor, "anchor"))
     found = auditing.verify(memory.store, memory.who, kept)
-    verdict = found.verdict
     return {
+        **asdict(found.verdict),
         "ok": found.ok,
-        "bad": verdict.bad,
-        "reason": verdict.reason,
-        "rows": verdict.rows,
-        "last": verdict.last,
-        "head": verdict.head.hex(),
-        "unchained": verdict.unchained,
-        "purged": verdict.purged,
-        "trimmed": verdict.trimmed,
-        "anchors": verdict.anchors,
+        "head": found.verdict.head.hex(),
         "anchor_file": None if where is None else str(where),
         "unguarded": list(found.altered),
         "forged": list(found.forged),
@@ -83,11 +76,6 @@ def nonce(memory: Memory, about: str) -> dict[str, Any]:
     with memory.reading() as reader:
         seq = reader.newest_seq()
     return {"nonce": memory.store.nonce(memory.who, seq, about), "seq": seq}
-
-
-def _require_operator(memory: Memory) -> None:
-    if not memory.who.operator:
-        raise Denied("the chain of the audit is the operator's: --operator")
 
 
 def _act(act: Act, operator: bool) -> dict[str, Any]:

@@ -125,16 +125,8 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
     }
 
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "content": (str,),
-    "title": (str,),
-    "path": (str,),
-    "tags": (list, tuple),
-    "importance": (int, float),
-    "namespace": (str,),
-    "created": (int,),
-    "ttl": (str,),
-}
+_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(("content", "title", "path", "namespace", "ttl"), (str,))
+_FIELDS |= {"tags": (list, tuple), "importance": (int, float), "created": (int,)}
 
 
 def _new_memory(memory: Memory, index: int, item: Any) -> dict[str, Any]:

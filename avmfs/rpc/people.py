@@ -22,13 +22,7 @@ from avmfs.store.rows import api_keys
 from avmfs.store.rows.api_keys import KeyRow
 from avmfs.views.who import present, working
 
-_NEEDS = {
-    "read": Access.READ,
-    "search": Access.READ,
-    "list": Access.READ,
-    "write": Access.WRITE,
-    "delete": Access.WRITE,
-}
+_NEEDS = dict.fromkeys(("read", "search", "list"), Access.READ) | dict.fromkeys(("write", "delete"), Access.WRITE)
 
 
 @method
@@ -98,24 +92,10 @@ def create_key(
     id_ = base64.b32encode(secrets.token_bytes(api_keys.ID_BYTES)).decode().lower()
     secret = secrets.token_urlsafe(api_keys.SECRET_BYTES)
     until = None if expires is None else memory.now() + mail.parse_duration(expires)
-    memory.submit(
-        "create_key",
-        id=id_,
-        agent=name,
-        hash=api_keys.hashed(secret),
-        label=label,
-        within=within,
-        actions=wanted,
-        expires=until,
-    )
-    return {
-        "id": id_,
-        "key": api_keys.compose(id_, secret),
-        "agent": name,
-        "paths": [path.decode() for path in within],
-        "actions": wanted,
-        "expires": mail.iso(until),
-    }
+    key = {"id": id_, "agent": name, "actions": wanted}
+    memory.submit("create_key", **key, hash=api_keys.hashed(secret), label=label, within=within, expires=until)
+    shown = {"paths": [path.decode() for path in within], "expires": mail.iso(until)}
+    return {**key, **shown, "key": api_keys.compose(id_, secret)}
 
 
 @method

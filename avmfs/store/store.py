@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import apsw
@@ -413,9 +412,7 @@ class _Reading:
             self._borrowed.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._borrowed.__exit__(kind, error, trace)
 
 

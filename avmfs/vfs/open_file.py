@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol
 
 from avmfs.errors import AvmError, BadHandle, Invalid, NotSupported
@@ -63,9 +62,7 @@ class _Lock:
             self._aside()
             self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 

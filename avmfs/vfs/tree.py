@@ -67,10 +67,8 @@ class Tree:
         self._store, self._who = memory.store, memory.who
         self.owner = Caller(uid, gid)
         self._read_only, self._trash = read_only, trash
-        self._errors, self._of_views = (
-            virtual_handles.Remembering(memory),
-            virtual_handles.Remembering(memory, every=True),
-        )
+        self._errors = virtual_handles.Remembering(memory)
+        self._of_views = virtual_handles.Remembering(memory, every=True)
         self.sources = Sources(memory)
         self.opened = OpenFiles(memory)
         self._mutex = threading.Lock()

@@ -8,7 +8,6 @@ What is written is applied as early as an error can still reach the writer: shel
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -38,9 +37,7 @@ class Remembering:
     def __enter__(self) -> None:
         return
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, AvmError):
             if isinstance(error, self._told):
                 self._memory.error = str(error)

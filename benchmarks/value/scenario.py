@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 
+from avmfs.evaluation.grading import Assertion, assertion
 from benchmarks.figures import BenchmarkError
 
 FOLDER = Path(__file__).with_name("scenarios")
@@ -61,13 +62,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Assertion:
-    has: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    silent: bool = False
-
-
-@dataclass(frozen=True)
 class Scenario:
     category: str
     id: str
@@ -102,7 +96,7 @@ def _scenario(path: Path, number: int, entry: Mapping[str, Any]) -> Scenario:
         if unknown := set(entry) - {"id", "story", "window", "events", "ask", "answer", "assert"}:
             raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
         ask = entry["ask"]
-        assertions = tuple(_assertion(one) for one in entry["assert"])
+        assertions = tuple(assertion(one) for one in entry["assert"])
         if not assertions:
             raise ValueError("nothing is asserted")
         return Scenario(
@@ -144,12 +138,6 @@ def _events(entries: Sequence[Mapping[str, Any]], asker: str, seed: str) -> tupl
 def _chatter(draw: random.Random) -> str:
     """A turn about nothing that is asked for; there are a hundred of them."""
     return f"{draw.choice(_SUBJECTS)} {draw.choice(_VERBS)}; {draw.choice(_TAILS)}."
-
-
-def _assertion(entry: Mapping[str, Any]) -> Assertion:
-    if len(entry) != 1 or not set(entry) <= {"has", "lacks", "silent"}:
-        raise ValueError(f"an assertion is one of has, lacks, silent: {dict(entry)}")
-    return Assertion(tuple(map(str, entry.get("has", ()))), tuple(map(str, entry.get("lacks", ()))), "silent" in entry)
 
 
 def _time(value: object) -> datetime:

@@ -23,14 +23,24 @@ from importlib.metadata import version
 from pathlib import Path
 
 from avmfs import AVM
+from avmfs.evaluation.grading import grade, judged
+from avmfs.evaluation.models import ChatModel, ModelError, Reply
 from avmfs.text.tokens import TokenCounter
-from benchmarks.chat_models import ChatModel, ModelError, Reply
 from benchmarks.figures import BenchmarkError
-from benchmarks.value.grade import Verdict, grade, judged
 from benchmarks.value.scenario import Event, Scenario
 
 ARMS = ("context", "avmfs")
 RECALL_TOKENS = 500
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: tuple[bool, ...]
+    """One for each assertion."""
+    right: bool | None = None
+    """What the judge said; None where none was asked, or none could be understood."""
+    judge: str = ""
+    """The judge's reason, or why it failed."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ def play(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None
         reply: Reply = model.ask(shown, scenario.question)
     except ModelError as error:
         return Answer(scenario.id, scenario.category, arm, error=str(error))
-    right, why = judged(judge, scenario, reply.text) if judge is not None else (None, "")
+    right, why = judged(judge, scenario.question, scenario.answer, reply.text) if judge is not None else (None, "")
     verdict = Verdict(grade(scenario.assertions, reply.text), right, why)
     return Answer(scenario.id, scenario.category, arm, reply.text, reply.tokens_in, reply.tokens_out, verdict)
 

@@ -202,16 +202,8 @@ class Deliverer:
         dead: bool = False,
         retry_at: int | None = None,
     ) -> None:
-        self._store.submit(
-            OPERATOR,
-            "outbox_report",
-            subscription=taken["id"],
-            sent=sent,
-            failed=failed,
-            error=error,
-            dead=dead,
-            retry_at=retry_at,
-        )
+        became = {"failed": failed, "error": error, "dead": dead, "retry_at": retry_at}
+        self._store.submit(OPERATOR, "outbox_report", subscription=taken["id"], sent=sent, **became)
 
     # Now and then ----------------------------------------------------------------------------------------------
 

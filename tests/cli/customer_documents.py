@@ -155,7 +155,12 @@ FIRST: Final = (
     Snippet("python benchmarks/bench_paper.py --all --output results/", None, BENCHMARKS),
     Snippet("python benchmarks/bench_ablation.py", None, BENCHMARKS),
     Snippet("python benchmarks/bench_agent_efficiency.py", None, BENCHMARKS),
-    Snippet("agenteval bench memory --preset quick --subject MyAgent", None, AGENTEVAL),
+    Snippet(
+        "agenteval bench memory --preset quick --subject MyAgent",
+        "not found",
+        AGENTEVAL,
+        "avm bench memory --preset quick --subject MyAgent",
+    ),
     Snippet("agenteval bench memory --preset standard --subject MyAgent", None, AGENTEVAL),
     Snippet("agenteval bench memory --preset full --subject MyAgent", None, AGENTEVAL),
     Snippet("agenteval bench memory --preset diagnostic --subject MyAgent", None, AGENTEVAL),

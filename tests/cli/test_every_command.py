@@ -299,6 +299,15 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("bench mine --set search.weights.words=1", "questions", "queries summary"),
         Good("bench mine --forget", "forgotten", "forgotten"),
         Bad("bench mine", 2, "nothing to compare"),
+        Good(
+            f"bench memory --preset quick --subject reader --no-memory --language en --output {SAMPLES}",
+            "PASS: 100.0, grade A",
+            "answered_by categories duration_s folder grade overall_score passed preset subject verdict "
+            "worse_than_baseline",
+        ),
+        Bad("bench memory --preset quick --subject ../up", 2, "names a folder"),
+        Bad("bench memory --preset quick --subject s --judge x", 2, "need an --endpoint"),
+        Bad("bench memory --preset quick --subject s --baseline /none", 2, "no report of an evaluation"),
         Bad("bench mine --set search.weights.wrds=1", 2, "did you mean words"),
         Bad("bench mine --set limits.unread=9", 2, "differ in limits"),
     ],

@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.embedding",
         "avmfs.faiss_store",
     ),
+    ("avmfs.evaluation",),
     ("avmfs.adapters", "avmfs.cli", "avmfs.mcp"),
     ("avmfs_daemon",),
 )

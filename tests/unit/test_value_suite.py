@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from avmfs.evaluation import models
+from avmfs.evaluation.grading import Assertion, grade, judged
+from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
 from avmfs.text.tokens import TokenCounter
-from benchmarks import bench_paper, chat_models
-from benchmarks.chat_models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
+from benchmarks import bench_paper
 from benchmarks.figures import BenchmarkError
 from benchmarks.results import Report, Table
 from benchmarks.value import suite
-from benchmarks.value.grade import Verdict, grade, judged
-from benchmarks.value.scenario import Assertion, Scenario, load
+from benchmarks.value.scenario import Scenario, load
+from benchmarks.value.suite import Verdict
 
 COUNTER = TokenCounter()
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
@@ -59,7 +61,10 @@ ASK = "ask: {by: a, at: 2026-01-01, question: q}, answer: y"
         (f"- {{id: x, story: s, events: [], {ASK}}}", "x: without 'assert'"),
         ("- {id: x, storey: s}", "x: unknown: storey"),
         (f"- {{id: x, story: s, events: [{{by: a, att: 1}}], {ASK}, assert: [{{silent: true}}]}}", "an event with att"),
-        (f"- {{id: x, story: s, events: [], {ASK}, assert: [{{has: [a], lacks: [b]}}]}}", "one of has, lacks, silent"),
+        (
+            f"- {{id: x, story: s, events: [], {ASK}, assert: [{{has: [a], lacks: [b]}}]}}",
+            "one of has, lacks, silent, first",
+        ),
     ],
 )
 def test_a_bad_scenario_is_named(tmp_path: Path, text: str, what: str) -> None:
@@ -74,6 +79,10 @@ def test_what_is_said_of_what_is_asserted() -> None:
     assert grade(asserted, "The pool has 32.") == (True, True, False)
     assert grade(asserted, "The pool has 132, and costs 97,000.") == (False, False, False)
     assert grade(asserted, DO_NOT_KNOW) == (False, False, True)
+    asserted = [Assertion(first=("Friday", "is on Tuesday"))]
+    assert grade(asserted, "It is Friday; it is on Tuesday no more.") == grade(asserted, "Friday") == (True,)
+    assert grade(asserted, "It is on Tuesday, not Friday") == grade(asserted, "It is on Tuesday") == (False,)
+    assert grade([Assertion(has=("三十一",))], "改为三十一号。") == (True,)
     assert silent("I do not have that information") and not silent("They do not store it in Lisbon")
 
 
@@ -129,7 +138,7 @@ class Stub:
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
-    monkeypatch.setattr(chat_models, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(models, "FIRST_PAUSE_S", 0.0)
     found = Stub([])
 
     class Handler(BaseHTTPRequestHandler):
@@ -192,12 +201,11 @@ def test_the_other_formats(stub: Stub, kind: str, path: str, header: str) -> Non
 
 def test_a_judge_that_fails_leaves_the_assertions_and_says_so(stub: Stub) -> None:
     judge = Endpoint("openai", stub.url, "m", "")
-    scenario = named("api-contract")
     stub.replies = [(200, openai('Well: {"right": false, "why": "another field"}')), (200, openai("Sure!")), (400, {})]
-    assert judged(judge, scenario, "x") == (False, "another field")
-    right, why = judged(judge, scenario, "x")
+    assert judged(judge, "which?", "order_ref", "x") == (False, "another field")
+    right, why = judged(judge, "which?", "order_ref", "x")
     assert right is None and why.startswith("judge not understood")
-    right, why = judged(judge, scenario, "x")
+    right, why = judged(judge, "which?", "order_ref", "x")
     assert right is None and why.startswith("judge failed")
 
 

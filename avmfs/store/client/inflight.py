@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Protocol
 
 from avmfs.handover import Rows
@@ -53,9 +52,7 @@ class _Work:
         self._outer: _Work | None = current.work
         current.work = self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inflight.current.work = self._outer
         self._inflight.done(self)
 

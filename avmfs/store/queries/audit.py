@@ -12,7 +12,6 @@ from typing import Any, Final
 import apsw
 
 from avmfs.access import Principal
-from avmfs.errors import Denied
 from avmfs.store.rows.hash_chain import START, Anchor, Batch, Row, packed
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.schema import tables
@@ -244,8 +243,7 @@ class AuditReader:
         ]
 
     def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("the chain of the audit is the operator's")
+        self._who.require_operator("the chain of the audit is the operator's")
 
 
 def _row(seq: int, at: int, op: bytes, agent: bytes, route: bytes, *more: Any) -> Row:

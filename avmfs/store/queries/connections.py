@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from types import TracebackType
 
 import apsw
 
@@ -77,9 +76,7 @@ class Snapshot:
                 raise
         return self._pooled
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         db = self._pooled[0]
         try:
             if not db.get_autocommit():
@@ -104,9 +101,7 @@ class Lone:
         self._pooled = self._connections.borrow()
         return self._pooled[0]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._connections.give_back(self._pooled)
         if isinstance(error, apsw.Error):
             with database.translated(self._connections.path):

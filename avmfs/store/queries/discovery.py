@@ -16,7 +16,6 @@ from typing import Any, cast
 import apsw
 
 from avmfs.access import UNSAID, Principal, Privacy
-from avmfs.errors import Denied
 from avmfs.store.rows.scopes import Visible
 
 # Each document with its maker and who wrote it last.
@@ -125,7 +124,7 @@ class DiscoveryReader:
     def privacy(self, agent: str) -> Privacy:
         """Raises Denied unless it is the asker's own or the asker is an operator."""
         if agent != self._who.name:
-            self._require_operator()
+            self._who.require_operator()
         return cast(Privacy, self._db.execute("select mode from privacy where agent = ?", (agent,)).get or UNSAID)
 
     def hosts(self) -> list[Host]:
@@ -149,7 +148,7 @@ class DiscoveryReader:
 
     def topics_state(self) -> tuple[int, int]:
         """The same for as long as ``known_to_all`` gives the same, but for what expires. For housekeeping."""
-        self._require_operator()
+        self._who.require_operator()
         row: Any = self._db.execute(
             "select coalesce((select max(seq) from passage_log), 0),"
             " coalesce((select value from setting where key = 'privacy_state'), 0)"
@@ -159,7 +158,7 @@ class DiscoveryReader:
     def known_to_all(self) -> Iterator[tuple[str, str]]:
         """(agent, key) of all that everybody may learn, in order of agent; "" for those who stay unnamed. For
         housekeeping: raises Denied unless the asker is an operator."""
-        self._require_operator()
+        self._who.require_operator()
         shared = f"from scope cross join topic on topic.scope = scope.id {_MADE} where {_OPEN} and {_STANDS}"
         return self._db.execute(
             f"select agent, key from (select document.creator as agent, topic.key {shared}"
@@ -171,10 +170,6 @@ class DiscoveryReader:
             ") order by agent",
             {"now": self._now},
         )
-
-    def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("only an operator may ask this")
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"now": self._now, **bindings}).fetchall()

@@ -13,7 +13,7 @@ import apsw
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import Denied, Invalid, OverQuota
+from avmfs.errors import Invalid, OverQuota
 from avmfs.node import Message
 from avmfs.store.rows.mail_limits import MINUTE, UNREAD_FROM, full, re_unknown, too_fast, too_long
 
@@ -83,8 +83,7 @@ class MailReader:
 
     def unread_of_all(self) -> dict[str, int]:
         """By agent, without low priority. Raises Denied for who is no operator."""
-        if not self._who.operator:
-            raise Denied("only an operator may look at others' mail")
+        self._who.require_operator("only an operator may look at others' mail")
         return dict(
             self._all(
                 "select agent, count(*) from delivery where read_at is null and priority <> 'low'"

@@ -14,7 +14,7 @@ import apsw
 
 from avmfs import calls, paths
 from avmfs.access import Access, Principal
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
 from avmfs.store.queries import counts as counting
 from avmfs.store.queries import moments
@@ -395,8 +395,7 @@ class Reader:
 
     def has_term(self, term: str, but: set[int]) -> bool:
         """For an operator: whether the text of any document but these has an index term."""
-        if not self.who.operator:
-            raise Denied("only an operator may ask this")
+        self.who.require_operator()
         found = self._db.execute(
             "select 1 from scope join posting on posting.term = scope.id || 'x' || ?1"
             " join passage on passage.id = posting.doc"

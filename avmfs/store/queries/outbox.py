@@ -13,7 +13,6 @@ from typing import Any, Final
 import apsw
 
 from avmfs.access import Principal
-from avmfs.errors import Denied
 from avmfs.store.queries.matching import unmatched
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
@@ -103,7 +102,7 @@ class OutboxReader:
         """In order of number. ``everybody``: of all agents, for an operator. Raises Denied."""
         self._who.require_itself()
         if everybody:
-            self._require_operator()
+            self._who.require_operator()
             rows = self._db.execute(_SUBSCRIPTIONS + " order by agent, number")
         else:
             rows = self._db.execute(_SUBSCRIPTIONS + " and agent = ? order by number", (self._who.name,))
@@ -133,7 +132,7 @@ class OutboxReader:
     def unmatched(self) -> Unmatched | None:
         """The next rows of the log that are to be matched with what agents follow, for the operator; None when there
         are none."""
-        self._require_operator()
+        self._who.require_operator()
         return unmatched(self._db)
 
     def behind(self) -> bool:
@@ -159,7 +158,7 @@ class OutboxReader:
 
     def figures(self) -> Figures:
         """Raises Denied unless the asker is an operator."""
-        self._require_operator()
+        self._who.require_operator()
         states = dict(self._db.execute("select state, count(*) from outbox group by state"))
         row: Any = self._db.execute(
             "select count(*) filter (where agent = ?1), count(*) filter (where agent <> ?1), coalesce(sum(sent), 0)"
@@ -196,10 +195,6 @@ class OutboxReader:
         if row is None or event.event in GONE:
             return event.event in GONE
         return row[0] in self._visible and (row[1] is None or row[1] > self._now)
-
-    def _require_operator(self) -> None:
-        if not self._who.operator:
-            raise Denied("only an operator may ask this")
 
 
 def _of_hook(hook: str) -> str:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from types import TracebackType
 
 import apsw
 
@@ -162,9 +161,7 @@ class translated:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, apsw.Error) and (said := _domain_error(error, os.fspath(self._path))) is not None:
             raise said from error
 

@@ -104,8 +104,7 @@ class Tx:
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""
-        if not self.who.operator:
-            raise Denied("only an operator may do this")
+        self.who.require_operator("only an operator may do this")
 
     @staticmethod
     def agent(name: str) -> str:

@@ -140,18 +140,8 @@ class Applier:
         return self._known.waiting
 
     def _tx(self, who: Principal) -> Tx:
-        tx = Tx(
-            self.db,
-            self.do,
-            self.policy,
-            self._known,
-            who,
-            self._clock(),
-            self._orphans,
-            not self.short(),
-            self.index,
-            self._configured,
-        )
+        here, rules = (self.db, self.do, self.policy, self._known), (self.index, self._configured)
+        tx = Tx(*here, who, self._clock(), self._orphans, not self.short(), *rules)
         if self.index.past_days:
             tx.states = self._states
             self._states.short = self.short

@@ -1,8 +1,8 @@
-"""Who answers the questions of the value suite: a model behind an endpoint, or a reader that needs none.
+"""Who answers the questions of an evaluation: a model behind an endpoint, or a reader that needs none.
 
 Owns the wire formats (OpenAI's chat completions, which Azure, llama.cpp, vLLM and others speak, and Anthropic's
 messages), retries and the count of tokens. Knows nothing of scenarios. Raises ModelError when an endpoint stays out of
-reach or refuses.
+reach or refuses. The addresses are the caller's own: they are not those of agents, and no guard stands before them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 DO_NOT_KNOW = "I don't know."
 ATTEMPTS, FIRST_PAUSE_S, PATIENCE_S = 5, 1.0, 300.0
-_NO_ANSWER = re.compile(r"\b(don't|do not|cannot|can't|not) (know|have|find|enough|available)")
+_NO_ANSWER = re.compile(r"\b(don't|do not|cannot|can't|not) (know|have|find|enough|available)|不知道|没有.{0,6}信息")
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 
@@ -46,9 +46,7 @@ class ChatModel(Protocol):
 def silent(answer: str) -> bool:
     """An answer that says that it has none."""
     said = answer.strip().lower().replace("\u2019", "'")
-    return (
-        not said or re.search(r"\b(don't|do not|cannot|can't|not) (know|have|find|enough|available)", said) is not None
-    )
+    return not said or _NO_ANSWER.search(said) is not None
 
 
 # ---- without a model ----
@@ -61,7 +59,7 @@ _STOP = frozenset(
         "we were what when where which who whom whose why will with you your many long often about go goes ",
     )
 )
-_WORD = re.compile(r"[a-z0-9]+(?:[-.:/@_,][a-z0-9]+)*")
+_WORD = re.compile(r"[a-z0-9]+(?:[-.:/@_,][a-z0-9]+)*|(?=([\u3400-\u9fff]{2}))")  # of Chinese, pairs of characters
 LEAST_SHARE, OF_BEST, PARAGRAPHS = 0.34, 0.55, 4
 
 
@@ -95,7 +93,8 @@ class OfflineReader:
 
 def _stems(text: str) -> frozenset[str]:
     """Words without the commonest, cut to their first five letters: a stem good enough for a question's words."""
-    return frozenset(word[:5] if word.isalpha() else word for word in _WORD.findall(text.lower()) if word not in _STOP)
+    words = (match[1] or match[0] for match in _WORD.finditer(text.lower()))
+    return frozenset(word[:5] if word.isalpha() else word for word in words if word not in _STOP)
 
 
 # ---- behind an endpoint ----
@@ -117,16 +116,19 @@ class Endpoint:
     max_tokens: int = 300
 
     def ask(self, shown: str, question: str) -> Reply:
-        content = f"{shown}\n\n{question}" if shown else question
+        return self.reply([("user", f"{shown}\n\n{question}" if shown else question)], SYSTEM)
+
+    def reply(self, turns: Sequence[tuple[str, str]], system: str) -> Reply:
+        """The next turn of a conversation, (role, text) each."""
+        messages = [{"role": role, "content": text} for role, text in turns]
         headers = {"content-type": "application/json"}
-        body: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": 0}
-        user = {"role": "user", "content": content}
+        body: dict[str, Any] = {"model": self.name, "max_tokens": self.max_tokens, "temperature": 0}
         if self.kind == "anthropic":
             headers |= {"x-api-key": self.key, "anthropic-version": "2023-06-01"}
-            body |= {"model": self.name, "system": SYSTEM, "messages": [user]}
+            body |= {"system": system, "messages": messages}
         else:
             headers |= {"api-key": self.key} if self.kind == "azure" else {"authorization": f"Bearer {self.key}"}
-            body |= {"model": self.name, "messages": [{"role": "system", "content": SYSTEM}, user]}
+            body |= {"messages": [{"role": "system", "content": system}, *messages]}
         found = self._post(self._path(), body, headers)
         try:
             usage = found.get("usage") or {}

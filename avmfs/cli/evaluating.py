@@ -1,0 +1,96 @@
+"""avm bench memory: an agent's memory evaluated, its results kept, and told.
+
+Owns what the options mean, the table that is shown, and the exit status. The evaluation is avmfs.evaluation's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from avmfs.avm import AVM
+from avmfs.cli.session import show, working
+from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
+from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
+from avmfs.text.tokens import TokenCounter
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    endpoint: str | None
+    kind: str
+    model: str | None
+    key_variable: str
+    judge: str | None
+    no_memory: bool
+    language: str
+    inject: int | None
+    calls: int | None
+    output: str
+    baseline: str | None
+
+
+def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
+    results.subject(subject)
+    before = results.read(Path(chosen.baseline)) if chosen.baseline is not None else None
+    counter = TokenCounter()
+    model, judge = _models(chosen, counter)
+    usual = PRESETS[preset]
+    injected = usual.injected if chosen.inject is None else chosen.inject
+    calls = usual.calls if chosen.calls is None else chosen.calls
+    with ExitStack() as ending:
+        store = None if chosen.no_memory else _store(ending)
+        progress = ending.enter_context(working(f"preset {preset}"))
+        found = run_memory_benchmark(
+            agents.factory(model, store, counter),
+            replace(usual, injected=injected, calls=calls),
+            subject=subject,
+            judge=judge,
+            languages=("en", "zh") if chosen.language == "all" else (chosen.language,),
+            told=lambda what: setattr(progress, "what", what),
+        )
+    fell = results.worse(before, found) if before is not None else []
+    folder = results.write(Path(chosen.output), found, fell)
+    told = {**results.native(found), "answered_by": model.name, "worse_than_baseline": fell, "folder": str(folder)}
+    show(told, _text(found, model.name, fell, folder))
+    if fell or found.verdict == "FAIL":
+        click.get_current_context().exit(2)
+
+
+def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel | None]:
+    if chosen.endpoint is None:
+        if chosen.judge is not None or chosen.model is not None:
+            raise click.UsageError("--model and --judge need an --endpoint")
+        return OfflineReader(counter.count), None
+    if chosen.model is None:
+        raise click.UsageError("--endpoint needs --model")
+    key = os.environ.get(chosen.key_variable, "")
+    names = (chosen.model, chosen.judge)
+    model, judge = (Endpoint(chosen.kind, chosen.endpoint, name, key) if name else None for name in names)
+    assert model is not None
+    return model, judge
+
+
+def _store(ending: ExitStack) -> AVM:
+    """A store of the run's own, with the default model."""
+    folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="avm-evaluation-")))
+    config = folder / "config.yaml"
+    config.write_text("{}\n")
+    return ending.enter_context(AVM(folder / "avm.db", config=config, agent="subject"))
+
+
+def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:
+    lines = [f"{'dimension':<26}  {'score':>5}  {'scenarios':>9}  {'weight':>6}"]
+    for one in found.categories:
+        score = "-" if one.score is None else f"{one.score:.0f}"
+        lines.append(f"{one.name:<26}  {score:>5}  {len(one.scenarios):>9}  {one.weight:>6.1f}")
+    failed = [f"  {each.scenario}: {each.error}" for one in found.categories for each in one.scenarios if each.error]
+    lines += [f"unanswered: {len(failed)}", *failed] if failed else []
+    lines.append(f"{found.verdict}: {found.overall_score:.1f}, grade {found.grade} (preset {found.preset}, {model})")
+    lines += [f"worse than the baseline: {one}" for one in fell]
+    return "\n".join([*lines, str(folder), ""])

@@ -1,0 +1,70 @@
+"""Agents to be evaluated: a model, or the offline reader, with its conversation and, where wished, a memory in avmfs.
+
+The memory is one store for a whole run, in which every scenario's agent has a private space of its own; what was
+injected to press an agent is kept once, for all. Nothing here is the user's own store.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from avmfs.avm import AVM
+from avmfs.evaluation.models import ChatModel, Endpoint, Reply
+from avmfs.text.tokens import TokenCounter
+
+SYSTEM: Final = "You are a helpful assistant. Use what you remember from our conversation to answer."
+WINDOW_TOKENS, RECALL_TOKENS = 128_000, 500
+_QUESTION: Final = ("?", "？")
+
+
+def factory(model: ChatModel, store: AVM | None, counter: TokenCounter) -> Callable[[], ConversingAgent]:
+    """Agents of one run. ``store``: where they remember; None: they have their conversation alone."""
+    numbers = itertools.count(1)
+    kept: set[str] = set()
+    return lambda: ConversingAgent(model, store, f"subject-{next(numbers)}", kept, counter)
+
+
+class ConversingAgent:
+    """Keeps its conversation, the newest that fits a window of 128,000 tokens."""
+
+    def __init__(self, model: ChatModel, store: AVM | None, name: str, kept: set[str], counter: TokenCounter) -> None:
+        self._model, self._counter, self._kept = model, counter, kept
+        self._memory = store.agent_memory(name) if store is not None else None
+        self._turns: list[tuple[str, str]] = []
+
+    def respond(self, text: str) -> str:
+        recalls = isinstance(self._model, Endpoint) or text.endswith(_QUESTION)
+        recalled = self._memory.recall(text, max_tokens=RECALL_TOKENS) if self._memory is not None and recalls else ""
+        reply = self._reply(text, recalled).text
+        self._turns += [("user", text), ("assistant", reply)]
+        if self._memory is not None and not text.endswith(_QUESTION):
+            self._memory.remember(text)
+        return reply
+
+    def inject(self, text: str, reply: str) -> None:
+        self._turns += [("user", text), ("assistant", reply)]
+        if self._memory is not None and text not in self._kept:
+            self._memory.remember(text, namespace="shared")
+            self._kept.add(text)
+
+    def reset_session(self) -> None:
+        self._turns.clear()
+
+    def _reply(self, text: str, recalled: str) -> Reply:
+        turns = self._in_window()
+        if isinstance(self._model, Endpoint):
+            said = f"What you remember:\n{recalled}\n\n{text}" if recalled else text
+            return self._model.reply([*turns, ("user", said)], SYSTEM)
+        if not text.endswith(_QUESTION):
+            return Reply("Noted.", 0, 0)
+        return self._model.ask("\n".join([recalled, *(said for role, said in turns if role == "user")]), text)
+
+    def _in_window(self) -> list[tuple[str, str]]:
+        room = WINDOW_TOKENS
+        for at in range(len(self._turns) - 1, -1, -1):
+            room -= self._counter.count(self._turns[at][1])
+            if room < 0:
+                return self._turns[at + 1 :]
+        return self._turns

@@ -1,0 +1,163 @@
+"""The memory evaluation: what it asks, how a better and a worse memory score, and what it keeps of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from avmfs.errors import Invalid
+from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
+from avmfs.evaluation.grading import grade
+from avmfs.evaluation.models import DO_NOT_KNOW, ModelError, OfflineReader, Reply
+from avmfs.evaluation.runner import WEIGHTS, scenarios
+from avmfs.text.tokens import TokenCounter
+
+COUNTER = TokenCounter()
+READER = OfflineReader(COUNTER.count)
+
+
+@dataclass
+class Parrot:
+    """An agent that says back all that it was told, or always the same."""
+
+    says: str | None = None
+    told: list[str] = field(default_factory=list)
+
+    def respond(self, text: str) -> str:
+        self.told.append(text)
+        return self.says if self.says is not None else " ".join(self.told)
+
+
+@dataclass
+class Judge:
+    replies: list[str]
+    name: str = "judge"
+
+    def ask(self, shown: str, question: str) -> Reply:
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if reply == "fails":
+            raise ModelError("out of reach")
+        return Reply(reply, 0, 0)
+
+
+def quick(make: object, **options: object) -> Result:
+    return run_memory_benchmark(make, PRESETS["quick"], subject="s", **options)  # type: ignore[arg-type]
+
+
+def test_each_dimension_has_five_scenarios_and_gold_answers_that_pass() -> None:
+    everything = list(scenarios(tuple(WEIGHTS), ("en", "zh")))
+    assert len(WEIGHTS) == 12 and {one.category for one in everything} == set(WEIGHTS)
+    for category in WEIGHTS:
+        there = [one for one in everything if one.category == category]
+        assert len(there) == 5 and {one.language for one in there} == {"en", "zh"}
+    for one in everything:
+        assert all(grade(one.assertions, one.answer)), one.id
+        assert not all(grade(one.assertions, "On the whole, quite so.")), one.id
+        assert not all(grade(one.assertions, DO_NOT_KNOW)) or one.category == "abstention", one.id
+    assert [len(PRESETS[name].categories) for name in ("quick", "standard", "full", "diagnostic", "overflow")] == [
+        3, 8, 12, 12, 8,
+    ]  # fmt: skip
+
+
+def test_who_keeps_everything_scores_more_than_who_says_one_thing() -> None:
+    assert quick(Parrot).overall_score > 90
+    low = quick(lambda: Parrot("Bramble"))
+    assert low.overall_score < 20 and low.verdict == "FAIL" and low.grade == "F" and not low.passed
+    silence = run_memory_benchmark(lambda: Parrot(DO_NOT_KNOW), PRESETS["standard"], subject="s")
+    assert {one.name: one.score for one in silence.categories}["abstention"] == 100
+    assert silence.overall_score < 20
+
+
+def test_a_conversation_that_ends_is_forgotten_by_who_has_nothing_else() -> None:
+    make = agents.factory(READER, None, COUNTER)
+    found = run_memory_benchmark(make, PRESETS["full"], subject="s", languages=("en",))
+    scores = {one.name: one.score for one in found.categories}
+    assert scores["cross_session"] == 0 and scores["basic_retention"] == 100
+
+
+def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
+    """Overflow's figures at a hundredth: 960 tokens injected, 20 calls until 1,920 were sent."""
+    said: list[str] = []
+    injected: list[str] = []
+
+    class Counts(Parrot):
+        def respond(self, text: str) -> str:
+            said.append(text)
+            return super().respond(text)
+
+        def inject(self, text: str, reply: str) -> None:
+            injected.append(text)
+
+    preset = replace(PRESETS["overflow"], categories=("basic_retention",), injected=960, sent=1920)
+    run_memory_benchmark(Counts, preset, subject="s", languages=("zh",))
+    assert 960 <= sum(map(COUNTER.count, injected)) < 1500
+    fillers = [text for text in said if text.isascii()]
+    assert len(fillers) == 20
+    assert 1700 < sum(map(COUNTER.count, injected + fillers)) < 2300
+    small = agents.ConversingAgent(READER, None, "a", set(), COUNTER)
+    for text in ("The code is 5582.", *["word " * 20_000] * 7):
+        small.inject(text, "Noted.")
+    assert "5582" not in small.respond("What is the code?")
+
+
+def test_a_judge_decides_and_where_it_fails_the_assertions_do() -> None:
+    found = quick(Parrot, judge=Judge(["fails", "no json", '{"right": false, "why": "no"}']))
+    first, second, *others = [each for one in found.categories for each in one.scenarios]
+    assert first.graded_by == second.graded_by == "assertions" and first.score == 100
+    assert "out of reach" in first.judge and "not understood" in second.judge
+    assert all(each.graded_by == "judge" and each.score == 0 and each.agree is False for each in others)
+
+
+def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path) -> None:
+    made: list[Parrot] = []
+
+    class Fails(Parrot):
+        def respond(self, text: str) -> str:
+            if len(made) == 1:
+                raise ModelError("429 slow down")
+            return super().respond(text)
+
+    def make() -> Parrot:
+        made.append(Fails())
+        return made[-1]
+
+    found = quick(make)
+    first = found.categories[0].scenarios[0]
+    assert first.score is None and "429" in first.error and found.overall_score > 90
+    summary = json.loads((results.write(tmp_path, found, []) / "summary.json").read_text())
+    assert summary["unanswered"] == 1 and summary["verdict"] == "PASS"
+
+    def never() -> Parrot:
+        made.clear()
+        return make()
+
+    with pytest.raises(Invalid, match="429"):
+        quick(never)
+
+
+def test_a_run_is_kept_with_its_hash_and_compared(tmp_path: Path) -> None:
+    good, bad = quick(Parrot), quick(lambda: Parrot("5582"))
+    folder = results.write(tmp_path, good, [])
+    assert folder.parent == tmp_path / "subjects/agents/s/runs" and not list(folder.parent.glob(".making*"))
+    report = (folder / "report-native.json").read_bytes()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["content_hash"] == f"sha256:{hashlib.sha256(report).hexdigest()}"
+    assert manifest["verdict"] == "PASS" and manifest["run_id"] == folder.name
+    native = json.loads(report)
+    assert native["grade"] == "A" and native["passed"] is True
+    assert native["categories"][0]["scenarios"][0]["transcript"][0][0] == "user"
+    before = results.read(folder)
+    assert results.worse(before, good) == []
+    fell = results.worse(before, bad)
+    assert fell[0].startswith("overall: ") and any(line.startswith("basic_retention") for line in fell)
+    with pytest.raises(Invalid, match="preset"):
+        results.worse({**before, "preset": "full"}, good)
+    with pytest.raises(Invalid, match="no report"):
+        results.read(tmp_path)
+    for name in ("", "../up", "a/b", ".hidden"):
+        with pytest.raises(Invalid, match="subject"):
+            results.subject(name)
