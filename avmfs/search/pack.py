@@ -59,6 +59,9 @@ EARLY: Final = 3
 rank about the same the shorter goes first. The best one goes before all."""
 OVERHEAD: Final = 12
 
+ALL_BUT: Final = 0.9
+"""Share of what ranks next that has to fit for it to be cut, in place of something else that fits whole."""
+
 JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
@@ -145,10 +148,10 @@ def pack(ranked: Sequence[Scored], frame: Frame, counter: TokenCounter) -> Packe
     best ones in groups of their own, before all others.
 
     What says the same in nearly the same words is given once, with the handles of the others. The best one, where it
-    does not fit, and at last the best of the others that do not, are cut to the sentences that have most of the
-    question's words. The order of packing does not depend on the budget: the items up to the first that does not fit
-    whole are among those of any larger budget (on either side of SMALL). A budget too small for any item, or for any
-    text at all, gives a line that says so, or nothing.
+    does not fit, the next one, where ALL_BUT its end fits, and at last the best of the others that do not, are cut to
+    the sentences that have most of the question's words. The order of packing does not depend on the budget: the items
+    up to the first that does not fit whole are among those of any larger budget (on either side of SMALL). A budget too
+    small for any item, or for any text at all, gives a line that says so, or nothing.
     """
     items = _distinct(ranked, counter)
     if not items:
@@ -254,6 +257,8 @@ def _choose(
         if not chosen and unit[0].rank == 0:  # of the best its best passage; others may tell all of theirs in the rest
             alone = room < 3 * SMALL or sum(item.tokens for item in unit) * NEARLY < room - spent
             some(unit[: None if alone else 1], room - spent if alone else (room - spent) // 2)
+        elif not refused and sum(item.tokens for item in unit) * ALL_BUT < room - spent:
+            some(unit, room - spent)
         if not refused:
             refused = unit
     if refused and (room - spent >= SCRAP or not chosen):

@@ -245,6 +245,15 @@ def test_a_long_passage_is_cut_to_what_is_left() -> None:
     assert 120 < answer.tokens <= 150
 
 
+def test_what_nearly_fits_is_cut_before_something_of_less_rank_is_taken_whole() -> None:
+    lion, wolf = "The lion sleeps. " * 30, "The wolf runs. " * 20
+    ranked = [scored(1, "A zebra."), scored(2, lion), scored(3, wolf)]
+    both = packed(ranked[:2], 1000, COUNTER).tokens
+    cut, short = (packed(ranked, both - less, COUNTER).text for less in (8, 25))
+    assert "lion" in cut and "wolf" not in cut and "…" in cut
+    assert "wolf" in short and lion.strip() not in short
+
+
 def test_a_budget_below_any_item_says_so_or_nothing() -> None:
     assert ask(market(), max_tokens=8).text == "(nothing fits in 8 tokens)\n"
     assert ask(market(), max_tokens=3).text == ""

@@ -279,6 +279,14 @@ def test_among_many_notes_less_nearness_is_an_answer_than_among_pages_or_a_few_n
     assert relevance(*blind, brevity=0.0, count=200) == relevance(*blind)
 
 
+def test_a_question_that_is_near_to_all_that_a_store_says_is_on_its_subject() -> None:
+    def best(common: float) -> float:
+        cosines = np.array([0.38, *[common] * 200])
+        return float(relevance(cosines, cosines, np.zeros(201), np.ones(201), brevity=0.5, count=201)[0])
+
+    assert best(0.0) < 0.3 < best(0.1)
+
+
 def test_what_all_texts_of_a_language_have_in_common_is_no_answer() -> None:
     german = np.array([0.44, *[0.33] * 10])  # the nearest of eleven German notes to a question on a mountain, by MiniLM
     assert relevance(german, german, np.zeros(11), np.ones(11), brevity=1.0, count=11).max() < 0.3
