@@ -16,7 +16,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 
-VECTORS_S: Final = 2.0
+VECTORS_S: Final = 6.0  # an idle machine takes a tenth of one, one with ten processes a core the others
 FEW: Final = 64  # notes that wait; of an import more do, and take as long as it takes
 Found = TypeVar("Found", Answer, Recall)
 

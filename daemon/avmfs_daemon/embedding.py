@@ -43,11 +43,11 @@ QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB o
 INDEX_BATCH: Final = 32  # an engine that computes one batch at a time makes a query wait for it
 YIELDING: Final = 5  # the nice value of embedding what was written
 LOADING: Final = "the model is still loading"
-LOADED_WITHIN_S: Final = 60.0
-"""A load that is older downloads, and no query waits for it. From the disk it takes 1 to 8 s, and several times that
-where a first start compiles its modules beside other work."""
+FOUND_WITHIN_S: Final = 15.0
+"""So long after the beginning of a load a query waits for weights to be found: what takes longer is a download."""
 WAITED_S: Final = 30.0
-"""So long at most does a query wait for a load, however old that was when it came."""
+"""So long a query waits for a model whose weights are there: it takes 1 to 8 s, and several times that where a first
+start compiles its modules beside other work."""
 RETRY_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
 """A load that failed is tried again after these times, and then after the last one for ever."""
 OFF: Final = "semantic search is turned off (config.yaml: embedding.enabled)"
@@ -79,7 +79,7 @@ class EmbeddingService:
         self._waiting: deque[_Job] = deque()
         self._embedder: Embedder | None = None
         self._loads = 0
-        self._began = 0.0  # the last load, by the monotonic clock
+        self._began, self._found = 0.0, False  # the last load, by the monotonic clock; it has its weights
         self._state, self._reason = "off", OFF
         self._model, self._dimension = "", 0
         self._requests = self._texts = self._remembered_texts = 0
@@ -90,7 +90,7 @@ class EmbeddingService:
         """Load an engine in a thread and use it from then on; None turns the service off."""
         with self._ready:
             self._loads += 1
-            self._began = time.monotonic()
+            self._began, self._found = time.monotonic(), False
             self._ready.notify_all()  # an earlier load that waits for its next try
             self._embedder, self._model, self._dimension = None, "", 0
             self._state, self._reason = ("off", OFF) if factory is None else ("loading", LOADING)
@@ -136,6 +136,10 @@ class EmbeddingService:
         """False when it failed, and nobody has asked for another load since."""
         try:
             embedder = factory()
+            getattr(embedder, "model_id", None)  # which finds or fetches the weights
+            with self._ready:
+                self._found |= number == self._loads
+                self._ready.notify_all()
             probe = embedder.embed_batch(["ready"], urgent=True)
             state, reason = "ready", ""
         except EmbeddingUnavailable as e:
@@ -237,8 +241,12 @@ class EmbeddingService:
         with self._ready:
             self._requests += 1
             if request["urgent"]:
-                left = min(WAITED_S, self._began + LOADED_WITHIN_S - time.monotonic())
-                self._ready.wait_for(lambda: self._state != "loading", max(0.0, left))
+                ends = time.monotonic() + WAITED_S
+                while self._state == "loading":
+                    until = ends if self._found else min(ends, self._began + FOUND_WITHIN_S)
+                    if (left := until - time.monotonic()) <= 0:
+                        break
+                    self._ready.wait(left)
             if self._embedder is None:
                 return {"error": self._reason}
             if request["op"] == "info" or not request["texts"]:

@@ -284,37 +284,47 @@ def test_while_the_model_loads_the_answer_comes_at_once() -> None:
     gate.set()
 
 
-def test_a_query_waits_for_a_load_and_no_longer_than_a_load_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    service, gate = EmbeddingService(), threading.Event()
+def test_a_query_waits_for_a_load_and_not_for_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, found, gate = EmbeddingService(), threading.Event(), threading.Event()
 
-    def slow() -> Embedder:
-        assert gate.wait(300)
-        return HashingEmbedding()
+    class Slow(HashingEmbedding):
+        def embed_batch(self, texts: Sequence[str], *, urgent: bool = False) -> Batch:
+            assert gate.wait(300)
+            return super().embed_batch(texts, urgent=urgent)
 
-    service.load(slow)
+    def factory() -> Embedder:
+        assert found.wait(300)
+        return Slow()
+
+    def later(*events: threading.Event) -> None:
+        for number, event in enumerate(events, 1):
+            threading.Timer(0.2 * number, event.set).start()
+
+    service.load(factory)
     ours, theirs = multiprocessing.Pipe()
     service.serve(ours, "child")
     with theirs:
         asking = embedder(theirs)
-        threading.Timer(0.3, gate.set).start()
+        later(found, gate)
         assert asking.embed_batch(["the first question"], urgent=True).vectors.shape == (1, 64)
         gate.clear()
-        service.load(slow)
-        service._began -= 15  # a machine that is busy, or compiles what it has just been given
-        threading.Timer(0.3, gate.set).start()
+        service.load(factory)  # a machine that is busy, or compiles what it has just been given
+        wait(lambda: service._found)
+        service._began -= 100
+        later(gate)
         assert asking.embed_batch(["a question that comes late"], urgent=True).vectors.shape == (1, 64)
         gate.clear()
-        service.load(slow)
-        service._began -= embedding.LOADED_WITHIN_S  # a download
-        with pytest.raises(EmbeddingUnavailable, match=LOADING):
-            asking.embed_batch(["another question"], urgent=True)
-        gate.set()
-        wait(lambda: service.status()["state"] == "ready")
-        gate.clear()
+        service.load(factory)
         monkeypatch.setattr(embedding, "WAITED_S", 0.1)
-        service.load(slow)
+        with pytest.raises(EmbeddingUnavailable, match=LOADING):
+            asking.embed_batch(["one that has waited enough"], urgent=True)
+        monkeypatch.setattr(embedding, "WAITED_S", 10_000)
+        found.clear()
+        service.load(factory)
+        service._began -= embedding.FOUND_WITHIN_S  # a download
         with pytest.raises(EmbeddingUnavailable, match=LOADING):
             asking.embed_batch(["another question"], urgent=True)
+        found.set()
         gate.set()
 
 

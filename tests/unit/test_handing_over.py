@@ -111,8 +111,9 @@ def test_a_bundle_costs_what_it_says_and_never_more_than_it_may(world: World) ->
     for budget in (100, 150, 250, 400, 1000, 4000):
         found = ask(world, "alice", "bundle", q="ingress proxy of atlas in June", max_tokens=budget)
         assert found["tokens"] == counter.count(found["text"]) <= budget
+        assert budget < 400 or ("## Timeline" in found["text"] and "## Links" in found["text"])
         cut |= bool(re.search(r"(?m)^\(\d+ more\)$", found["text"]))
-    assert cut and "## Timeline" in found["text"] and "## Links" in found["text"]
+    assert cut
     with pytest.raises(Invalid):
         ask(world, "alice", "bundle", q="x", max_tokens=99)
     with pytest.raises(NotFound):

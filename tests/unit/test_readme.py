@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,8 @@ from avmfs_daemon.main import cli as daemon
 
 from avmfs.cli.commands import COMMANDS, GROUPS
 from avmfs.cli.main import avm
+from avmfs.embed.weights import PACKAGE as WEIGHTS
+from avmfs.mcp.main import avm_mcp as avm_mcp
 from avmfs.views import table
 
 TREE = Path(__file__).parents[2]
@@ -47,6 +50,27 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize("line", commands())
 def test_the_commands_of_the_examples_exist_with_their_options(line: str) -> None:
     parse(line)
+
+
+def test_the_recording_is_of_the_commands_that_are_shown_and_the_picture_of_the_recording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(TREE / "examples"))
+    import recording
+
+    recorded = recording.CAST.read_text("utf-8")
+    shown = "".join(json.loads(line)[2] for line in recorded.splitlines()[1:])
+    assert [line.removeprefix("$ ") for line in shown.split("\r\n") if line.startswith("$ ")] == recording.commands()
+    assert "trim NVDA before earnings.\r\n  RSI at 72" in shown  # what the recall found
+    assert recording.picture(recorded) == recording.PICTURE.read_text("utf-8")
+
+
+def test_the_dockerfile_calls_what_there_is() -> None:
+    lines = (TREE / "Dockerfile").read_text("utf-8").splitlines()
+    program, *options = json.loads(next(line for line in lines if line.startswith("CMD ")).removeprefix("CMD "))
+    assert program == "avm-mcp"
+    avm_mcp.make_context(program, options).close()
+    assert any(line.startswith("RUN") and line.endswith(WEIGHTS.rpartition(" ")[2]) for line in lines)
 
 
 @pytest.mark.parametrize(("name", "line"), [pair for group in GROUPS.values() for pair in group.items()])

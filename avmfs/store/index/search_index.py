@@ -145,7 +145,7 @@ class SqliteSearchIndex:
         if not documents:
             return []
         with self._open() as (db, reader):
-            scopes = reader.visible.searched(self._aside)[1]  # what was thrown away says nothing any more
+            scopes = reader.visible.searched(self._aside)[1]  # what was put aside says nothing any more
             rows = db.execute(_DISPUTED, (json.dumps(documents), *DISPUTES, scopes, reader.now))
             return [Dispute(*row) for row in rows]
 
