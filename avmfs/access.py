@@ -280,11 +280,7 @@ class Policy:
     @staticmethod
     def from_settings(settings: Settings) -> Policy:
         people = {
-            name: Person(
-                each.groups,
-                each.capabilities,
-                Quota(each.quota.nodes, each.quota.bytes, each.quota.history_bytes, each.quota.unread),
-            )
+            name: Person(each.groups, each.capabilities, Quota(*astuple(each.quota)))
             for name, each in settings.agents.items()
         }
         rules = (Rule(each.pattern, _WORD[each.access], each.agents, each.groups) for each in settings.permissions)

@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     named = " ".join(each.name for each in given.directories)
-    facts = {**machine(), "what": "unpacked sdists of PyPI, source packages of Debian 12", "files": "all; source files"}
+    facts = {**machine(), "what": "unpacked sdists of PyPI, source packages of Debian 12"}
     scans: list[Sequence[Value]] = []
     alike: list[Sequence[Value]] = []
     answers: list[Sequence[Value]] = []

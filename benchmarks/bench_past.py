@@ -258,7 +258,7 @@ def _backups(daemon: Daemon, avm: AVM, run: Run, count: int) -> Table:
 
         back_up("the first")
         back_up("nothing has changed")
-        for number in random.Random(6).sample(range(count), EDITED):
+        for number in random.Random(6).sample(range(count), min(EDITED, count)):
             avm.write(_text(number), "changed before the backup")
         back_up(f"{EDITED} notes have changed")
         with _writing(daemon) as written:

@@ -142,7 +142,8 @@ def parse(url: str) -> Destination:
         raise Invalid("webhook: expected an address such as https://example.com/hook")
     host = host.lower().rstrip(".")
     if ":" in parts.netloc.rpartition("]")[0] or parts.netloc.startswith("["):
-        _check_v6(host)
+        if "%" in host or not isinstance(_literal(host), ipaddress.IPv6Address):
+            raise Invalid("webhook: not an IPv6 address (and no zone is taken)")
     else:
         _check_name(host)
     secure = parts.scheme == "https"
@@ -201,11 +202,6 @@ def _names_this_machine(host: str) -> bool:
     if literal is not None:
         return _inner(literal).is_loopback
     return host in _LOCAL_NAMES or host.endswith(".localhost")
-
-
-def _check_v6(host: str) -> None:
-    if "%" in host or not isinstance(_literal(host), ipaddress.IPv6Address):
-        raise Invalid("webhook: not an IPv6 address (and no zone is taken)")
 
 
 def _check_name(host: str) -> None:

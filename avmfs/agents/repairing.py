@@ -166,10 +166,7 @@ def _make(done: Repair, image: Path, new: Path, known: int, settings: Settings) 
     done.missing = losing.missing
     done.lost += losing.gone
     done.kept += losing.kept
-    search, limits = settings.search, settings.limits
-    kept = limits.versions, limits.history_bytes, limits.past_days, limits.past_bytes
-    index = IndexRules(search.ignore, search.max_index_bytes, *kept)
-    store = open_direct(new, Policy.from_settings(settings), index)
+    store = open_direct(new, Policy.from_settings(settings), IndexRules.of(settings))
     try:
         while store.submit(OPERATOR, "drain_lexical", limit=DRAIN)["left"]:
             pass

@@ -70,10 +70,11 @@ def manual(name: str) -> str:
     """The manual page of a program, in man(7)."""
     entries = list(commands(name))
     _, top, context = entries[0]
+    first = (top.help or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
     lines = [
         f'.TH {name.upper()} 1 "" "avmfs" "User Commands"',
         ".SH NAME",
-        f"{name} \\- {_roff(_first_sentence(top))}",
+        f"{name} \\- {_roff(first)}",
         ".SH SYNOPSIS",
         f".B {_roff(name)}",
         _roff(" ".join(top.collect_usage_pieces(context))),
@@ -117,10 +118,6 @@ def readme() -> str:
 def _help(command: click.Command, context: click.Context) -> str:
     context.terminal_width = context.max_content_width = 100
     return command.get_help(context).rstrip()
-
-
-def _first_sentence(command: click.Command) -> str:
-    return (command.help or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
 
 
 def _paragraphs(command: click.Command) -> list[str]:

@@ -89,7 +89,8 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
 
 
 def _begin(word: str, other: str) -> bool:
-    return word != other and min(len(word), len(other)) >= 4 and (word.startswith(other) or other.startswith(word))
+    short, long = sorted((word, other), key=len)
+    return word != other and len(short) >= 4 and (long.startswith(short) or (len(short) >= 5 and short in long))
 
 
 def callers(door: Door, name: str, project: str | None = None) -> list[Place]:

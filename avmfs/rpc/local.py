@@ -52,15 +52,7 @@ class LocalDoor:
         route: str = "",
     ) -> None:
         self.urgent = ""
-        policy = Policy.from_settings(settings)
-        index = IndexRules(
-            settings.search.ignore,
-            settings.search.max_index_bytes,
-            settings.limits.versions,
-            settings.limits.history_bytes,
-            settings.limits.past_days,
-            settings.limits.past_bytes,
-        )
+        policy, index = Policy.from_settings(settings), IndexRules.of(settings)
         kept = settings.audit.anchors or anchors.beside(database)
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding

@@ -184,10 +184,8 @@ class PastHandle(VirtualHandle):
 
 
 class MailHandle(VirtualHandle):
-    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing.
-
-    Shells ignore what close(2) says, so a message that would be refused is refused when its first bytes are written.
-    """
+    """A mailbox: each flush that carries unsent bytes sends exactly those, an empty one nothing. Shells ignore what
+    close(2) says, so a message that would be refused is refused when its first bytes are written."""
 
     def __init__(self, memory: Memory, name: bytes) -> None:
         super().__init__(memory, False, True)

@@ -44,7 +44,7 @@ def found_topics(ctx: Context, limit: int) -> list[tuple[str, int]]:
     """(topic, number of files), the most telling first."""
     index, under = _searchable(ctx)
     found, files = index.topics(under)
-    scored = sorted(found, key=lambda topic: (-_telling(topic[2], files), topic[0]))
+    scored = sorted(found, key=lambda topic: (-topic[2] * math.log1p(files / topic[2]), topic[0]))
     return [(shown, count) for _, shown, count in scored[:limit]]
 
 
@@ -69,10 +69,6 @@ def _searchable(ctx: Context) -> tuple[SearchIndex, tuple[bytes, ...]]:
     memory.make_searchable()
     with memory.reading() as reader:
         return memory.store.search_index(memory.who), parts(reader.path(ctx.node.id))
-
-
-def _telling(count: int, files: int) -> float:
-    return count * math.log1p(files / count)
 
 
 def first_line(text: str) -> str:

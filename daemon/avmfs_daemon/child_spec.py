@@ -7,7 +7,7 @@ child inherits; the whole travels once, from the supervisor to the new child, as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -72,18 +72,10 @@ class ChildSpec:
 
 def rules_message(settings: Settings) -> dict[str, Any]:
     """The rules that the writer folds into scopes, as plain values."""
-    return {
-        "policy": Policy.from_settings(settings).plain,
-        "ignore": list(settings.search.ignore),
-        "max_bytes": settings.search.max_index_bytes,
-        "versions": settings.limits.versions,
-        "history_bytes": settings.limits.history_bytes,
-        "past_days": settings.limits.past_days,
-        "past_bytes": settings.limits.past_bytes,
-    }
+    return {"policy": Policy.from_settings(settings).plain, "index": astuple(IndexRules.of(settings))}
 
 
 def rules_from(message: Mapping[str, Any]) -> tuple[Policy, IndexRules]:
     """Inverse of rules_message."""
-    kept = (message[name] for name in ("max_bytes", "versions", "history_bytes", "past_days", "past_bytes"))
-    return Policy.from_plain(message["policy"]), IndexRules(tuple(message["ignore"]), *kept)
+    ignore, *limits = message["index"]
+    return Policy.from_plain(message["policy"]), IndexRules(tuple(ignore), *limits)

@@ -63,11 +63,8 @@ class Peer:
 
 
 class ControlServer:
-    """Serves `listener` in the loop of `selector`, whose data are functions of the event mask.
-
-    `handle(operation, peer)` is called once per valid request. Peers past PEERS are turned away, silent ones
-    dropped after PATIENCE_S.
-    """
+    """Serves `listener` in the loop of `selector`, whose data are functions of the event mask. `handle(operation,
+    peer)` is called once per valid request. Peers past PEERS are turned away, silent ones dropped after PATIENCE_S."""
 
     def __init__(
         self, listener: socket.socket, selector: selectors.BaseSelector, handle: Callable[[str, Peer], None]

@@ -64,10 +64,8 @@ def _config() -> dict[str, Any]:
 
 
 def stop() -> None:
-    """End the server and the library's resource tracker, and wait for them. All children have to be gone.
-
-    The library would let them go after this process, unattended; there is no public way to wait.
-    """
+    """End the server and the library's resource tracker, and wait for them. All children have to be gone. The library
+    would let them go after this process, unattended; there is no public way to wait."""
     helpers: tuple[Any, ...] = (_server, resource_tracker._resource_tracker)
     for helper in helpers:
         with contextlib.suppress(AttributeError, OSError):

@@ -113,10 +113,8 @@ def detach_stale(path: Path, patience_s: float = 2.0, *, leave_one: bool = False
 
 
 def detach_predecessor(path: Path) -> None:
-    """Make room right before mounting: the mount that this one replaces, alive or dead, goes lazily.
-
-    Files open through it are served by its process until that ends. Raises MountpointError.
-    """
+    """Make room right before mounting: the mount that this one replaces, alive or dead, goes lazily. Files open through
+    it are served by its process until that ends. Raises MountpointError."""
     while there := mounts_at(path):
         if not (there[-1].is_ours or (there[-1].is_fuse and not _answers(path))):
             raise MountpointError(f"{path}: another filesystem is mounted there ({there[-1].kind})")

@@ -326,6 +326,34 @@ def test_links_of_then_and_what_has_ended_are_told(world: World) -> None:
         assert [entry.path for entry, _ in reader.listing(ROOT, limit=9, offset=0, query="a")[0]] == [b"/memory/a"]
 
 
+def test_before_a_save_by_rename_joined_them_both_files_had_their_own_tags_and_links(world: World) -> None:
+    for name in ("note", "draft", "other"):
+        node = world.write(ALICE, f"memory/{name}", name.encode())
+        world.do(ALICE, "set_tags", node=node, add=[name], remove=[], replace=False)
+    there = world.node(ALICE, "memory").id
+    world.do(ALICE, "add_link", node=world.node(ALICE, "memory/draft").id, target=node, type="see")
+    before = world.seq()
+    world.do(ALICE, "rename", parent=there, name=b"draft", new_parent=there, new_name=b"note", flags=0)
+
+    def said(reader: Reader, path: str) -> tuple[list[str], list[bytes]]:
+        told = reader.document(found(reader, path))
+        return reader.tags(told.id), [link.path for link in reader.links(told.id) if link.outgoing]
+
+    with world.store.reading_at(BOB, Moment(before, world.now)) as reader:
+        assert said(reader, "memory/note") == (["note"], [])
+        assert said(reader, "memory/draft") == (["draft"], [b"/memory/other"])
+    with world.store.reading(BOB) as reader:
+        assert said(reader, "memory/note") == (["draft", "note"], [b"/memory/other"])
+
+
+def test_what_comes_from_outside_has_no_past(world: World) -> None:
+    world.write(ALICE, "memory/a", b"a")
+    world.do(OPERATOR, "mirror", path=[b"live", b"price"], data=b"1", source="s", until=0)
+    assert world.node(ALICE, "live/price").size == 1
+    then = world.at(ALICE, Moment(world.seq(), world.now))
+    assert b"/memory/a" in then and b"/live/price" not in then
+
+
 def test_a_write_after_a_snapshot_is_a_version_of_its_own(world: World) -> None:
     node = world.write(ALICE, "memory/a", b"one", handle=7)
     world.store.submit(ALICE, "snapshot", name="s")

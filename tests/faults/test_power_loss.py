@@ -36,7 +36,7 @@ from avmfs.store.schema import database
 
 ROUNDS = int(os.environ.get("AVM_POWER_ROUNDS", "1"))
 SEED = int(os.environ.get("AVM_POWER_SEED", "1"))
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(300 + 60 * ROUNDS)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300 + 300 * ROUNDS)]
 
 VICTIMS = (None, None, "writer", "alice")
 """Whose process is killed shortly before; nobody else notices more than a pause."""

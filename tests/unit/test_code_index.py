@@ -292,15 +292,16 @@ def test_a_question_finds_the_place(world: World, code: Path) -> None:
 
 def test_a_question_is_met_by_parts_of_names_by_rare_words_and_by_code_before_tests(world: World, code: Path) -> None:
     (code / "tests").mkdir()
-    mail = "def send_mail(to): pass\ndef mail_admins(text): pass\ndef retry_later(text): pass\n"
-    (code / "src" / "mail.py").write_text(mail)
-    for name in ("tests/text.py", "text.py"):
-        (code / name).write_text("def slugify(text): pass\nCODE = slugify\n")
+    names = ("send_mail", "mail_admins", "retry_later", "prefetch_mail")
+    (code / "src" / "post.py").write_text("".join(f"def {each}(to): pass\n" for each in names))
+    for name in ("tests/a.py", "z.py"):
+        (code / name).write_text("def slugify(value): pass\n")
     alice = door(world, "alice")
     scanning.scan(alice, "house", code)
-    assert found(finding.find(alice, "mail to the administrators"))[0] == "src/mail.py:2 mail_admins"
-    assert found(finding.find(alice, "retry of mail"))[0] == "src/mail.py:3 retry_later"
-    assert found(finding.find(alice, "slug of text"))[:2] == ["text.py:1 slugify", "tests/text.py:1 slugify"]
+    assert found(finding.find(alice, "mail to the administrators"))[0] == "src/post.py:2 mail_admins"
+    assert found(finding.find(alice, "fetch of mail"))[0] == "src/post.py:4 prefetch_mail"
+    assert found(finding.find(alice, "retry of mail"))[0] == "src/post.py:3 retry_later"
+    assert found(finding.find(alice, "slug of value")) == ["z.py:1 slugify", "tests/a.py:1 slugify"]
 
 
 def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:

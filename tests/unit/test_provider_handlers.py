@@ -101,8 +101,10 @@ def test_what_http_answers_badly_is_an_error(what: str, outcome: type[AvmError])
 
 
 def test_a_redirect_may_not_name_this_machine_though_the_operator_may() -> None:
-    with server() as (other, _), server() as (url, _), pytest.raises(Denied):
-        read("http", {"url": f"{url}/to={other.replace('/', '|')}"})
+    with server() as (other, seen), server() as (url, _):
+        with pytest.raises(Denied):
+            read("http", {"url": f"{url}/to={other.replace('/', '|')}"})
+        assert seen == []
 
 
 def test_charsets() -> None:

@@ -11,7 +11,6 @@ from views_fixtures import World, opened
 
 from avmfs import calls
 from avmfs.rpc import documents
-from avmfs.store.queries import matching
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_notices_of_subscriptions_without_a_webhook_wait_as_subscriptions_says(w
     alice.put("/shared/a\n.md", "one")
     bob.put("/shared/own.md", "his")
     alice.put("/private/x.md", "not his")
-    matching.catch_up(bob.memory.store, calls.go_on)
+    bob.memory.store.match_subscriptions(calls.go_on)
     bob.memory.submit("collect_notices")
     assert "-> :pending  2 unread" in bob.cat("/:subscriptions")
     assert pending(world) == [

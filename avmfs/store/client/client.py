@@ -26,7 +26,7 @@ from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed, TooBig, from_wire
 from avmfs.handover import HandoverState
 from avmfs.store import commands
 from avmfs.store.client.inflight import InFlight
-from avmfs.store.client.watch import SharedWatch
+from avmfs.store.client.watch import SharedWatch, Watch
 from avmfs.store.files import loss_check
 from avmfs.store.files.displaced import OpenStoreFiles, described, index_of_log, log_of
 from avmfs.store.files.store_lock import StoreLock
@@ -176,7 +176,7 @@ class WriterClient:
         self._address, self._agent, self._proof, self._patience = address, agent, proof, patience_s
         self._inflight: deque[Lane] = deque()
         self._mail = SharedWatch(
-            lambda tell: _Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
+            lambda tell: Watch(address, {**self._hello, "watch": True, "every": 0.0, "mail": True}, tell)
         )
         self._inflight_state: InFlight | None = None
         self.once: Callable[[int, int], contextlib.AbstractContextManager[None]] = _nothing_promised
@@ -232,7 +232,7 @@ class WriterClient:
             with self._mail.joined(notify):
                 yield
             return
-        watching = _Watch(self._address, {**self._hello, "watch": True, "every": every_s, "mail": mail}, notify)
+        watching = Watch(self._address, {**self._hello, "watch": True, "every": every_s, "mail": mail}, notify)
         watching.start()
         try:
             yield
@@ -275,40 +275,6 @@ class WriterClient:
             self._inflight.pop().close()
         if self._inflight_state is not None:
             self._inflight_state.close()
-
-
-class _Watch(threading.Thread):
-    """One watcher's connection to the writer, made anew whenever it ends, until ``stop``."""
-
-    def __init__(self, address: Path, greeting: dict[str, Any], notify: Callable[[int], None]) -> None:
-        super().__init__(name="watch", daemon=True)
-        self._address, self._greeting, self._notify = address, greeting, notify
-        self._over = threading.Event()
-        self._mutex = threading.Lock()
-        self._sock: socket.socket | None = None
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
-                with self._mutex:
-                    self._sock = sock
-                sock.connect(os.fspath(self._address))
-                wire.send(sock, self._greeting)
-                frames = wire.Assembler()
-                while data := sock.recv(65536):
-                    if self._over.is_set():
-                        break
-                    for (seq,) in frames.feed(data)[-1:]:
-                        self._notify(seq)
-            self._over.wait(0.05)
-
-    def stop(self) -> None:
-        """Returns when nothing will be notified any more."""
-        self._over.set()
-        with self._mutex, contextlib.suppress(OSError):  # not connected, or closed already
-            if self._sock is not None:
-                self._sock.shutdown(socket.SHUT_RDWR)
-        self.join(2)
 
 
 class DirectWriter:

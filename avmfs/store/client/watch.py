@@ -7,18 +7,50 @@ the descriptors of the process that commits for everybody.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Any
+
+from avmfs import wire
 
 Notify = Callable[[int], None]
 
 
-class Watch(Protocol):
-    def start(self) -> None: ...
+class Watch(threading.Thread):
+    """One watcher's connection to the writer, made anew whenever it ends, until ``stop``."""
+
+    def __init__(self, address: Path, greeting: dict[str, Any], notify: Notify) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._address, self._greeting, self._notify = address, greeting, notify
+        self._over = threading.Event()
+        self._mutex = threading.Lock()
+        self._sock: socket.socket | None = None
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError, EOFError, wire.FrameError), socket.socket(socket.AF_UNIX) as sock:
+                with self._mutex:
+                    self._sock = sock
+                sock.connect(os.fspath(self._address))
+                wire.send(sock, self._greeting)
+                frames = wire.Assembler()
+                while data := sock.recv(65536):
+                    if self._over.is_set():
+                        break
+                    for (seq,) in frames.feed(data)[-1:]:
+                        self._notify(seq)
+            self._over.wait(0.05)
+
     def stop(self) -> None:
         """Returns when nothing will be notified any more."""
-        ...
+        self._over.set()
+        with self._mutex, contextlib.suppress(OSError):  # not connected, or closed already
+            if self._sock is not None:
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self.join(2)
 
 
 class SharedWatch:

@@ -1,8 +1,8 @@
 """Which vectors are nearest, for one asker: tables kept in step with the store.
 
-Owns a table that follows ``vector_log``, so that a search sees every
-vector whose commit it could see, and none whose passage has gone or changed hands. Called by the search index of a
-process that scans by itself (no daemon), and by the daemon's index process for all others. Knows no sockets.
+Owns a table that follows ``vector_log``, so that a search sees every vector whose commit it could see, and none whose
+passage has gone or changed hands. Called by the search index of a process that scans by itself (no daemon), and by the
+daemon's index process for all others. Knows no sockets.
 
 Threads: any. One scan at a time: two at once would only share the memory's bandwidth.
 """
@@ -38,10 +38,8 @@ class Behind(Exception):
 
 
 class FollowedTable:
-    """The vectors of one model, as of the last ``catch_up``. One thread at a time.
-
-    ``damaged`` collects passages whose stored bytes are no vector: whoever may write has them made again.
-    """
+    """The vectors of one model, as of the last ``catch_up``. One thread at a time. ``damaged`` collects passages whose
+    stored bytes are no vector: whoever may write has them made again."""
 
     def __init__(self, model: str, dimension: int) -> None:
         self.model = model

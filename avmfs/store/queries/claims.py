@@ -12,9 +12,9 @@ from typing import Any, Final
 import apsw
 
 from avmfs.node import Kind
+from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
 from avmfs.store.rows.scopes import Visible
 
-_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 _CLAIMS: Final = (
     "select node.id, agent, claim.since, until from claim cross join document on document.id = claim.document"
     f" cross join node on node.id = document.node where until > :now and parent is not null and {_SEEN}"

@@ -13,8 +13,8 @@ from typing import Any, Final
 import apsw
 
 from avmfs.node import Kind
+from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
 
-_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 # "cross" is an order to SQLite: from the directories outwards, however many other nodes there are. The kind is a
 # literal: so it is the index of directories that is read.
 _DIRECTORIES: Final = f"""with recursive directory(id) as (

@@ -11,9 +11,9 @@ from typing import Any, Final
 import apsw
 
 from avmfs.access import Principal
+from avmfs.store.rows.nodes import SEEN_JOINED as _SEEN
 from avmfs.store.rows.scopes import Visible
 
-_SEEN: Final = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 # A creator's mark is in the document's row. cross: from the asker's marks outwards, however many documents there are.
 _NEWEST: Final = """cross join node on node.id = document.node
   cross join version on version.document = document.id and version.number = head"""

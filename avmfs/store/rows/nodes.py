@@ -12,6 +12,7 @@ LogRow = tuple[int, int, str, int]
 _KINDS = {int(kind): kind for kind in Kind}
 NODE = "id, parent, name, kind, mode, uid, gid, size, atime, mtime, ctime, scope, document, expires"
 NODE_JOINED = ", ".join(f"node.{column}" for column in NODE.split(", "))  # where other tables are asked as well
+SEEN_JOINED = "node.scope in (select value from json_each(:scopes)) and (node.expires is null or node.expires > :now)"
 
 
 def node_of(row: tuple[Any, ...]) -> Node:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import apsw
 from avmfs_config.agent_id import check_agent_id
@@ -27,6 +28,9 @@ from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.memo import WriterMemo
 from avmfs.store.tx.states import States
+
+if TYPE_CHECKING:
+    from avmfs_config import Settings
 
 _FEW_VERSIONS = 16
 
@@ -49,6 +53,12 @@ class IndexRules:
     history_bytes: int = 256 * 1024 * 1024
     past_days: int = 0
     past_bytes: int = 1 << 30
+
+    @classmethod
+    def of(cls, settings: Settings) -> IndexRules:
+        search, limits = settings.search, settings.limits
+        kept = (limits.versions, limits.history_bytes, limits.past_days, limits.past_bytes)
+        return cls(search.ignore, search.max_index_bytes, *kept)
 
     def versions_kept(self, size: int) -> int:
         """Of a document of ``size`` bytes."""
