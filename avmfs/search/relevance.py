@@ -62,10 +62,10 @@ it may be anything, but by its place no more than a quarter, (2 / 4) squared."""
 
 BRIEF: Final = (-5.0, 6.0, 20.0)
 """Added to the log odds that there is an answer: this, so much of the brevity of the store, and of the mean cosine,
-together UPLIFT at most. A note of a line that answers is less near to its question than a page is; of pages on the
-world at large one is near to any question; and a question on what the store is about is near to all of it. Chosen by
-what is silent on all sets (benchmarks/README.md)."""
-UPLIFT: Final = 1.2
+together UPLIFT at most and DOUBT at least. A note of a line that answers is less near to its question than a page is;
+of pages on the world at large one is near to any question; and a question on what the store is about is near to all of
+it. Chosen by what is silent on all sets (benchmarks/README.md)."""
+DOUBT, UPLIFT = -0.5, 1.2
 BRIEF_BLIND: Final = 2.0
 """So much of the brevity, where there are no vectors."""
 MANY: Final = 100
@@ -98,7 +98,7 @@ def relevance(
     common = float((seen.sum() - seen.max()) / (len(seen) - 1)) if len(seen) > 1 else 0.0
     best = _witnesses(np.array([seen.max() if len(seen) else np.nan]), np.array([coverage.max()]), shift, common)
     if brevity is not None:
-        told = min(BRIEF[0] + BRIEF[1] * brevity + BRIEF[2] * common, UPLIFT)
+        told = min(max(BRIEF[0] + BRIEF[1] * brevity + BRIEF[2] * common, DOUBT), UPLIFT)
         odds = math.exp((told if len(seen) else BRIEF_BLIND * brevity) * min(1.0, count / MANY))
         best = best * odds / (1 + best * (odds - 1))
     own = _witnesses(cosines, coverage, shift, common)
