@@ -116,6 +116,8 @@ def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
         memory.submit("merge_meta", node=found.node.id, importance=made["importance"], user=user)
     if made["expires"] is not None:
         memory.submit("set_ttl", node=found.node.id, expires=made["expires"])
+    if (older := made.get("supersedes")) is not None:
+        memory.submit("add_link", node=found.node.id, target=older, type="supersedes")
 
 
 def _told(found: Duplicate) -> dict[str, Any]:

@@ -76,6 +76,12 @@ def test_what_is_to_be_superseded_must_be_there_and_is_no_duplicate(world: World
     assert remember(supersedes="/shared/old.md", on_duplicate="refuse")["done"] == "stored"
 
 
+def test_a_note_that_is_updated_supersedes_what_it_was_told_to(world: World) -> None:
+    given = {"content": NEW, "namespace": "shared", "on_duplicate": "update", "supersedes": "/shared/old.md"}
+    done = methods.call(world.agent("bob").memory, "remember", given)
+    assert done["done"] == "updated" and order(world) == ["new.md", "old.md"]
+
+
 def test_a_dispute_is_shown_on_both_sides_until_one_supersedes_the_other(world: World) -> None:
     alice = world.agent("alice")
     alice.echo("new.md contradicts\n", "/memory/shared/old.md:links")
