@@ -408,7 +408,8 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     quoted = text.replace("\n", "\n  ")
     replaces = tuple(dict.fromkeys(handle for item in passages for handle in item.scored.replaces))
     replaced = any(item.scored.replaced for item in passages)
-    standing = first.scored.standing
+    # What was only read to fill the note up has none, and may come first.
+    standing = tuple(dict.fromkeys(said for item in passages for said in item.scored.standing))
     marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing))
     if not marked and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"

@@ -348,6 +348,13 @@ def packed(items: list[Scored], budget: int, counter: TokenCounter, **frame: obj
     return found
 
 
+def test_what_is_said_of_a_note_is_shown_whichever_of_its_passages_has_it() -> None:
+    first, second = (scored(number, f"zebra {number}") for number in (1, 2))
+    hit = replace(first.hit, passage=2, start=first.hit.stop, text=second.hit.text)
+    found = [replace(second, hit=hit, standing=("superseded by @mdcl",)), replace(first, score=0.0)]
+    assert "@k7f2 (superseded by @mdcl) " in packed(found, 200, COUNTER).text
+
+
 COUNTERS = {name: TokenCounter(name) for name in ENCODINGS}
 
 
