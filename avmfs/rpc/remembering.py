@@ -114,10 +114,13 @@ def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
     if made["importance"] is not None or made["title"] is not None:
         user = {} if made["title"] is None else {"title": made["title"]}
         memory.submit("merge_meta", node=found.node.id, importance=made["importance"], user=user)
-    if made["expires"] is not None:
-        memory.submit("set_ttl", node=found.node.id, expires=made["expires"])
-    if (older := made.get("supersedes")) is not None:
-        memory.submit("add_link", node=found.node.id, target=older, type="supersedes")
+    # Of the two lives the longer: whoever wrote either counts on it.
+    older, newer = found.node.expires, made["expires"]
+    until = None if older is None or newer is None else max(older, newer)
+    if until != older:
+        memory.submit("set_ttl", node=found.node.id, expires=until)
+    if (gone := made.get("supersedes")) is not None:
+        memory.submit("add_link", node=found.node.id, target=gone, type="supersedes")
 
 
 def _told(found: Duplicate) -> dict[str, Any]:

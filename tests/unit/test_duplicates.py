@@ -93,6 +93,18 @@ def test_update_writes_the_older_with_what_is_new_about_it(world: World) -> None
     assert len(alice.cat(f"{older}:history").splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("older", "newer", "left"),
+    [(None, "1m", "never"), ("never", "1m", "never"), ("1m", None, "never"), ("1m", "never", "never")]
+    + [("1m", "2h", "2h"), ("2h", "1m", "2h"), ("2h", "2h", "2h")],
+)
+def test_update_keeps_the_longer_of_both_lives(world: World, older: str | None, newer: str | None, left: str) -> None:
+    path = remember(world, "alice", FACT, namespace="shared", ttl=older)["path"]
+    done = remember(world, "bob", FACT, namespace="shared", ttl=newer, on_duplicate="update")
+    assert (done["path"], done["done"]) == (path, "updated")
+    assert world.agent("alice").cat(f"{path}:ttl") == f"{left}\n"
+
+
 def test_update_never_carries_a_note_to_other_readers(tmp_path: Path) -> None:
     with opened(tmp_path, Policy.from_words([("/memory/open/*", "ro", ("eve",))], "rw")) as world:
         shared = remember(world, "alice", FACT, namespace="shared")["path"]
