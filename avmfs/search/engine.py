@@ -25,7 +25,7 @@ from avmfs.access import Principal
 from avmfs.embed.cache import QueryCache
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
 from avmfs.errors import Busy
-from avmfs.node import Hit
+from avmfs.node import Dispute, Hit
 from avmfs.search import current, fusion, lexical, linked, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance, scale
@@ -79,12 +79,14 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Hits, best first. ``degraded`` is why vectors had no part in it; ``seq`` the snapshot it came from."""
+    """Hits, best first. ``degraded`` is why vectors had no part in it; ``seq`` the snapshot it came from. ``links`` are
+    what the order heeds."""
 
     query: str
     hits: tuple[Scored, ...]
     degraded: str | None
     seq: int
+    links: tuple[Dispute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +348,7 @@ class Engine:
         hits = hits[:limit]
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)
-        return Answer(q, tuple(hits), degraded, seq)
+        return Answer(q, tuple(hits), degraded, seq, tuple(links))
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""

@@ -6,6 +6,7 @@ the asker sees; without such links nothing changes.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SUPERSEDES, CONTRADICTS = DISPUTES
 _SAID: Final = {SUPERSEDES: "superseded by", CONTRADICTS: "disputed by"}
 _NAMED: Final = 3  # handles beside one hit
+_Graph = dict[int, set[int]]  # by document, others
 
 
 def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
@@ -33,16 +35,16 @@ def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
 def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:
     """``hits`` with what supersedes another before it, unless ``q`` asks for the past; the sides of a dispute behind
     each other; and each with what is to be said of it."""
-    found = list(hits)
     if not links:
-        return found
-    if not current.asks_for_past(q):
-        for link in links:
-            if link.type == SUPERSEDES:
-                _exchange(found, link.source, link.target)
+        return list(hits)
+    found = [current.moved(one, place) for one, place in zip(in_order(hits, links, q), hits, strict=True)]
+    over: dict[int, set[int]] = {}  # what stays before each
+    for link in links:
+        if link.type == SUPERSEDES and not current.asks_for_past(q):
+            over.setdefault(link.target, set()).add(link.source)
     for link in links:
         if link.type == CONTRADICTS:
-            _join(found, link.source, link.target)
+            _join(found, link.source, link.target, over)
     said: dict[int, list[str]] = {}
     for kind, word in _SAID.items():
         for document in {link.target for link in links if link.type == kind}:
@@ -53,21 +55,75 @@ def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Sco
     ]
 
 
+def in_order(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:
+    """``hits``, of which those that supersede each other, by one link or several, change places: each behind all that
+    supersede it, else as they were. Unless ``q`` asks for the past. A circle says nothing of what holds."""
+    found = list(hits)
+    if not links or current.asks_for_past(q):
+        return found
+    places: dict[int, int] = {}
+    for at, each in enumerate(hits):
+        places.setdefault(each.hit.document, at)
+    older, newer = _Graph(), _Graph()
+    for link in links:
+        if link.type == SUPERSEDES and link.source != link.target and places.keys() >= {link.source, link.target}:
+            older.setdefault(link.source, set()).add(link.target)
+            newer.setdefault(link.target, set()).add(link.source)
+    left = older.keys() | newer.keys()
+    while left:
+        together = _reached(next(iter(left)), older, newer)
+        left -= together
+        slots = sorted(places[document] for document in together)
+        for slot, document in zip(slots, _sorted(together, older, newer, places), strict=True):
+            found[slot] = hits[places[document]]
+    return found
+
+
+def _reached(document: int, older: _Graph, newer: _Graph) -> set[int]:
+    """What hangs together with it."""
+    found, ahead = {document}, [document]
+    while ahead:
+        one = ahead.pop()
+        more = (older.get(one, set()) | newer.get(one, set())) - found
+        found |= more
+        ahead += more
+    return found
+
+
+def _sorted(documents: set[int], older: _Graph, newer: _Graph, places: Mapping[int, int]) -> list[int]:
+    """Of those that nothing else supersedes the best first."""
+    waiting = {document: len(newer.get(document, ())) for document in documents}
+    ready = [(places[document], document) for document, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    found: list[int] = []
+    while waiting:
+        if not ready:  # a circle, or what is behind one
+            ready.append(min((places[document], document) for document in waiting))
+        document = heapq.heappop(ready)[1]
+        del waiting[document]
+        found.append(document)
+        for one in older.get(document, ()):
+            if one in waiting:
+                waiting[one] -= 1
+                if not waiting[one]:
+                    heapq.heappush(ready, (places[one], one))
+    return found
+
+
+def _join(found: list[Scored], one: int, other: int, over: Mapping[int, set[int]]) -> None:
+    """The lower of the two right behind the higher, or behind the last that is ``over`` it. It keeps its relevance:
+    that another denies it does not make it answer the question."""
+    places = sorted(at for at in (_at(found, one), _at(found, other)) if at is not None)
+    if len(places) < 2:
+        return
+    lower = found[places[1]]
+    newer = over.get(lower.hit.document, ())
+    behind = next((at for at in range(places[1] - 1, places[0], -1) if found[at].hit.document in newer), places[0])
+    if places[1] > behind + 1:
+        del found[places[1]]
+        found.insert(behind + 1, replace(current.moved(lower, found[behind]), relevance=lower.relevance))
+
+
 def _at(found: Sequence[Scored], document: int) -> int | None:
     """Where its best passage is."""
     return next((at for at, each in enumerate(found) if each.hit.document == document), None)
-
-
-def _exchange(found: list[Scored], newer: int, older: int) -> None:
-    first, second = _at(found, older), _at(found, newer)
-    if first is not None and second is not None and first < second:
-        one, other = found[first], found[second]
-        found[first], found[second] = current.moved(other, one), current.moved(one, other)
-
-
-def _join(found: list[Scored], one: int, other: int) -> None:
-    """The lower of the two right behind the higher."""
-    places = sorted(at for at in (_at(found, one), _at(found, other)) if at is not None)
-    if len(places) == 2 and places[1] > places[0] + 1:
-        lower = found.pop(places[1])
-        found.insert(places[0] + 1, current.moved(lower, found[places[0]]))

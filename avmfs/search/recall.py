@@ -16,7 +16,7 @@ from avmfs_config import SearchSettings
 
 from avmfs.access import Principal
 from avmfs.errors import Invalid
-from avmfs.search import pack, signals
+from avmfs.search import linked, pack, signals
 from avmfs.search.engine import Answer, Engine, Mode, Scored
 from avmfs.text import segment
 
@@ -108,7 +108,8 @@ def recall(
         nonce="" if nonce is None else nonce(answer.seq),
         timed=(asked := signals.asked(q, now, tz)).when or bool(asked.days),
     )
-    ordered = order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days)
+    # Neither age nor importance makes hold what another note supersedes.
+    ordered = linked.in_order(order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days), answer.links, q)
     packed = pack.pack(ordered, frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
 

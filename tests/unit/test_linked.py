@@ -10,7 +10,11 @@ import pytest
 from views_fixtures import World, opened
 
 from avmfs.errors import NotFound
+from avmfs.node import Dispute, Hit
 from avmfs.rpc import methods
+from avmfs.search.engine import Scored
+from avmfs.search.linked import CONTRADICTS, SUPERSEDES, placed
+from avmfs.search.recall import STRATEGIES
 
 OLD, NEW = "The ingress proxy of atlas is HAProxy.", "For atlas the proxy at the ingress has been Envoy, says Rune."
 ASKED = "/memory/:search?q=ingress proxy of atlas HAProxy"
@@ -80,6 +84,66 @@ def test_a_note_that_is_updated_supersedes_what_it_was_told_to(world: World) -> 
     given = {"content": NEW, "namespace": "shared", "on_duplicate": "update", "supersedes": "/shared/old.md"}
     done = methods.call(world.agent("bob").memory, "remember", given)
     assert done["done"] == "updated" and order(world) == ["new.md", "old.md"]
+
+
+def hits(*documents: int) -> list[Scored]:
+    """Best first."""
+    return [
+        Scored(
+            Hit(n, n, n, b"/m", f"k{n}", "a", 0, 0, None, 1, (), f"{n}", 0, 1, True), 1 - at / 10, 0.9 - at / 10, {}, {}
+        )
+        for at, n in enumerate(documents)
+    ]
+
+
+def link(source: int, target: int, kind: str = SUPERSEDES) -> Dispute:
+    return Dispute(source, f"k{source}", target, kind)
+
+
+@pytest.mark.parametrize(
+    ("found", "pairs", "expected"),
+    [
+        ([1, 2, 3], [(2, 1), (3, 2)], [3, 2, 1]),
+        ([0, 1, 2, 3, 4], [(1, 0), (2, 1), (3, 2), (4, 3)], [4, 3, 2, 1, 0]),
+        ([0, 9, 1, 8, 2], [(2, 1), (1, 0)], [2, 9, 1, 8, 0]),
+        ([1, 8, 2, 7], [(8, 1), (7, 2)], [8, 1, 7, 2]),  # what does not hang together keeps its places
+        ([1, 2, 3], [(1, 2), (2, 1)], [1, 2, 3]),
+        ([4, 1, 2, 3], [(2, 1), (3, 2), (1, 3), (5, 4), (4, 4)], [4, 1, 3, 2]),
+    ],
+)
+def test_of_a_chain_each_stands_behind_what_supersedes_it(
+    found: list[int], pairs: list[tuple[int, int]], expected: list[int]
+) -> None:
+    for links in ([link(*pair) for pair in pairs], [link(*pair) for pair in reversed(pairs)]):
+        given = placed(hits(*found), links, "ports")
+        assert [each.hit.document for each in given] == expected
+        assert [each.score for each in given] == [each.score for each in hits(*found)]
+        assert [each.hit.document for each in placed(hits(*found), links, "ports before")] == found
+
+
+def test_the_sides_of_a_dispute_join_behind_what_supersedes_and_keep_their_relevance() -> None:
+    disputed = link(1, 3, CONTRADICTS)
+    given = placed(hits(1, 2, 3), [disputed], "ports")
+    assert [each.hit.document for each in given] == [1, 3, 2]
+    assert [round(each.relevance, 1) for each in given] == [0.9, 0.7, 0.8]
+    assert given[0].score == given[1].score > given[2].score
+    given = placed(hits(1, 2, 4, 3), [disputed, link(2, 3)], "ports")
+    assert [each.hit.document for each in given] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_supersedes_comes_first_by_any_strategy(world: World, strategy: str) -> None:
+    bob = world.agent("bob")
+    bob.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    bob.echo('{"importance": 0.1}\n', "/memory/shared/new.md:meta")
+    bob.echo('{"importance": 1.0}\n', "/memory/shared/old.md:meta")
+    world.clock.pass_(100_000)
+    bob.put("/memory/shared/old.md", f"{OLD} Indeed.\n")
+    q = "/memory/:recall?q=ingress proxy of atlas HAProxy{}&strategy={}"
+    said = bob.cat(q.format("", strategy))
+    assert said.index(NEW) < said.index(OLD)
+    said = bob.cat(q.format(" before", strategy))
+    assert said.index(NEW) > said.index(OLD)
 
 
 def test_a_dispute_is_shown_on_both_sides_until_one_supersedes_the_other(world: World) -> None:
