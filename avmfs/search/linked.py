@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUPERSEDES, CONTRADICTS = DISPUTES
 _SAID: Final = {SUPERSEDES: "superseded by", CONTRADICTS: "disputed by"}
 _NAMED: Final = 3  # handles beside one hit
-_Graph = dict[int, set[int]]  # by document, others
+_Graph = dict[int, set[int]]  # by place of a hit, those of others
 
 
 def replaced(links: Sequence[Dispute]) -> Mapping[int, frozenset[int]]:
@@ -39,49 +39,54 @@ def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Sco
         return list(hits)
     found = [current.moved(one, place) for one, place in zip(in_order(hits, links, q), hits, strict=True)]
     over: dict[int, set[int]] = {}  # what stays before each
-    for link in links:
-        if link.type == SUPERSEDES and not current.asks_for_past(q):
+    for link in () if current.asks_for_past(q) else links:
+        if link.type == SUPERSEDES:
             over.setdefault(link.target, set()).add(link.source)
     for link in links:
         if link.type == CONTRADICTS:
             _join(found, link.source, link.target, over)
     said: dict[int, list[str]] = {}
     for kind, word in _SAID.items():
-        for document in {link.target for link in links if link.type == kind}:
-            handles = [f"@{link.handle}" for link in links if link.type == kind and link.target == document]
-            said.setdefault(document, []).append(f"{word} {' '.join(handles[:_NAMED])}")
+        handles: dict[int, list[str]] = {}
+        for link in links:
+            if link.type == kind:
+                handles.setdefault(link.target, []).append(f"@{link.handle}")
+        for document, named in handles.items():
+            said.setdefault(document, []).append(f"{word} {' '.join(named[:_NAMED])}")
     return [
         replace(each, standing=tuple(said[each.hit.document])) if each.hit.document in said else each for each in found
     ]
 
 
 def in_order(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:
-    """``hits``, of which those that supersede each other, by one link or several, change places: each behind all that
-    supersede it, else as they were. Unless ``q`` asks for the past. A circle says nothing of what holds."""
+    """``hits``, of which those that supersede each other, by one link or several, change places: each behind the best
+    passage of all that supersede it, else as they were. Unless ``q`` asks for the past. A circle says nothing of what
+    holds."""
     found = list(hits)
     if not links or current.asks_for_past(q):
         return found
-    places: dict[int, int] = {}
+    places: dict[int, list[int]] = {}
     for at, each in enumerate(hits):
-        places.setdefault(each.hit.document, at)
+        places.setdefault(each.hit.document, []).append(at)
     older, newer = _Graph(), _Graph()
     for link in links:
         if link.type == SUPERSEDES and link.source != link.target and places.keys() >= {link.source, link.target}:
-            older.setdefault(link.source, set()).add(link.target)
-            newer.setdefault(link.target, set()).add(link.source)
+            first = places[link.source][0]
+            older.setdefault(first, set()).update(places[link.target])
+            for at in places[link.target]:
+                newer.setdefault(at, set()).add(first)
     left = older.keys() | newer.keys()
     while left:
         together = _reached(next(iter(left)), older, newer)
         left -= together
-        slots = sorted(places[document] for document in together)
-        for slot, document in zip(slots, _sorted(together, older, newer, places), strict=True):
-            found[slot] = hits[places[document]]
+        for at, one in zip(sorted(together), _sorted(together, older, newer), strict=True):
+            found[at] = hits[one]
     return found
 
 
-def _reached(document: int, older: _Graph, newer: _Graph) -> set[int]:
+def _reached(start: int, older: _Graph, newer: _Graph) -> set[int]:
     """What hangs together with it."""
-    found, ahead = {document}, [document]
+    found, ahead = {start}, [start]
     while ahead:
         one = ahead.pop()
         more = (older.get(one, set()) | newer.get(one, set())) - found
@@ -90,23 +95,20 @@ def _reached(document: int, older: _Graph, newer: _Graph) -> set[int]:
     return found
 
 
-def _sorted(documents: set[int], older: _Graph, newer: _Graph, places: Mapping[int, int]) -> list[int]:
-    """Of those that nothing else supersedes the best first."""
-    waiting = {document: len(newer.get(document, ())) for document in documents}
-    ready = [(places[document], document) for document, count in waiting.items() if not count]
+def _sorted(places: set[int], older: _Graph, newer: _Graph) -> list[int]:
+    """Of those that nothing else supersedes always the first."""
+    waiting = {at: len(newer.get(at, ())) for at in places}
+    ready = [at for at, count in waiting.items() if not count]
     heapq.heapify(ready)
     found: list[int] = []
     while waiting:
-        if not ready:  # a circle, or what is behind one
-            ready.append(min((places[document], document) for document in waiting))
-        document = heapq.heappop(ready)[1]
-        del waiting[document]
-        found.append(document)
-        for one in older.get(document, ()):
-            if one in waiting:
-                waiting[one] -= 1
-                if not waiting[one]:
-                    heapq.heappush(ready, (places[one], one))
+        first = heapq.heappop(ready) if ready else min(waiting)  # a circle, or what is behind one
+        del waiting[first]
+        found.append(first)
+        for at in older.get(first, set()) & waiting.keys():
+            waiting[at] -= 1
+            if not waiting[at]:
+                heapq.heappush(ready, at)
     return found
 
 

@@ -95,8 +95,15 @@ def test_update_writes_the_older_with_what_is_new_about_it(world: World) -> None
 
 @pytest.mark.parametrize(
     ("older", "newer", "left"),
-    [(None, "1m", "never"), ("never", "1m", "never"), ("1m", None, "never"), ("1m", "never", "never")]
-    + [("1m", "2h", "2h"), ("2h", "1m", "2h"), ("2h", "2h", "2h")],
+    [
+        (None, "1m", "never"),
+        ("never", "1m", "never"),
+        ("1m", None, "never"),
+        ("1m", "never", "never"),
+        ("1m", "2h", "2h"),
+        ("2h", "1m", "2h"),
+        ("2h", "2h", "2h"),
+    ],
 )
 def test_update_keeps_the_longer_of_both_lives(world: World, older: str | None, newer: str | None, left: str) -> None:
     path = remember(world, "alice", FACT, namespace="shared", ttl=older)["path"]

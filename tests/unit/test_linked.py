@@ -90,7 +90,7 @@ def hits(*documents: int) -> list[Scored]:
     """Best first."""
     return [
         Scored(
-            Hit(n, n, n, b"/m", f"k{n}", "a", 0, 0, None, 1, (), f"{n}", 0, 1, True), 1 - at / 10, 0.9 - at / 10, {}, {}
+            Hit(at, n, n, b"/m", f"k{n}", "a", 0, 0, None, 1, (), f"{n}", 0, 1, True), 1 - at / 9, 0.9 - at / 10, {}, {}
         )
         for at, n in enumerate(documents)
     ]
@@ -107,6 +107,7 @@ def link(source: int, target: int, kind: str = SUPERSEDES) -> Dispute:
         ([0, 1, 2, 3, 4], [(1, 0), (2, 1), (3, 2), (4, 3)], [4, 3, 2, 1, 0]),
         ([0, 9, 1, 8, 2], [(2, 1), (1, 0)], [2, 9, 1, 8, 0]),
         ([1, 8, 2, 7], [(8, 1), (7, 2)], [8, 1, 7, 2]),  # what does not hang together keeps its places
+        ([1, 1, 8, 2, 1, 2], [(2, 1)], [2, 1, 8, 1, 1, 2]),  # whichever of its passages
         ([1, 2, 3], [(1, 2), (2, 1)], [1, 2, 3]),
         ([4, 1, 2, 3], [(2, 1), (3, 2), (1, 3), (5, 4), (4, 4)], [4, 1, 3, 2]),
     ],
