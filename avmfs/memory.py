@@ -150,7 +150,8 @@ class Memory:
     def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
         """What is in the archive is found from there, or where it is asked for; an index of code only from there."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
-        return self.around.engine.searching(aside) if aside else self.around.engine
+        engine = self.around.engine.searching(aside) if aside else self.around.engine
+        return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
         self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False

@@ -150,6 +150,7 @@ class Engine:
         self._absent = absent
         self._early_until: float | None = None  # until when a question waits for the first vectors
         self._index_for = index_for
+        self._heeds_links = True
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
         self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
 
@@ -163,6 +164,12 @@ class Engine:
         """The same engine, which looks through what ``Visible.searched`` says."""
         other = copy.copy(self)
         other._index_for = partial(self._index_for, aside=aside)
+        return other
+
+    def without_links(self) -> Engine:
+        """The same engine, to which links say nothing of what holds."""
+        other = copy.copy(self)
+        other._heeds_links = False
         return other
 
     def search(
@@ -340,7 +347,7 @@ class Engine:
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
         found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
-        links = index.disputed([scored.hit.document for scored in found])
+        links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
         hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)

@@ -147,6 +147,18 @@ def test_what_supersedes_comes_first_by_any_strategy(world: World, strategy: str
     assert said.index(NEW) > said.index(OLD)
 
 
+def test_what_was_said_later_changes_no_answer_about_the_past(world: World) -> None:
+    bob = world.agent("bob")
+    past = bob.memory.at(bob.memory.moment(f"seq.{bob.memory.store.search_index(bob.memory.who).seq()}"))
+    before = bob.memory.recall("ingress proxy of atlas HAProxy").hits
+    bob.echo("old.md supersedes\n", "/memory/shared/new.md:links")
+    assert bob.memory.recall("ingress proxy of atlas HAProxy").hits != before
+    found = past.recall("ingress proxy of atlas HAProxy")
+    assert found.hits == before and " by @" not in found.text
+    names = [scored.hit.path for scored in past.search("ingress proxy of atlas HAProxy").hits]
+    assert names == [b"/memory/shared/old.md", b"/memory/shared/new.md"]
+
+
 def test_a_dispute_is_shown_on_both_sides_until_one_supersedes_the_other(world: World) -> None:
     alice = world.agent("alice")
     alice.echo("new.md contradicts\n", "/memory/shared/old.md:links")
