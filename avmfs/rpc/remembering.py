@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, NotFound
+from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
 from avmfs.memory import Memory
-from avmfs.node import Document, Node
+from avmfs.node import Document, Kind, Node
 from avmfs.rpc.methods import method
 from avmfs.search.duplicates import NEAR, likeness
 from avmfs.store.queries.nodes import Reader
@@ -56,17 +56,21 @@ def remember(
 ) -> dict[str, Any]:
     """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
     ``likeness`` 1 is the same text. ``on_duplicate``: "keep" both (done "stored"), "update" the older one (done
-    "updated"; where others may read it than what was to be made, "stored"), "refuse": raises Exists, which names it.
-    ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate then."""
+    "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"), "refuse":
+    raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate
+    then."""
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
     made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl)
     if supersedes is not None:
         with memory.reading() as reader:
-            made["supersedes"] = memory.resolve(reader, supersedes).id
-    found = _duplicate(memory, content)
-    if found is not None and found.node.id == made.get("supersedes"):
-        found = None
+            older = memory.resolve(reader, supersedes)
+        if older.kind is Kind.DIRECTORY:  # or an update would find out with half of it written
+            raise IsDirectory(path=supersedes)
+        if older.document is None:
+            raise Invalid("not a regular file in the tree", supersedes)
+        made["supersedes"] = older.id
+    found = _duplicate(memory, content, made.get("supersedes"))
     told = None if found is None else _told(found)
     if found is not None and on_duplicate == "refuse":
         raise Exists(str(found), found.path)
@@ -80,13 +84,16 @@ def remember(
     return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
 
 
-def _duplicate(memory: Memory, content: str) -> Duplicate | None:
-    """The most alike of the notes that the asker may find; of several the older. None where it may not look."""
+def _duplicate(memory: Memory, content: str, gone: int | None) -> Duplicate | None:
+    """The most alike of the notes that the asker may find, but for the node ``gone``; of several the older. None where
+    it may not look."""
     if not (memory.who.may("search") and memory.who.may("read")) or len(content) > _LARGEST:
         return None
     answer = memory.search(_SYNTAX.sub(" ", content[:_ASKED]), limit=_RIVALS, mode="lexical")
     best: Duplicate | None = None
     for scored in answer.hits:
+        if scored.hit.node == gone:
+            continue
         with memory.reading() as reader:
             try:
                 node = reader.node(scored.hit.node)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from views_fixtures import World, opened
 
-from avmfs.errors import NotFound
+from avmfs.errors import Exists, IsDirectory, NotFound
 from avmfs.node import Dispute, Hit
 from avmfs.rpc import methods
 from avmfs.search.engine import Scored
@@ -78,6 +78,20 @@ def test_what_is_to_be_superseded_must_be_there_and_is_no_duplicate(world: World
     with pytest.raises(NotFound):
         remember(supersedes="/shared/none.md")
     assert remember(supersedes="/shared/old.md", on_duplicate="refuse")["done"] == "stored"
+
+
+def test_what_is_superseded_hides_no_other_duplicate_and_is_a_file(world: World) -> None:
+    bob = world.agent("bob")
+    bob.put("/memory/shared/new-2.md", f"{NEW}\n")
+    given = {"content": NEW, "namespace": "shared"}
+    for one, other in (("new.md", "new-2.md"), ("new-2.md", "new.md")):
+        with pytest.raises(Exists) as refused:
+            methods.call(bob.memory, "remember", {**given, "supersedes": f"/shared/{one}", "on_duplicate": "refuse"})
+        assert refused.value.filename == f"/memory/shared/{other}"
+    more = {"tags": ["a"], "importance": 0.9, "supersedes": "/memory/shared", "on_duplicate": "update"}
+    with pytest.raises(IsDirectory):
+        methods.call(bob.memory, "remember", {**given, **more})
+    assert [bob.cat(f"/memory/shared/{name}:tags") for name in ("new.md", "new-2.md")] == ["(no tags)\n"] * 2
 
 
 def test_a_note_that_is_updated_supersedes_what_it_was_told_to(world: World) -> None:
@@ -172,3 +186,5 @@ def test_a_dispute_is_shown_on_both_sides_until_one_supersedes_the_other(world: 
     assert "disputed" not in world.agent("eve").cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
     alice.echo("old.md supersedes\n", "/memory/shared/new.md:links")
     assert alice.cat("/:disputes") == "(no disputes)\n"
+    given = alice.cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert f"@{old} (superseded by @{new})" in given and "disputed" not in given

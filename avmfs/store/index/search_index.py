@@ -32,7 +32,7 @@ _FILES = """with recursive files(id, document) as (
   select id, document from node where id = ?1 union all
   select node.id, node.document from node join files on node.parent = files.id
   where scope in (select value from json_each(?2)) and (expires is null or expires > ?3)) """
-# A contradiction is of both sides alike.
+# A contradiction is of both sides alike, and ends where one of them supersedes the other.
 _DISPUTED = """select other, handle, one, says from (
   select source as other, target as one, link.type as says from json_each(?1) join link on target = value
     where link.type in (?2, ?3)
@@ -41,6 +41,8 @@ _DISPUTED = """select other, handle, one, says from (
   where scope in (select value from json_each(?4)) and (expires is null or expires > ?5) and parent is not null
   and exists (select 1 from document as to_one join node as at_one on at_one.id = to_one.node where to_one.id = one
     and at_one.scope in (select value from json_each(?4)) and (at_one.expires is null or at_one.expires > ?5))
+  and not (says = ?3 and exists (select 1 from link as s where s.type = ?2 and (s.source, s.target) in
+    ((other, one), (one, other))))
   order by one, says, handle"""
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Reader]]]
 Scanner = LocalScanner | IndexClient
