@@ -234,10 +234,11 @@ class Memory:
         namespace: str | None = None,
         created: int | None = None,
         ttl: str | None = None,
+        supersedes: str | None = None,
     ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
         first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
-        Raises Invalid."""
+        ``supersedes``: a file, by path or handle. Raises Invalid, and NotFound or IsDirectory for that."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
@@ -258,7 +259,17 @@ class Memory:
             "importance": importance,
             "created": created,
             "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
+            "supersedes": None if supersedes is None else self._file(supersedes).id,
         }
+
+    def _file(self, path: str) -> Node:
+        with self.reading() as reader:
+            node = self.resolve(reader, path)
+        if node.kind is Kind.DIRECTORY:
+            raise IsDirectory(path=path)
+        if node.document is None:
+            raise Invalid("not a regular file in the tree", path)
+        return node
 
     def _namespace(self, namespace: str) -> tuple[bytes, ...]:
         if namespace in ("private", "shared"):

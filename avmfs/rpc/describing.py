@@ -125,7 +125,9 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
     }
 
 
-_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(("content", "title", "path", "namespace", "ttl"), (str,))
+_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(
+    ("content", "title", "path", "namespace", "ttl", "supersedes"), (str,)
+)
 _FIELDS |= {"tags": (list, tuple), "importance": (int, float), "created": (int,)}
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from avmfs import paths
-from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
+from avmfs.errors import Exists, Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.node import Document, Kind, Node
+from avmfs.node import Document, Node
 from avmfs.rpc.methods import method
 from avmfs.search.duplicates import NEAR, likeness
 from avmfs.store.queries.nodes import Reader
@@ -61,16 +61,8 @@ def remember(
     then."""
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
-    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl)
-    if supersedes is not None:
-        with memory.reading() as reader:
-            older = memory.resolve(reader, supersedes)
-        if older.kind is Kind.DIRECTORY:  # or an update would find out with half of it written
-            raise IsDirectory(path=supersedes)
-        if older.document is None:
-            raise Invalid("not a regular file in the tree", supersedes)
-        made["supersedes"] = older.id
-    found = _duplicate(memory, content, made.get("supersedes"))
+    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl, supersedes)
+    found = _duplicate(memory, content, made["supersedes"])
     told = None if found is None else _told(found)
     if found is not None and on_duplicate == "refuse":
         raise Exists(str(found), found.path)
@@ -126,7 +118,7 @@ def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
     until = None if older is None or newer is None else max(older, newer)
     if until != older:
         memory.submit("set_ttl", node=found.node.id, expires=until)
-    if (gone := made.get("supersedes")) is not None:
+    if (gone := made["supersedes"]) is not None:
         memory.submit("add_link", node=found.node.id, target=gone, type="supersedes")
 
 

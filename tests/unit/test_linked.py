@@ -94,6 +94,16 @@ def test_what_is_superseded_hides_no_other_duplicate_and_is_a_file(world: World)
     assert [bob.cat(f"/memory/shared/{name}:tags") for name in ("new.md", "new-2.md")] == ["(no tags)\n"] * 2
 
 
+def test_of_many_notes_each_may_supersede(world: World) -> None:
+    bob = world.agent("bob")
+    items = [{"content": "first"}, {"content": "atlas: ingress proxy is Traefik", "supersedes": "/shared/old.md"}]
+    [_, made] = methods.call(bob.memory, "remember_many", {"items": items})["paths"]
+    assert bob.cat(f"{made}:links") == "-> /memory/shared/old.md (supersedes)\n"
+    for path, error in (("/shared/none.md", NotFound), ("/shared", IsDirectory)):
+        with pytest.raises(error):
+            methods.call(bob.memory, "remember_many", {"items": [{"content": "x", "supersedes": path}]})
+
+
 def test_a_note_that_is_updated_supersedes_what_it_was_told_to(world: World) -> None:
     given = {"content": NEW, "namespace": "shared", "on_duplicate": "update", "supersedes": "/shared/old.md"}
     done = methods.call(world.agent("bob").memory, "remember", given)
