@@ -46,16 +46,21 @@ def placed(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Sco
         if link.type == CONTRADICTS:
             _join(found, link.source, link.target, over)
     said: dict[int, list[str]] = {}
+    newer: dict[int, list[str]] = {}
     for kind, word in _SAID.items():
         handles: dict[int, list[str]] = {}
         for link in links:
             if link.type == kind:
-                handles.setdefault(link.target, []).append(f"@{link.handle}")
+                handles.setdefault(link.target, []).append(link.handle)
         for document, named in handles.items():
-            said.setdefault(document, []).append(f"{word} {' '.join(named[:_NAMED])}")
-    return [
-        replace(each, standing=tuple(said[each.hit.document])) if each.hit.document in said else each for each in found
-    ]
+            said.setdefault(document, []).append(" ".join([word, *(f"@{handle}" for handle in named[:_NAMED])]))
+        newer = handles if kind == SUPERSEDES else newer
+    for at, each in enumerate(found):
+        if standing := tuple(said.get(each.hit.document, ())):
+            # Of two that are said to supersede each other neither replaces the other.
+            replaces = tuple(one for one in each.replaces if one not in newer.get(each.hit.document, ()))
+            found[at] = replace(each, standing=standing, replaces=replaces)
+    return found
 
 
 def in_order(hits: Sequence[Scored], links: Sequence[Dispute], q: str) -> list[Scored]:

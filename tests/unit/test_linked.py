@@ -94,6 +94,14 @@ def test_what_is_superseded_hides_no_other_duplicate_and_is_a_file(world: World)
     assert [bob.cat(f"/memory/shared/{name}:tags") for name in ("new.md", "new-2.md")] == ["(no tags)\n"] * 2
 
 
+def test_of_two_that_supersede_each_other_none_is_said_to_replace_the_other(world: World) -> None:
+    bob = world.agent("bob")
+    for one, other in (("old.md", "new.md"), ("new.md", "old.md")):
+        bob.echo(f"{other} supersedes\n", f"/memory/shared/{one}:links")
+    given = bob.cat("/memory/:recall?q=ingress proxy of atlas HAProxy")
+    assert given.count("(superseded by @") == 2 and "replaces" not in given
+
+
 def test_of_many_notes_each_may_supersede(world: World) -> None:
     bob = world.agent("bob")
     items = [{"content": "first"}, {"content": "atlas: ingress proxy is Traefik", "supersedes": "/shared/old.md"}]
