@@ -89,7 +89,8 @@ def _about(memory: Memory, reader: Reader, handles: dict[str, bytes]) -> tuple[l
             said = f"{mail.show_time(each.at, memory.zone)}  @{handle}  v{each.number}  {each.author}"
             times.append((each.seq, said))
         for link in reader.links(node.document):
-            if link.outgoing or link.path not in handles.values():
+            # A note put aside says nothing of others any more, as in the recall; what is said of it stands.
+            if link.outgoing or not (link.path in handles.values() or paths.aside(parts(link.path))):
                 arrow = "->" if link.outgoing else "<-"
                 links.append(f"@{handle} {arrow} {paths.printable(link.path)} ({escaped(link.type)})")
     return [said for _, said in sorted(times, reverse=True)], links
