@@ -129,10 +129,10 @@ def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
 @subcommand("digest", "What is new, urgent, disputed and cold.")
 @click.argument("path", default="/memory")
 @click.option("--days", default=1.0, show_default=True, help="What is new: of so many days.")
-@click.option("--cold", default=90.0, show_default=True, help="What is cold: untouched for so many days.")
+@click.option("--cold", default=90.0, show_default=True, help="What is cold: dated so many days ago, or more.")
 @click.option("--limit", "-n", default=10, show_default=True, help="Of each at most so many.")
 def digest_(memory: Door, path: str, days: float, cold: float, limit: int) -> None:
-    """What you should know of PATH today: unread urgent mail, new notes, standing disputes, untouched notes."""
+    """What you should know of PATH today: unread urgent mail, new notes, standing disputes, notes of long ago."""
     found = memory.call("digest", path=path, days=days, cold=cold, limit=limit)
     text = found.pop("text")
     show(found, text)
@@ -148,7 +148,8 @@ def bundle_(memory: Door, query: tuple[str, ...], max_tokens: int, under: str) -
     It has what you may read, private notes too unless --under leaves them out: whom you give it to can read it all.
     """
     found = memory.call("bundle", q=words_of(query), max_tokens=max_tokens, under=under)
-    show(found, found["text"] or "(nothing relevant)\n")
+    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
+    show(found, found["text"] or f"{notice}(nothing relevant)\n")
 
 
 @subcommand("retrieve", "Search, and what the hits are linked with.")

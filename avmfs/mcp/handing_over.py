@@ -26,6 +26,7 @@ class Disputed(Result):
 
 
 class Left(Result):
+    urgent: int
     new: int
     disputes: int
     cold: int
@@ -34,7 +35,7 @@ class Left(Result):
 class Digest(Result):
     text: str
     unread: int | None = Field(description="Messages but those of low priority; null where you may not read mail.")
-    urgent: int = Field(description="Of these, urgent ones; the text has them.")
+    urgent: int = Field(description="Of these, urgent ones; the text has the first.")
     new: list[Noted]
     disputes: list[Disputed]
     cold: list[Noted]
@@ -46,13 +47,15 @@ def avm_digest(
     call: Call,
     under: Below = "/memory",
     days: Annotated[float, Field(description="New: of so many days.", ge=0, le=100_000)] = 1,
-    cold: Annotated[float, Field(description="Cold: untouched for so many.", ge=0, le=100_000)] = 90,
+    cold: Annotated[float, Field(description="Cold: older than so many.", ge=0, le=100_000)] = 90,
     limit: Annotated[int, Field(description="Of each at most so many.", ge=1, le=1000)] = 10,
 ) -> Answer[Digest]:
     """What to know today: urgent mail, what is new, disputed and cold in memory."""
     found = call.door("digest", path=under, days=days, cold=cold, limit=limit)
-    call.urgent_is_shown()
-    return Answer(found["text"], Digest(**{**found, "urgent": len(found["urgent"])}))
+    left = found["more"]["urgent"]
+    if not left:
+        call.urgent_is_shown()
+    return Answer(found["text"], Digest(**{**found, "urgent": len(found["urgent"]) + left}))
 
 
 class Bundle(Result):
@@ -74,4 +77,5 @@ def avm_bundle(
 
     With your private notes, unless ``under`` leaves them out."""
     found = call.door("bundle", q=query, max_tokens=max_tokens, under=under)
-    return Answer(found["text"] or "(nothing relevant)\n", Bundle(**found))
+    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
+    return Answer(found["text"] or f"{notice}(nothing relevant)\n", Bundle(**found))

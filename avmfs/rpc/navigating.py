@@ -127,8 +127,8 @@ def digest(
     memory: Memory, path: str = "/memory", days: float = 1.0, cold: float = 90.0, limit: int = 10
 ) -> dict[str, Any]:
     """What an agent should know today. {"text", "unread", "urgent": [message], "new": [note], "disputes": [{"handles",
-    "paths", "agent"}], "cold": [note], "more": {"new", "disputes", "cold"}}: notes as timeline() has them, ``more`` of
-    each were left out."""
+    "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}}: notes as timeline() has them,
+    ``more`` of each were left out."""
     _within("limit", limit, 1000)
     for name, value in (("days", days), ("cold", cold)):
         if not 0 <= value <= 100_000:
@@ -141,15 +141,16 @@ def digest(
         for one in found.disputes
     ]
     return {
-        "text": views.shown(found, memory, days, cold, limit),
+        "text": views.shown(found, memory, days, cold),
         "unread": found.unread,
         "urgent": [mail.plain(message) for message in found.urgent],
         "new": [*map(_note, found.new)],
-        "disputes": disputes[:limit],
+        "disputes": disputes,
         "cold": [*map(_note, found.cold)],
         "more": {
+            "urgent": found.urgent_in_all - len(found.urgent),
             "new": found.new_in_all - len(found.new),
-            "disputes": max(0, len(disputes) - limit),
+            "disputes": found.disputes_in_all - len(found.disputes),
             "cold": found.cold_in_all - len(found.cold),
         },
     }

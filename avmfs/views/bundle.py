@@ -14,6 +14,7 @@ from typing import Annotated, Final
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.memory import Memory
+from avmfs.search.excerpts import one_line
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
@@ -42,7 +43,8 @@ def bundle(ctx: Context, *, q: str, max_tokens: Annotated[int, Range(LEAST, 200_
     with ctx.memory.reading() as reader:
         under = parts(reader.path(ctx.node.id))
     found = bundled(ctx.memory, q, under, max_tokens)
-    return found.text or NOTHING
+    notice = "" if found.degraded is None else f"# semantic search unavailable: {one_line(found.degraded)}\n"
+    return found.text or notice + NOTHING
 
 
 def bundled(memory: Memory, q: str, under: tuple[bytes, ...], max_tokens: int) -> Bundle:
@@ -89,7 +91,8 @@ def _about(memory: Memory, reader: Reader, handles: dict[str, bytes]) -> tuple[l
             said = f"{mail.show_time(each.at, memory.zone)}  @{handle}  v{each.number}  {each.author}"
             times.append((each.seq, said))
         for link in reader.links(node.document):
-            if link.outgoing or link.path not in handles.values():
+            # A note put aside says nothing of others any more, as in the recall; what is said of it stands.
+            if link.outgoing or not (link.path in handles.values() or paths.aside(parts(link.path))):
                 arrow = "->" if link.outgoing else "<-"
                 links.append(f"@{handle} {arrow} {paths.printable(link.path)} ({escaped(link.type)})")
     return [said for _, said in sorted(times, reverse=True)], links

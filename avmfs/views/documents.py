@@ -21,6 +21,7 @@ from avmfs.signatures import Range
 from avmfs.store.commands.documents import USER_LIMIT, check_tags, pack_user
 from avmfs.store.commands.versions import LINKS_MAX
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.schema.tables import ROOT
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
 from avmfs.views.registry import Context, by_lines, view, writes
@@ -295,7 +296,7 @@ def _target(ctx: Context, reader: Reader, here: bytes, written: str) -> Node:
 @view("disputes", "root", summary="notes that contradict each other by a link, and who says so")
 def disputes(ctx: Context, *, limit: Annotated[int, Range(1, 1000)] = 100) -> str:
     with ctx.memory.reading() as reader:
-        return lines(map(str, disputed(reader, limit)), "no disputes")
+        return lines(map(str, disputed(reader, limit)[0]), "no disputes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,16 +312,19 @@ class Disputed:
         return "  contradicts  ".join(f"@{it} {paths.printable(path)}" for it, path in both) + f"  ({self.agent})"
 
 
-def disputed(reader: Reader, limit: int) -> list[Disputed]:
-    """The newest ``limit`` disputes of files that the reader sees both, which nothing has settled."""
+def disputed(reader: Reader, limit: int, under: int = ROOT) -> tuple[list[Disputed], int]:
+    """The newest ``limit`` disputes of files that the reader sees both, one of them below a directory, which nothing
+    has settled; and how many there are in all."""
 
     def handle(node: int) -> str:
         return reader.document(reader.node(node)).handle
 
-    return [
+    rows, in_all = reader.disputes(limit, under)
+    found = [
         Disputed((handle(one), handle(other)), (reader.path(one), reader.path(other)), agent)
-        for one, other, agent in reader.disputes(limit)
+        for one, other, agent in rows
     ]
+    return found, in_all
 
 
 # :shared ---------------------------------------------------------------------------------------------------

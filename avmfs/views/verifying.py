@@ -9,31 +9,36 @@ cannot see is not there, as ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from avmfs import calls, paths
 from avmfs.errors import Invalid, NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
-from avmfs.node import DISPUTES, Node
+from avmfs.node import DISPUTES, Link, Node
 from avmfs.search.excerpts import one_line
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import visible
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import lines, whole
+from avmfs.views.shape import lines, parts, whole
 
 CITATIONS: Final = 1000  # of one text
 LARGEST: Final = 1024 * 1024  # characters of one
 SHOWN: Final = 80  # characters of what is misquoted
-# Neither can be made to look at a text more than once.
-_CITED: Final = re.compile(r"(?:@([a-z2-7]{4,32}) (?:\([^()\n]*\) )?)?\[(/(?:(?!\[/)[^\n])*?)@(\d{1,15})\]")
+COMPARED: Final = 16 * 1024 * 1024  # bytes of the versions that a text quotes
+# Neither can be made to look at a text more than once. Within a path "[/" begins another citation, but where a line
+# begins with a handle as an item of an answer does: directories may be named so.
+_CITED: Final = re.compile(
+    r"(^(?=@))?(?:@([a-z2-7]{4,32}) (?:\([^()\n]*\) )?)?\[(/(?:(?(1)[^\]\n]|(?!\[/)[^\n]))*?)@(\d{1,15})\]",
+    re.MULTILINE,
+)
 _FRAME: Final = re.compile(
     r"^(?:## Relevant Memory \([^()\n]*\)(?: \w+)? (\d{6})|\((?:\w+ · )?seq=(\d{1,15}) (\d{6})\))$", re.MULTILINE
 )
 _QUOTED: Final = re.compile(r" (.*(?:\n  .*)*)")
-_DAY: Final = re.compile(r"\d{1,2}[A-Z][a-z]{2}(?:\d\d)? ")
+_DAY: Final = re.compile(r"\d{1,2}(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)(?:\d\d)? ")
 STANDS: Final = "stands"
 
 
@@ -60,8 +65,11 @@ class Verdict:
 )
 def verify(ctx: Context, *, q: str | None = None) -> str:
     with ctx.memory.reading() as reader:
-        text = sniff.decode(whole(reader, reader.node(ctx.node.id)))
-    return lines(map(str, verified(ctx.memory, text or "", q)), "no citations")
+        data = whole(reader, reader.node(ctx.node.id))
+    text = sniff.decode(data)
+    # One odd byte must not hide what the rest cites.
+    text = data.decode("utf-8", "replace") if text is None else text
+    return lines(map(str, verified(ctx.memory, text, q)), "no citations")
 
 
 def verified(memory: Memory, text: str, question: str | None) -> list[Verdict]:
@@ -73,16 +81,15 @@ def verified(memory: Memory, text: str, question: str | None) -> list[Verdict]:
         newest = reader.newest_seq()
         answers = _answers(text)
         found = [_answer(memory, each, newest, question) for each in answers]
+        then = _Then(reader)
         for number, cited in enumerate(_CITED.finditer(text)):
             calls.go_on()
             if number == CITATIONS:
                 raise Invalid(f"more than {CITATIONS} citations")
-            # An item of an answer begins its line with its handle.
-            item = (
-                cited[1] and text[cited.start() - 1] == "\n" and any(cited.start() in each.within for each in answers)
-            )
+            # An item of an answer begins its line; one whose handle was taken away still quotes.
+            item = text[cited.start() - 1] == "\n" and any(cited.start() in each.within for each in answers)
             quoted = _QUOTED.match(text, cited.end()) if item else None
-            found.append(_citation(memory, reader, cited, quoted[1] if quoted else ""))
+            found.append(_citation(memory, reader, cited, quoted[1] if quoted else "", then))
     return found
 
 
@@ -115,8 +122,8 @@ def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -
     return Verdict(what, None, "forged", "this memory did not give it to you for that question")
 
 
-def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str) -> Verdict:
-    handle, path, version = cited[1], cited[2], int(cited[3])
+def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str, then: _Then) -> Verdict:
+    handle, path, version = cited[2], cited[3], int(cited[4])
 
     def says(state: str, about: str = "") -> Verdict:
         return Verdict(visible(path), version, state, about)
@@ -125,16 +132,20 @@ def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str)
     if node is None or node.document is None:
         return says("gone")
     document = reader.document(node)
-    if version not in {each.number for each in reader.versions(node.document)}:
+    size = next((each.size for each in reader.versions(node.document) if each.number == version), None)
+    if size is None:
         return says("never", f"there is no such version: the newest is {document.head}")
-    if quoted and (text := _then(reader, node.document, version)) is not None:
+    compared = not quoted or then.read(node.document, version, size)
+    if quoted and (text := then.texts.get((node.document, version))) is not None:
         wrong = next((each for each in _fragments(quoted) if each not in text), None)
         if wrong is not None:
             return says("misquoted", f"it does not say: {visible(wrong[:SHOWN])}")
     if version != document.head:
         return says("changed", f"the newest is {document.head}")
-    if by := [link.path for link in reader.links(node.document) if link.type == DISPUTES[0] and not link.outgoing]:
+    if by := superseding(reader.links(node.document)):
         return says("superseded", f"by {paths.printable(by[0])}")
+    if not compared:
+        return says("not compared", f"more than {COMPARED // 1024**2} MiB are quoted from")
     here = reader.path(node.id)
     return says(STANDS, f"now {paths.printable(here)}" if paths.printable(here) != path else "")
 
@@ -149,16 +160,40 @@ def _node(memory: Memory, reader: Reader, handle: str | None, path: str) -> Node
         return None
 
 
-def _then(reader: Reader, document: int, version: int) -> str | None:
-    """The text of that version as an answer would quote it, in one line; None where it is no longer kept."""
-    try:
-        text = sniff.decode(reader.version_bytes(document, version))
-    except Invalid:
-        return None
-    return None if text is None else one_line(text)
+def superseding(links: Iterable[Link]) -> list[bytes]:
+    """Paths of what supersedes the file whose links these are: what was put aside says nothing of it any more, as in
+    a recall."""
+    found = (link.path for link in links if link.type == DISPUTES[0] and not link.outgoing)
+    return [path for path in found if not paths.aside(parts(path))]
+
+
+class _Then:
+    """The texts of versions as answers would quote them, in one line each, None where one is no longer kept: each read
+    once, of COMPARED bytes in all."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._room = reader, COMPARED
+        self.texts: dict[tuple[int, int], str | None] = {}
+
+    def read(self, document: int, version: int, size: int) -> bool:
+        """Return whether there was room for it."""
+        if (document, version) in self.texts:
+            return True
+        if size > self._room:
+            return False
+        self._room -= size
+        try:
+            text = sniff.decode(self._reader.version_bytes(document, version))
+        except Invalid:
+            text = None
+        self.texts[document, version] = None if text is None else one_line(text)
+        return True
 
 
 def _fragments(quoted: str) -> Iterator[str]:
-    """What stands in one piece in the note."""
-    for line in _DAY.sub("", quoted, count=1).split("\n"):
-        yield from filter(None, map(one_line, line.split("…")))
+    """What stands in one piece in the note. A day before it is the answer's."""
+    day = _DAY.match(quoted)
+    for line in re.split("[\n…]", quoted[day.end() if day else 0 :]):
+        calls.go_on()
+        if said := one_line(line):
+            yield said

@@ -6,14 +6,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hashing import HashingEmbedding
 from views_fixtures import World, opened
 
+from avmfs.embed.protocol import EmbeddingUnavailable
 from avmfs.errors import Invalid, NotFound
+from avmfs.mcp import handing_over
 from avmfs.rpc import methods
+from avmfs.views.documents import disputed
 
 DAY = 24 * 60  # minutes
 GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
@@ -77,12 +82,72 @@ def test_the_door_has_the_digest_as_values_and_refuses_what_is_no_number_of_days
     assert found["text"] == world.agent("alice").cat("/shared/:digest?days=30&limit=1")
     assert [each["body"] for each in found["urgent"]] == ["look at atlas\n## New in 1 day (0)"]
     assert found["unread"] == 1 and [each["path"] for each in found["new"]] == ["/memory/shared/atlas/plan.md"]
-    assert found["more"] == {"cold": 0, "disputes": 0, "new": 1}
+    assert found["more"] == {"cold": 0, "disputes": 0, "new": 1, "urgent": 0}
     (disputed,) = found["disputes"]
     assert disputed["agent"] == "alice" and disputed["paths"][1] == "/memory/shared/atlas/costs.md"
     for bad in ({"days": -1.0}, {"days": float("nan")}, {"cold": 1e9}, {"limit": 0}):
         with pytest.raises(Invalid):
             ask(world, "alice", "digest", **bad)
+
+
+def test_a_digest_shows_only_so_much_urgent_mail_and_says_how_much_more_there_is(world: World) -> None:
+    for number in range(3):
+        world.clock.pass_(1)
+        world.agent("bob").memory.tell("alice", f"look again, {number}", priority="urgent")
+    text = world.agent("alice").cat("/:digest?limit=1")
+    urgent = part(text, "Urgent (4; 4 unread: /:inbox)")
+    assert urgent.count("\n> ") == 1 and urgent.endswith("\n\n(3 more: /:urgent)\n")
+    found = ask(world, "alice", "digest", path="/", limit=1)
+    assert found["text"] == text and len(found["urgent"]) == 1 and found["more"]["urgent"] == 3
+    assert "more" not in part(world.agent("alice").cat("/:digest?limit=4"), "Urgent (4; 4 unread: /:inbox)")
+
+
+def test_a_mcp_client_is_told_of_urgent_mail_that_a_digest_leaves_out(world: World) -> None:
+    shown: list[bool] = []
+    call = SimpleNamespace(
+        door=lambda method, **given: ask(world, "alice", method, **given), urgent_is_shown=lambda: shown.append(True)
+    )
+    assert handing_over.avm_digest(call, limit=1).value.urgent == 1 and shown == [True]
+    world.agent("bob").memory.tell("alice", "look again", priority="urgent")
+    assert handing_over.avm_digest(call, limit=1).value.urgent == 2 and shown == [True]
+
+
+def test_disputes_of_a_directory_are_all_found_however_many_newer_ones_stand_elsewhere(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/else/n0.md", "x\n")
+    for number in range(1, 7):
+        world.clock.pass_(1)
+        alice.put(f"/shared/else/n{number}.md", "x\n")
+        alice.echo("n0.md contradicts\n", f"/shared/else/n{number}.md:links")
+    with alice.memory.reading() as reader:
+        atlas, other, shared = (alice.node(f"/memory/shared{each}").id for each in ("/atlas", "/else", ""))
+        ((found,), in_all) = disputed(reader, 1, atlas)
+        assert in_all == 1 and found.paths[0] == b"/memory/shared/atlas/plan.md"
+        assert [disputed(reader, 2, each)[1] for each in (other, shared)] == [6, 7]
+        assert len(disputed(reader, 2, other)[0]) == 2 and disputed(reader, 9)[1] == 7
+    assert "(4 more: /:disputes)" in part(alice.cat("/shared/else/:digest?limit=2"), "Disputed (6)")
+
+
+def test_what_contradicts_each_other_is_one_dispute(world: World) -> None:
+    alice = world.agent("alice")
+    world.clock.pass_(1)
+    world.agent("bob").echo("plan.md contradicts\n", "/shared/atlas/costs.md:links")
+    (line,) = alice.cat("/:disputes").splitlines()
+    assert line.endswith("/memory/shared/atlas/plan.md  (bob)")
+    assert "Disputed (1)" in alice.cat("/:digest")
+
+
+def test_a_bundle_of_nothing_says_when_words_alone_were_searched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: Any, **__: Any) -> Any:
+        raise EmbeddingUnavailable("the model is loading")
+
+    monkeypatch.setattr(HashingEmbedding, "embed_batch", down)
+    said = "# semantic search unavailable: the model is loading\n(nothing relevant)\n"
+    assert world.agent("alice").cat("/:bundle?q=zebra crossings") == said
+    found = ask(world, "alice", "bundle", q="zebra crossings")
+    assert found["text"] == "" and found["degraded"] == "the model is loading"
+    call = SimpleNamespace(door=lambda method, **given: ask(world, "alice", method, **given))
+    assert handing_over.avm_bundle(call, "zebra crossings").text == said
 
 
 def test_a_bundle_has_notes_times_and_links_within_its_budget(world: World) -> None:

@@ -11,6 +11,8 @@ from views_fixtures import World, opened
 
 from avmfs.errors import Invalid
 from avmfs.rpc import methods
+from avmfs.store.queries.nodes import Reader
+from avmfs.views import verifying
 
 ASKED = "ingress proxy of atlas"
 
@@ -83,6 +85,62 @@ def test_an_answer_that_was_altered_says_where(world: World) -> None:
     assert says(world, "[/memory/shared/atlas/plan.md@1] has 4 backends\n") == [
         "stands  /memory/shared/atlas/plan.md@1"
     ]
+
+
+def test_words_that_look_like_a_day_are_words_but_before_what_is_quoted(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/shared/atlas/room.md", "the atlas proxy room opens at nine: do it on 12Mar at noon\n")
+    alice.put("/shared/atlas/links.md", "Use 10Gbe atlas proxy switches when the room opens\n\nand 12Mar cables\n")
+    for q in ("when does the atlas proxy room open", "atlas proxy switches"):
+        given = alice.cat(f"/shared/:bundle?q={q}")
+        assert {line.split()[0] for line in says(world, given, q=q)} == {"proved", "stands"}
+        for word in ("10Not ", "10Mar ", "10Mar26 "):
+            altered = given.replace("room opens", f"room {word}opens").replace("Gbe atlas", f"Gbe {word}atlas")
+            assert altered != given and any("misquoted" in line for line in says(world, altered, q=q))
+    dated = given.replace("Use 10Gbe", "7Mar Use 10Gbe")
+    assert {line.split()[0] for line in says(world, dated, q=q)} == {"proved", "stands"}
+
+
+def test_what_an_answer_quotes_is_checked_without_its_handle_too(world: World) -> None:
+    given = world.agent("alice").cat(f"/:bundle?q={ASKED}")
+    bare = re.sub(r"(?m)^@\w+ (?=\[/memory/shared/atlas/plan)", "", given)
+    assert bare != given and not any("misquoted" in line for line in says(world, bare, q=ASKED))
+    altered = bare.replace("with 3 backends", "with 4 backends")
+    assert any(line.endswith("it does not say: with 4 backends") for line in says(world, altered, q=ASKED))
+
+
+def test_what_was_put_aside_supersedes_nothing(world: World) -> None:
+    alice = world.agent("alice")
+    alice.echo("plan.md supersedes\n", "/shared/atlas/old.md:links")
+    methods.call(alice.memory, "archive", {"path": "/memory/shared/atlas/old.md"})
+    assert says(world, "[/memory/shared/atlas/plan.md@1]") == ["stands  /memory/shared/atlas/plan.md@1"]
+    assert "old.md" not in alice.cat(f"/:bundle?q={ASKED}")
+
+
+def test_each_version_is_read_once_and_only_so_much_of_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    plain = Reader.version_bytes
+    monkeypatch.setattr(Reader, "version_bytes", lambda self, *which: read.append(which) or plain(self, *which))
+    given = world.agent("alice").cat(f"/:bundle?q={ASKED}")
+    (item,) = re.findall(r"(?m)^@\w+ .*plan\.md@1\].*\n(?:  .*\n)*", given)
+    given = given.replace(item, item * 5)
+    assert len(says(world, given, q=ASKED)) == 7 and len(set(read)) == 2
+    assert sorted(read) == sorted([*set(read)] * 2)  # by the view and by the door
+    monkeypatch.setattr(verifying, "COMPARED", 60)
+    found = [line.split("  ")[0] for line in says(world, given, q=ASKED)]
+    assert set(found) == {"proved", "stands", "not compared"}
+
+
+def test_a_directory_whose_name_ends_as_a_citation_begins_can_be_cited(world: World) -> None:
+    world.agent("alice").put("/shared/odd[/b.md", "the walrus dives\n")
+    given = world.agent("alice").cat("/:bundle?q=walrus")
+    assert says(world, given, q="walrus")[1:] == ["stands  /memory/shared/odd[/b.md@1"]
+    assert len(says(world, "@aaaa [/x] and [/y@1]\n@aaaa [/x@1] [/y@1]\n")) == 3
+
+
+def test_one_odd_byte_does_not_hide_what_is_cited(world: World) -> None:
+    world.agent("alice").put("/private/odd.md", b"caf\xe9 [/memory/shared/atlas/plan.md@1]\n")
+    assert world.agent("alice").cat("/private/odd.md:verify") == "stands  /memory/shared/atlas/plan.md@1\n"
 
 
 def test_a_citation_of_what_is_not_seen_is_one_of_what_is_not_there(world: World) -> None:

@@ -236,23 +236,34 @@ class Reader:
             )
         return found
 
-    def disputes(self, limit: int) -> list[tuple[int, int, str]]:
-        """Nodes that contradict each other by a link and of which neither supersedes the other, and who says so; the
-        newest first."""
+    def disputes(self, limit: int, under: int = ROOT) -> tuple[list[tuple[int, int, str]], int]:
+        """Nodes that contradict each other by a link and of which neither supersedes the other, one of them below a
+        directory, and who says so, each pair once; the newest first, and how many there are in all."""
         seen = (
             "{0}.scope in (select value from json_each(:scopes)) and ({0}.expires is null or {0}.expires > :now)"
             " and {0}.parent is not null"
         )
-        rows: list[tuple[int, int, str]] = self._all(
-            "select one.id, other.id, link.agent from link join document as a on a.id = source"
+        # Upwards from each dispute: of those there are few, of files below a directory perhaps many.
+        below = (
+            ""
+            if under == ROOT
+            else " and exists (with recursive up(id) as (select one.parent union select other.parent union"
+            " select parent from up join node using (id)) select 1 from up where id = :under)"
+        )
+        rows = self._all(
+            "select one.id, other.id, link.agent, count(*) over () from link join document as a on a.id = source"
             " join document as b on b.id = target join node as one on one.id = a.node join node as other"
             f" on other.id = b.node where type = 'contradicts' and {seen.format('one')} and {seen.format('other')}"
             " and not exists (select 1 from link as s where s.type = 'supersedes' and (s.source, s.target) in"
-            " ((link.source, link.target), (link.target, link.source))) order by link.at desc, one.id limit :limit",
+            " ((link.source, link.target), (link.target, link.source)))"
+            " and not exists (select 1 from link as back where back.source = link.target and back.target = link.source"
+            f" and back.type = 'contradicts' and (back.at, back.source) > (link.at, link.source)){below}"
+            " order by link.at desc, one.id limit :limit",
             scopes=self.within(ROOT),
             limit=limit,
+            under=under,
         )
-        return rows
+        return [tuple(row[:3]) for row in rows], rows[0][3] if rows else 0
 
     def mark(self, subject: int) -> Mark | None:
         if self.who.key is not None and not self._all(
