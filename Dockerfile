@@ -4,9 +4,10 @@
 #   docker run -i --rm --init -v avm:/data avmfs avm-mcp --user alice            # MCP on stdin and stdout
 #   docker run -d --init -v avm:/data -p 127.0.0.1:8765:8765 -e AVM_MCP_TOKEN=... avmfs      # MCP over HTTP
 #
-# With mounts, where FUSE is allowed (docs/guides/service.md):
+# With mounts, where FUSE is allowed (docs/guides/service.md), as root and so with a store of its own:
 #   docker run -d --init --user root --device /dev/fuse --cap-add SYS_ADMIN --security-opt apparmor=unconfined \
-#       -v avm:/data -v /srv/agents:/agents:rshared avmfs sh -c 'avm init --root /agents alice bob; exec avm-daemon start'
+#       -e AVM_RUNTIME_DIR=/run/avm-root -v avm-root:/data -v /srv/agents:/agents:rshared avmfs \
+#       sh -c 'avm init --root /agents alice bob; exec avm-daemon start'
 FROM debian:bookworm-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv
 COPY . /src

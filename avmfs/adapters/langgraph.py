@@ -26,7 +26,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from avmfs.adapters import file_name, name_of
+from avmfs.adapters import as_json, file_name, name_of
 from avmfs.avm import AVM
 from avmfs.errors import Invalid
 
@@ -56,6 +56,8 @@ class AvmStore(BaseStore):
     def __init__(self, avm: AVM, root: str | None = None) -> None:
         self._avm = avm
         self._root = (root or f"/memory/private/{avm.agent}/langgraph").rstrip("/")
+        if not self._root.startswith("/memory/"):
+            raise Invalid(f"root {root!r}: expected a directory below /memory")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
         return [self._done(op) for op in ops]
@@ -71,7 +73,7 @@ class AvmStore(BaseStore):
             case PutOp():
                 return self._put(self._path(op.namespace, op.key), op.value, op.ttl)
             case SearchOp():
-                return [*islice(self._found(op), op.offset, op.offset + op.limit)]
+                return [self._renewed(item, op) for item in islice(self._found(op), op.offset, op.offset + op.limit)]
             case ListNamespacesOp():
                 return self._namespaces(op)
         raise Invalid(f"{type(op).__name__}: no operation of a store")
@@ -87,7 +89,7 @@ class AvmStore(BaseStore):
             with contextlib.suppress(FileNotFoundError):
                 self._avm.delete(path)
             return
-        self._avm.write(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        self._avm.write(path, as_json(value, indent=2) + "\n")
         if ttl is not None or self._meta(path).get("ttl_minutes") is not None:
             self._avm.write(f"{path}:meta", json.dumps({"ttl": _lasting(ttl), "ttl_minutes": ttl}))
 
@@ -126,9 +128,15 @@ class AvmStore(BaseStore):
             newest = sorted(self._files(under), key=lambda each: (-each["mtime"], each["path"]))
             scored = [(each["path"], None) for each in newest]
         for path, score in scored:
-            item = self._item(path, op.refresh_ttl, score=score)
+            item = self._item(path, False, score=score)
             if item is not None and _agrees(item.value, op.filter or {}):
                 yield item
+
+    def _renewed(self, item: Any, op: Any) -> Any:
+        """What is handed over lives on, not what was looked at."""
+        if op.refresh_ttl:
+            self._item(self._path(item.namespace, item.key), True)
+        return item
 
     def _files(self, folder: str) -> Iterator[dict[str, Any]]:
         try:

@@ -11,7 +11,7 @@ import contextlib
 import json
 from typing import Any
 
-from avmfs.adapters import file_name
+from avmfs.adapters import as_json, file_name
 from avmfs.avm import AVM
 from avmfs.errors import Invalid, Stale
 
@@ -40,7 +40,7 @@ class AvmSession:
 
     async def add_items(self, items: list[Any]) -> None:
         if items:
-            lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+            lines = "".join(as_json(item) + "\n" for item in items)
             await asyncio.to_thread(self._avm.append, self._path, lines)
 
     async def pop_item(self) -> Any | None:

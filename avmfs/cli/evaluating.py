@@ -43,6 +43,9 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
     usual = PRESETS[preset]
     injected = usual.injected if chosen.inject is None else chosen.inject
     calls = usual.calls if chosen.calls is None else chosen.calls
+    conditions = {"language": chosen.language, "injected": injected, "calls": calls}
+    if before is not None:
+        results.comparable(before, preset, conditions)
     with ExitStack() as ending:
         store = None if chosen.no_memory else _store(ending)
         progress = ending.enter_context(working(f"preset {preset}"))
@@ -55,8 +58,9 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
             told=lambda what: setattr(progress, "what", what),
         )
     fell = results.worse(before, found) if before is not None else []
-    folder = results.write(Path(chosen.output), found, fell)
-    told = {**results.native(found), "answered_by": model.name, "worse_than_baseline": fell, "folder": str(folder)}
+    folder = results.write(Path(chosen.output), found, conditions, fell)
+    kept = {"answered_by": model.name, "worse_than_baseline": fell, "folder": str(folder)}
+    told = {**results.native(found, conditions), **kept}
     show(told, _text(found, model.name, fell, folder))
     if fell or found.verdict == "FAIL":
         click.get_current_context().exit(2)

@@ -57,9 +57,11 @@ def judged(judge: ChatModel, question: str, gold: str, answer: str) -> tuple[boo
     found = re.search(r"\{.*\}", reply, re.DOTALL)
     try:
         verdict = json.loads(found[0] if found else "")
-        return bool(verdict["right"]), str(verdict.get("why", ""))
+        if isinstance(verdict["right"], bool):
+            return verdict["right"], str(verdict.get("why", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return None, f"judge not understood: {reply[:80]!r}"
+        pass
+    return None, f"judge not understood: {reply[:80]!r}"
 
 
 def _holds(one: Assertion, text: str, said_nothing: bool) -> bool:

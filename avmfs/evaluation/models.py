@@ -19,9 +19,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 DO_NOT_KNOW = "I don't know."
-ATTEMPTS, FIRST_PAUSE_S, PATIENCE_S = 5, 1.0, 300.0
+ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S = 5, 1.0, 60.0, 300.0
 _NO_ANSWER = re.compile(r"\b(don't|do not|cannot|can't|not) (know|have|find|enough|available)|不知道|没有.{0,6}信息")
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The key goes to the host that was named, and to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ModelError(Exception):
@@ -154,14 +164,14 @@ class Endpoint:
         for attempt in range(ATTEMPTS):
             pause = FIRST_PAUSE_S * 2**attempt
             try:
-                with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                with _OPENER.open(request, timeout=PATIENCE_S) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 failure = f"{error.code} {error.read(300).decode('utf-8', 'replace')}"
                 if error.code not in _TRY_AGAIN:
                     break
                 asked = error.headers.get("retry-after", "")
-                pause = max(pause, float(asked)) if asked.isdigit() else pause
+                pause = min(max(pause, float(asked)), LONGEST_PAUSE_S) if asked.isdigit() else pause
             except (OSError, ValueError) as error:  # ValueError: a body that is no JSON
                 failure = str(error)
             if attempt + 1 < ATTEMPTS:

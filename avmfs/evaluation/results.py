@@ -25,8 +25,9 @@ OVERALL_WORSE, CATEGORY_WORSE = 5.0, 10.0  # points
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
-def native(result: Result) -> dict[str, Any]:
-    return {**asdict(result), "passed": result.passed, "verdict": result.verdict}
+def native(result: Result, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """``conditions``: what was asked how, beside the preset; two runs are compared under the same alone."""
+    return {**asdict(result), "passed": result.passed, "verdict": result.verdict, "conditions": dict(conditions)}
 
 
 def subject(name: str) -> str:
@@ -35,11 +36,11 @@ def subject(name: str) -> str:
     return name
 
 
-def write(folder: Path, result: Result, worse: list[str]) -> Path:
+def write(folder: Path, result: Result, conditions: Mapping[str, Any], worse: list[str]) -> Path:
     """The run's folder."""
     at = datetime.now(UTC)
     run = f"{at:%Y%m%dT%H%M%SZ}-{result.preset}-{secrets.token_hex(2)}"
-    report = json.dumps(native(result), indent=1, ensure_ascii=False).encode() + b"\n"
+    report = json.dumps(native(result, conditions), indent=1, ensure_ascii=False).encode() + b"\n"
     metrics = {one.name: one.score for one in result.categories}
     manifest = {
         "run_id": run,
@@ -80,16 +81,22 @@ def read(baseline: Path) -> Mapping[str, Any]:
     path = baseline / "report-native.json" if baseline.is_dir() else baseline
     try:
         found = json.loads(path.read_text("utf-8"))
-        found["overall_score"], {one["name"]: one["score"] for one in found["categories"]}, found["preset"]
+        _ = found["overall_score"], found["preset"], found["conditions"]
+        _ = [(one["name"], one["score"]) for one in found["categories"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Invalid(f"{path}: no report of an evaluation ({error!r})") from error
     return dict(found)
 
 
+def comparable(before: Mapping[str, Any], preset: str, conditions: Mapping[str, Any]) -> None:
+    """Raises Invalid when an earlier run was of another preset, or asked under other conditions."""
+    for what, old, new in (("preset", before["preset"], preset), ("conditions", before["conditions"], conditions)):
+        if old != new:
+            raise Invalid(f"the baseline is not to be compared: its {what} {old}, now {new}")
+
+
 def worse(before: Mapping[str, Any], now: Result) -> list[str]:
-    """What fell by more than 5 points overall, or 10 in a category. Raises Invalid when the presets differ."""
-    if before["preset"] != now.preset:
-        raise Invalid(f"the baseline is of the preset {before['preset']}, this run of {now.preset}")
+    """What fell by more than 5 points overall, or 10 in a category."""
     old = {one["name"]: one["score"] for one in before["categories"]}
     lines = []
     if now.overall_score < before["overall_score"] - OVERALL_WORSE:

@@ -46,8 +46,8 @@ class Digest(Result):
 def avm_digest(
     call: Call,
     under: Below = "/memory",
-    days: Annotated[float, Field(description="New: of so many days.", ge=0, le=100_000)] = 1,
-    cold: Annotated[float, Field(description="Cold: older than so many.", ge=0, le=100_000)] = 90,
+    days: Annotated[float, Field(description="New: of so many days.")] = 1,
+    cold: Annotated[float, Field(description="Cold: older than so many.")] = 90,
     limit: Annotated[int, Field(description="Of each at most so many.", ge=1, le=1000)] = 10,
 ) -> Answer[Digest]:
     """What to know today: urgent mail, what is new, disputed and cold in memory."""
@@ -73,7 +73,7 @@ def avm_bundle(
     max_tokens: Annotated[int, Field(description="Budget of the whole.", ge=100, le=200_000)] = 4000,
     under: Below = "/",
 ) -> Answer[Bundle]:
-    """A handoff for another agent or session: notes, what happened to them, their links, in a token budget.
+    """A handoff: notes, what happened to them, their links, in a token budget.
 
     With your private notes, unless ``under`` leaves them out."""
     found = call.door("bundle", q=query, max_tokens=max_tokens, under=under)

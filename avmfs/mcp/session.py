@@ -24,8 +24,8 @@ from avmfs.mcp.content import clean
 from avmfs.rpc.client import Door, RemoteDoor
 from avmfs.store.files.store_lock import StoreLock
 
-_READING_WORDS = "entries nonce history links listing locate read recall recent search unread urgent watch"
-READING = frozenset(_READING_WORDS.split())
+_READS = "bundle digest entries history links listing locate nonce read recall recent search unread urgent watch"
+READING = frozenset(_READS.split())
 
 
 class Session:

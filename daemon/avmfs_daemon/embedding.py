@@ -27,10 +27,11 @@ from typing import Any, Final
 import numpy as np
 from avmfs_config import EmbeddingSettings
 
-from avmfs import wire
+from avmfs import calls, wire
 from avmfs.embed import engines
 from avmfs.embed.cache import Remembered
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ URGENT_BATCH: Final = 64
 QUERIES: Final = 2048  # whose vectors are remembered, for all processes: 3 MB of MiniLM
 INDEX_BATCH: Final = 32  # an engine that computes one batch at a time makes a query wait for it
 YIELDING: Final = 5  # the nice value of embedding what was written
+LOOK_S: Final = 0.2  # so often who waits for vectors looks whether anybody waits for them
 LOADING: Final = "the model is still loading"
 FOUND_WITHIN_S: Final = 15.0
 """So long after the beginning of a load a query waits for weights to be found: what takes longer is a download."""
@@ -354,9 +356,16 @@ class PipeEmbedder:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._converse, name="embedding pipe", daemon=True)
                 self._thread.start()
-        if not question.done.wait(max(0.0, deadline - time.monotonic())):
-            question.abandoned = True
-            raise EmbeddingUnavailable(f"no vectors within {self._timeout:g} s")
+        call: calls.Call | None = getattr(calls.working, "call", None)
+        while not question.done.wait(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
+            if call is not None:
+                call.rest()
+            if call is not None and call.given_up:
+                question.abandoned = True
+                raise Interrupted("nobody waits any more")
+            if time.monotonic() >= deadline:
+                question.abandoned = True
+                raise EmbeddingUnavailable(f"no vectors within {self._timeout:g} s")
         if question.reply is None:
             raise EmbeddingUnavailable(self._gone)
         if "error" in question.reply:

@@ -302,7 +302,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good(
             f"bench memory --preset quick --subject reader --no-memory --language en --output {SAMPLES}",
             "PASS: 100.0, grade A",
-            "answered_by categories duration_s folder grade overall_score passed preset subject verdict "
+            "answered_by categories conditions duration_s folder grade overall_score passed preset subject verdict "
             "worse_than_baseline",
         ),
         Bad("bench memory --preset quick --subject ../up", 2, "names a folder"),

@@ -110,6 +110,19 @@ def test_items_are_files_with_a_past_and_a_ttl(avm: AVM) -> None:
         store.get(("users", "u1"), "prefs")
 
 
+def test_a_search_renews_what_it_hands_over_and_nothing_else(avm: AVM) -> None:
+    store = AvmStore(avm)
+    for number in range(3):
+        store.put(("t",), f"k{number}", {"n": number}, ttl=60)
+        avm.write(f"/memory/private/alice/langgraph/t/k{number}.json:ttl", "5m")
+    store.search(("t",), filter={"n": 1}, limit=1)
+    store.search(("t",), offset=3)
+    lives = [avm.read(f"/memory/private/alice/langgraph/t/k{number}.json:ttl")[:2] for number in range(3)]
+    assert lives == ["4m", "59", "4m"] or lives == ["5m", "1h", "5m"], lives
+    with pytest.raises(Invalid, match="below /memory"):
+        AvmStore(avm, "/shared/x")
+
+
 def test_agents_share_a_store_below_shared_and_no_other(alone: Shell, avm: AVM) -> None:
     with AVM(agent="bob", environ=alone.environ, embeddings=False) as bobs:
         AvmStore(avm).put(("a",), "mine", {"x": 1})

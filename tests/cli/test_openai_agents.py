@@ -38,6 +38,9 @@ def test_items_come_back_in_order_the_last_ones_where_there_is_a_limit(avm: AVM)
         assert await session.get_items(9) == [item(0), item(1), item(2)]
         assert await session.pop_item() == item(2) and await session.get_items() == [item(0), item(1)]
         assert await AvmSession("a", avm).get_items() == []
+        half = {"role": "user", "content": "half of a pair: \ud83d"}
+        await session.add_items([half])
+        assert await session.pop_item() == half
         await session.pop_item()
         await session.pop_item()
         assert await session.pop_item() is None

@@ -99,7 +99,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_tell": ({"recipient": "nobody-of-that-name", "body": "x"}, "nobody-of-that-name"),
     "avm_topics": ({"under": "/memory/nowhere"}, "No such file"),
     "avm_index": ({"action": "find"}, "query: find needs one"),
-    "avm_digest": ({"days": -1}, "days: input should be greater than or equal to 0"),
+    "avm_digest": ({"days": -1}, "days -1.0: expected 0 to 100000"),
     "avm_bundle": ({"query": "x", "under": "/memory/nowhere"}, "No such file"),
     "avm_claim": ({"path": "/shared/ground/zebra.md", "lease": "soon"}, "soon"),
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),

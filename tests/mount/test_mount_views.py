@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mount
 ON_FILES = [each.name for each in views.all_views() if "file" in each.on]
 ON_DIRECTORIES = [each.name for each in views.all_views() if "directory" in each.on]
 ON_ROOT = [each.name for each in views.all_views() if {"directory", "root"} & each.on]
-NEEDED = dict.fromkeys(("search", "recall", "plan", "why", "synthesis"), "?q=alpha")
+NEEDED = dict.fromkeys(("search", "recall", "plan", "why", "synthesis", "bundle"), "?q=alpha")
 
 
 @pytest.fixture(scope="module")

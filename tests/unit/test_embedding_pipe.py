@@ -19,8 +19,9 @@ from avmfs_daemon import embedding
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
 from hashing import HashingEmbedding
 
-from avmfs import wire
+from avmfs import calls, wire
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.errors import Interrupted
 
 
 class Gated:
@@ -326,6 +327,28 @@ def test_a_query_waits_for_a_load_and_not_for_a_download(monkeypatch: pytest.Mon
             asking.embed_batch(["another question"], urgent=True)
         found.set()
         gate.set()
+
+
+def test_a_question_that_nobody_waits_for_any_more_ends_while_the_model_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embedding, "WAITED_S", 10_000)
+    gate, service, call = threading.Event(), EmbeddingService(), calls.Call()
+
+    def factory() -> Embedder:
+        gate.wait()
+        return HashingEmbedding()
+
+    service.load(factory)
+    ours, theirs = multiprocessing.Pipe()
+    service.serve(ours, "child")
+    monkeypatch.setattr(calls.working, "call", call, raising=False)
+    with theirs:
+        threading.Timer(0.1, call.give_up).start()
+        with pytest.raises(Interrupted):
+            PipeEmbedder(theirs, 10_000).embed_batch(["a question"], urgent=True)
+        gate.set()
+        wait(lambda: service.status()["state"] == "ready")
 
 
 def test_a_load_that_failed_is_tried_again_and_told_once(

@@ -128,7 +128,7 @@ def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path)
     found = quick(make)
     first = found.categories[0].scenarios[0]
     assert first.score is None and "429" in first.error and found.overall_score > 90
-    summary = json.loads((results.write(tmp_path, found, []) / "summary.json").read_text())
+    summary = json.loads((results.write(tmp_path, found, {}, []) / "summary.json").read_text())
     assert summary["unanswered"] == 1 and summary["verdict"] == "PASS"
 
     def never() -> Parrot:
@@ -141,7 +141,7 @@ def test_a_question_without_an_answer_is_told_and_does_not_count(tmp_path: Path)
 
 def test_a_run_is_kept_with_its_hash_and_compared(tmp_path: Path) -> None:
     good, bad = quick(Parrot), quick(lambda: Parrot("5582"))
-    folder = results.write(tmp_path, good, [])
+    folder = results.write(tmp_path, good, {"calls": 0}, [])
     assert folder.parent == tmp_path / "subjects/agents/s/runs" and not list(folder.parent.glob(".making*"))
     report = (folder / "report-native.json").read_bytes()
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -154,8 +154,11 @@ def test_a_run_is_kept_with_its_hash_and_compared(tmp_path: Path) -> None:
     assert results.worse(before, good) == []
     fell = results.worse(before, bad)
     assert fell[0].startswith("overall: ") and any(line.startswith("basic_retention") for line in fell)
+    results.comparable(before, "quick", {"calls": 0})
     with pytest.raises(Invalid, match="preset"):
-        results.worse({**before, "preset": "full"}, good)
+        results.comparable(before, "full", {"calls": 0})
+    with pytest.raises(Invalid, match="calls"):
+        results.comparable(before, "quick", {"calls": 20})
     with pytest.raises(Invalid, match="no report"):
         results.read(tmp_path)
     for name in ("", "../up", "a/b", ".hidden"):

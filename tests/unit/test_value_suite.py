@@ -134,6 +134,7 @@ class Stub:
     replies: list[tuple[int, Any]]
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
+    location: str = ""
 
 
 @pytest.fixture
@@ -150,6 +151,8 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
             data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
+            if found.location:
+                self.send_header("location", found.location)
             self.end_headers()
             self.wfile.write(data)
 
@@ -188,6 +191,13 @@ def test_what_is_refused_is_an_error_at_once_and_never_shows_the_key(stub: Stub)
         Endpoint("openai", stub.url, "m", "secret").ask("", "which?")
 
 
+def test_the_key_goes_to_no_other_host(stub: Stub) -> None:
+    stub.replies = [(302, {})]
+    stub.location = "http://127.0.0.1:1/"
+    with pytest.raises(ModelError, match="302"):
+        Endpoint("openai", stub.url, "m", "secret").ask("", "which?")
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "header"),
     [("anthropic", "/v1/messages", "x-api-key"), ("azure", "/openai/deployments/m/chat/completions", "api-key")],
@@ -201,10 +211,12 @@ def test_the_other_formats(stub: Stub, kind: str, path: str, header: str) -> Non
 
 def test_a_judge_that_fails_leaves_the_assertions_and_says_so(stub: Stub) -> None:
     judge = Endpoint("openai", stub.url, "m", "")
-    stub.replies = [(200, openai('Well: {"right": false, "why": "another field"}')), (200, openai("Sure!")), (400, {})]
+    stub.replies = [(200, openai('Well: {"right": false, "why": "another field"}')), (200, openai("Sure!"))]
+    stub.replies += [(200, openai('{"right": "false"}')), (400, {})]
     assert judged(judge, "which?", "order_ref", "x") == (False, "another field")
-    right, why = judged(judge, "which?", "order_ref", "x")
-    assert right is None and why.startswith("judge not understood")
+    for _ in range(2):
+        right, why = judged(judge, "which?", "order_ref", "x")
+        assert right is None and why.startswith("judge not understood")
     right, why = judged(judge, "which?", "order_ref", "x")
     assert right is None and why.startswith("judge failed")
 
