@@ -14,6 +14,7 @@ import pytest
 from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, NotFound
 from avmfs.node import Kind, Moment, Node
+from avmfs.store.commands import past
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
@@ -245,6 +246,15 @@ def test_a_snapshot_of_a_part_has_that_and_keeps_no_more(world: World, seed: int
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
 
 
+def test_what_trimming_asks_of_each_row_is_one_look_at_an_index(world: World) -> None:
+    """The only writer does it: as many looks as there are rows, however many snapshots and states are kept."""
+    asked = (f"select 1 from past_version where {past._NO_SNAPSHOT}", "snapshot_root (root=? AND seq>? AND seq<?)")
+    for sql, index in (asked, (past._CARRIED, "past_document (document=? AND until>?)")):
+        with world.store.connection() as (db, _):
+            plan = [str(row[3]) for row in db.execute(f"explain query plan {sql}", (0,) * sql.count("?"))]
+        assert any(index in step for step in plan), plan
+
+
 def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
     hers = world.write(ALICE, "memory/private/alice/plan", b"hers")
     beside, inside = world.write(ALICE, "memory/x/beside", b"1"), world.write(ALICE, "memory/x/d/inside", b"2")
@@ -256,11 +266,11 @@ def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_b
     world.do(ALICE, "snapshot", name="d", root=world.node(ALICE, "memory/x/d").id)
     with world.store.reading(ALICE) as reader:
         then = reader.moment("d")
-    with world.store.reading_at(ALICE, then) as past:
-        assert past.read(inside, 0, 9) == b"2"
+    with world.store.reading_at(ALICE, then) as was:
+        assert was.read(inside, 0, 9) == b"2"
         for other in (beside, hers):
             with pytest.raises(NotFound):
-                past.node(other)
+                was.node(other)
     world.do(ALICE, "commit", node=beside, handle=None, edits=[["w", 0, b"3"]])
     world.do(ALICE, "commit", node=inside, handle=None, edits=[["w", 0, b"4"]])
     world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/x/d").id, name=b"inside")
