@@ -491,12 +491,6 @@ create index past_document on past(document, until);
 """
 
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next version
-    _CHECKSUMS,
-    _PAST,
-    _TRASH,
-    _CLAIMS,
-    _LIVE,
-    _PARTS,
-)
+# The first one takes OLDEST to the next version.
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS)
 VERSION: Final = OLDEST + len(MIGRATIONS)
