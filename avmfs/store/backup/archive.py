@@ -221,11 +221,11 @@ def _sweep(folder: Path) -> None:
             continue
         unneeded = np.setdiff1d(np.arange(path.stat().st_size // PAGE), needed).tolist()
         with open(path, "rb") as pack:
-            left = [slot for slot in unneeded if any(os.pread(pack.fileno(), PAGE, slot * PAGE))]
-        if not left:  # it may be one that is not to be written to
+            dirty = [slot for slot in unneeded if any(os.pread(pack.fileno(), PAGE, slot * PAGE))]
+        if not dirty:  # it may be one that is not to be written to
             continue
         with open(path, "r+b") as pack:
-            for slot in left:
+            for slot in dirty:
                 os.pwrite(pack.fileno(), bytes(PAGE), slot * PAGE)
             os.fsync(pack.fileno())
 
