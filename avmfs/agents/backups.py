@@ -102,7 +102,8 @@ def restore(
         for each in (to, wal_frames.beside(to), sync_note.beside(to), loss_check.repaired(to), kept):
             if each.exists():
                 raise Exists("of a store that is or was here; move it away, or restore to another folder", str(each))
-        archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"), progress)
+        with archive.held_still(folder):  # or a backup made meanwhile may take away what is being read
+            archive.lay_out(folder, chosen, to.with_name(to.name + ".restored"), progress)
         lines = "".join(chosen.about["anchors"])
         if lines:
             descriptor = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

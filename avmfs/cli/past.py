@@ -17,8 +17,8 @@ _SIGNS = {"added": "+", "removed": "-", "modified": "M"}
 
 @subcommand("snapshot", "Instants of the tree, or of a part, that are kept by name.", cls=CommandGroup)
 def snapshot_() -> None:
-    """Instants of the whole tree that are kept whatever else is forgotten: below /@snap.NAME at every mount, and with
-    --at snap.NAME here. An operator's are everybody's."""
+    """Instants of the tree, or of a part, that are kept whatever else is forgotten: below /@snap.NAME at every mount,
+    and with --at snap.NAME here. An operator's are everybody's."""
 
 
 @snapshot_.command("make", cls=Command)
@@ -34,12 +34,16 @@ def make_(memory: Door, name: str, path: str | None) -> None:
 def ls_(memory: Door) -> None:
     """Your snapshots and the operators', the newest first."""
     found = memory.call("snapshots")["snapshots"]
-    lines = [
-        f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}"
-        f"{'' if each['path'] == '/' else '  ' + escaped(each['path'] or '(not for you)')}\n"
-        for each in found
-    ]
+    lines = [f"{each['name']}  {minute(each['at'])}  {each['agent'] or '(operator)'}{place(each)}\n" for each in found]
     show({"snapshots": found}, "".join(lines) or "(no snapshots)\n")
+
+
+def place(snapshot: dict[str, Any]) -> str:
+    """What a snapshot has, where that is not all. An agent makes one of what it sees alone: what it sees no more is
+    gone, or no longer for it."""
+    if snapshot["path"] == "/":
+        return ""
+    return "  " + escaped(snapshot["path"] or ("(gone)" if snapshot["agent"] else "(not for you)"))
 
 
 @snapshot_.command("rm", cls=Command)

@@ -19,6 +19,7 @@ from avmfs.rpc.aside import LOOKED_AT
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
 from avmfs.store.identity import OPERATOR
+from avmfs.store.queries.past import PastReader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import segment
 from avmfs.views.listing import parse_since
@@ -56,7 +57,9 @@ def purge(
     said = [(0 if each.node is None else each.node.id, each.document, each.head) for each in plan]
     digest = hashlib.sha256(repr(sorted(said, key=str)).encode()).hexdigest()
     with memory.reading() as reader:
-        snapshots = [each.name for each in reader.snapshots() if _had(memory, each.then, files)]
+        instants = reader.snapshots()
+    # Not inside that reading: the log of the store grows for as long as one lasts.
+    snapshots = [each.name for each in instants if _had(memory, each.then, files)]
     found = {
         "files": [
             {
@@ -91,13 +94,19 @@ def purge(
 
 
 def _had(memory: Memory, then: Moment, files: list[_Part]) -> bool:
-    """Return whether some of it was there then; what has ended counts as such."""
+    """Return whether some of it was there then; of the whole tree, what has ended counts as such."""
     if then.root == ROOT:
         return any(one.created <= then.at for one in files)
     with memory.at(then).reading() as past:
+        assert isinstance(past, PastReader)
         for one in files:
-            with contextlib.suppress(NotFound):
-                if one.node is None or past.node(one.node.id):
+            calls.go_on()
+            if one.document is not None:  # after a save by rename, another node carries it
+                if past.node_with(one.document) is not None:
+                    return True
+            elif one.node is not None:
+                with contextlib.suppress(NotFound):
+                    past.node(one.node.id)
                     return True
     return False
 

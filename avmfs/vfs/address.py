@@ -96,6 +96,15 @@ def aliases(memory: Memory) -> tuple[Alias, ...]:
     )
 
 
+def leads(past: Memory, reader: Reader, alias: Alias) -> bool:
+    """Whether there is what it leads to: a snapshot of a part may have neither /shared nor /private."""
+    try:
+        past.resolve(reader, b"/" + alias.target, follow=False)
+    except NotFound:
+        return False
+    return True
+
+
 def locate(memory: Memory, reader: Reader, path: bytes) -> Address:
     """What stands at ``path``. Raises NotFound or NotDirectory."""
     found: Address = Real(reader.node(ROOT))
@@ -154,7 +163,7 @@ def of_then(past: Memory, reader: Reader, where: Then, name: bytes) -> Address:
         return Then(where.moment, found.node.id, found.node.kind)
     if isinstance(found, ViewOf) and found.view.past:
         return ViewThen(where.moment, found)
-    if isinstance(found, Alias):
+    if isinstance(found, Alias) and leads(past, reader, found):
         return found
     raise absent(name)
 

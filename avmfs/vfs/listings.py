@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 
 from avmfs import paths
 from avmfs.errors import NotDirectory
@@ -11,7 +12,7 @@ from avmfs.node import Kind, Node
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ASIDE, ROOT
 from avmfs.vfs import address
-from avmfs.vfs.address import ASK, Address, Place, Real, Then
+from avmfs.vfs.address import ASK, Address, Alias, Place, Real, Then
 from avmfs.vfs.attributes import TYPE, inode
 
 Entry = tuple[bytes, int, int]
@@ -34,14 +35,14 @@ def names(memory: Memory, found: Address) -> list[Entry]:
         # Neither the trash nor what else is aside: grep -r and cp -r of a whole mount mean what is there.
         entries = [entry(node) for node in reader.children(found.node.id) if node.id not in ASIDE]
         if found.node.id == ROOT:
-            entries += _aliases(memory)
+            entries += _linked(address.aliases(memory))
             entries.append((paths.TELL, inode(paths.TELL), stat.S_IFDIR))
             entries.sort()
         return entries
 
 
-def _aliases(memory: Memory) -> list[Entry]:
-    return [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in address.aliases(memory)]
+def _linked(aliases: Iterable[Alias]) -> list[Entry]:
+    return [(alias.name, inode(alias.name), stat.S_IFLNK) for alias in aliases]
 
 
 def _names_then(past: Memory, found: Then) -> list[Entry]:
@@ -52,7 +53,10 @@ def _names_then(past: Memory, found: Then) -> list[Entry]:
             (node.name, inode(b"%d@%s" % (node.id, found.moment.key)), TYPE[node.kind])
             for node in reader.children(found.node)
         ]
-    return sorted(entries + _aliases(past)) if found.node == ROOT else entries
+        if found.node == ROOT:
+            linked = [alias for alias in address.aliases(past) if address.leads(past, reader, alias)]
+            entries = sorted(entries + _linked(linked))
+    return entries
 
 
 def page(memory: Memory, found: Address, after: bytes, limit: int) -> tuple[list[Entry], bool, bool]:

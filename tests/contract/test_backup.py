@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -141,6 +142,60 @@ def test_pages_that_no_backup_needs_any_more_are_zeros(tmp_path: Path) -> None:
     packs = b"".join(path.read_bytes() for path in folder.glob("*.pack"))
     assert made[2].new == 1 and b"0 changed" in packs and b"9 secret" in packs
     assert b"1 secret" not in packs and b"2 secret" not in packs
+
+
+def test_no_backup_is_made_while_one_is_restored(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    made = back_up(path, folder)
+    refused: list[str] = []
+
+    def progress(done: int, of: int) -> None:
+        if not refused:
+            with pytest.raises(Busy, match="restored from") as caught:
+                back_up(path, folder, keep=1)
+            refused.append(str(caught.value))
+
+    assert backups.restore(folder, tmp_path / "new" / "avm.db", progress=progress).at == made.at and refused
+    with archive.held(folder), pytest.raises(Busy, match="being made"):
+        backups.restore(folder, tmp_path / "again" / "avm.db")
+    back_up(path, folder, keep=1)
+
+
+@pytest.mark.parametrize("lock", [True, False])
+def test_a_backup_is_restored_from_where_nothing_can_be_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: bool
+) -> None:
+    folder = tmp_path / "kept"
+    made = back_up(path, folder)
+    if not lock:
+        (folder / "lock").unlink()
+    really = os.open
+
+    def read_only(file: Any, flags: int, *more: Any, **named: Any) -> int:
+        at = Path(os.fsdecode(file))
+        if at.parent == folder and (flags & os.O_ACCMODE or (flags & os.O_CREAT and not at.exists())):
+            raise OSError(errno.EROFS, "read-only", str(at))
+        return really(file, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert backups.restore(folder, tmp_path / "new" / "avm.db").at == made.at
+
+
+def test_a_pack_is_opened_for_writing_only_where_a_page_is_to_be_zeroed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may have made it read-only. Looked at where it is opened: root may write to all of them."""
+    back_up(path, tmp_path / "kept")
+    modes: list[str] = []
+
+    def noted(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if str(file).endswith(".pack"):
+            modes.append(mode)
+        return open(file, mode, *more, **named)
+
+    monkeypatch.setattr(archive, "open", noted, raising=False)
+    back_up(path, tmp_path / "kept")
+    assert modes and set(modes) == {"rb"}
 
 
 def test_packs_that_are_hardly_used_any_more_go(path: Path, tmp_path: Path) -> None:

@@ -240,6 +240,29 @@ def test_a_file_that_an_editor_saved_by_renaming_is_forgotten_with_what_it_was_s
     assert left(world, "zqxcanary") == [] and world.rows("select 1 from past_version") == []
 
 
+def test_a_plan_names_the_snapshots_of_parts_that_had_the_text_and_no_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.mkdir(ALICE, "/memory/d")
+    world.mkdir(ALICE, "/memory/e")
+    for name in ("saved", "gone"):
+        world.write(ALICE, f"/memory/d/{name}", b"first")
+    for name in ("d", "e"):
+        world.do(ALICE, "snapshot", name=name, root=world.node(ALICE, f"/memory/{name}").id)
+    world.do(ALICE, "snapshot", name="full")
+    world.clock.advance(2)
+    world.write(ALICE, "/memory/d/tmp", b"second")
+    world.rename(ALICE, "/memory/d/tmp", "/memory/d/saved")  # on another node now
+    world.write(ALICE, "/memory/d/later", b"came after them")
+    world.unlink(ALICE, "/memory/d/gone")
+    asked, looks = memory(world, ALICE), []
+    monkeypatch.setattr(purging.calls, "go_on", lambda: looks.append(1))
+    for name, snapshots in (("saved", ["d", "full"]), ("gone", ["d", "full"]), ("later", [])):
+        looks.clear()
+        assert sorted(purging.purge(asked, f"/memory/d/{name}")["snapshots"]) == snapshots, name
+        assert len(looks) >= 2  # of each part's snapshot whoever asks may give up
+
+
 def test_while_somebody_reads_the_store_as_it_was_the_bytes_are_there_and_go_later(world: World) -> None:
     world.write(ALICE, "/memory/a.md", b"zqxcanary")
     asked = memory(world, ALICE)

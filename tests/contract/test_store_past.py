@@ -6,19 +6,29 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
+from avmfs_config import Limits, SearchSettings
 
 from avmfs.access import Policy, Principal
+from avmfs.cli.past import place
 from avmfs.errors import AvmError, NotFound
+from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
+from avmfs.rpc import past as past_methods
+from avmfs.search.engine import Engine
+from avmfs.services import Services
+from avmfs.store.commands import past
 from avmfs.store.identity import OPERATOR
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store, open_direct
 from avmfs.store.tx.transaction import IndexRules
+from avmfs.text.tokens import TokenCounter
+from avmfs.vfs import address, listings
 
 AGENTS = [Principal(name) for name in ("alice", "bob", "carol")]
 ALICE, BOB, CAROL = AGENTS
@@ -103,6 +113,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "avm.db")
     yield made
     made.store.close()
+
+
+def memory(world: World, who: Principal) -> Memory:
+    engine = Engine(world.store.search_index, None, TokenCounter())
+    return Memory(Services(world.store, engine, SearchSettings(), Limits(), lambda: world.now, UTC), who)
 
 
 class Churn:
@@ -245,6 +260,15 @@ def test_a_snapshot_of_a_part_has_that_and_keeps_no_more(world: World, seed: int
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
 
 
+def test_what_trimming_asks_of_each_row_is_one_look_at_an_index(world: World) -> None:
+    """The only writer does it: as many looks as there are rows, however many snapshots and states are kept."""
+    asked = (f"select 1 from past_version where {past._NO_SNAPSHOT}", "snapshot_root (root=? AND seq>? AND seq<?)")
+    for sql, index in (asked, (past._CARRIED, "past_document (document=? AND until>?)")):
+        with world.store.connection() as (db, _):
+            plan = [str(row[3]) for row in db.execute(f"explain query plan {sql}", (0,) * sql.count("?"))]
+        assert any(index in step for step in plan), plan
+
+
 def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
     hers = world.write(ALICE, "memory/private/alice/plan", b"hers")
     beside, inside = world.write(ALICE, "memory/x/beside", b"1"), world.write(ALICE, "memory/x/d/inside", b"2")
@@ -256,11 +280,11 @@ def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_b
     world.do(ALICE, "snapshot", name="d", root=world.node(ALICE, "memory/x/d").id)
     with world.store.reading(ALICE) as reader:
         then = reader.moment("d")
-    with world.store.reading_at(ALICE, then) as past:
-        assert past.read(inside, 0, 9) == b"2"
+    with world.store.reading_at(ALICE, then) as was:
+        assert was.read(inside, 0, 9) == b"2"
         for other in (beside, hers):
             with pytest.raises(NotFound):
-                past.node(other)
+                was.node(other)
     world.do(ALICE, "commit", node=beside, handle=None, edits=[["w", 0, b"3"]])
     world.do(ALICE, "commit", node=inside, handle=None, edits=[["w", 0, b"4"]])
     world.do(ALICE, "unlink", parent=world.node(ALICE, "memory/x/d").id, name=b"inside")
@@ -271,6 +295,39 @@ def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_b
     assert kept[b"/memory/x/d/inside"][5] == b"2" and b"/memory/x/beside" not in kept
     with world.store.connection() as (db, _):
         assert [bytes(name) for (name,) in db.execute("select name from past where kind = 1")] == [b"inside"]
+
+
+def test_a_snapshot_of_what_was_purged_is_told_to_be_gone_by_its_owner_alone(world: World) -> None:
+    node = world.write(ALICE, "memory/x", b"1")
+    world.do(ALICE, "snapshot", name="x", root=node)
+    world.do(OPERATOR, "snapshot", name="hers", root=world.write(ALICE, "memory/private/alice/plan", b"hers"))
+    told = [past_methods.snapshots(memory(world, who))["snapshots"] for who in (ALICE, BOB)]
+    assert [each["path"] for each in told[0]] == ["/memory/private/alice/plan", "/memory/x"]
+    assert [each["path"] for each in told[1]] == [None]
+    world.do(ALICE, "purge", nodes=[node], documents=[])
+    one = past_methods.snapshots(memory(world, ALICE))["snapshots"][1]
+    assert (one["name"], one["path"]) == ("x", None) and place(one) == "  (gone)"
+    assert place(told[1][0]) == "  (not for you)" and place(told[0][1]) == "  /memory/x"
+    assert place({"path": "/", "agent": ""}) == ""
+
+
+def test_the_root_of_a_part_has_links_only_to_what_it_has(world: World) -> None:
+    world.write(ALICE, "memory/x/plan", b"1")
+    world.write(ALICE, "memory/shared/plan", b"2")
+    for name in ("x", "shared"):
+        world.do(ALICE, "snapshot", name=name, root=world.node(ALICE, f"memory/{name}").id)
+    hers = memory(world, ALICE)
+    for name, links in (("x", []), ("shared", [b"shared"])):
+        then = address.Then(hers.moment(f"snap.{name}"), ROOT, Kind.DIRECTORY)
+        assert [entry for entry, _, _ in listings.names(hers, then)] == [b"memory", *links]
+        was = hers.at(then.moment)
+        with was.reading() as reader:
+            for link in (b"shared", b"private"):
+                if link in links:
+                    assert isinstance(address.of_then(was, reader, then, link), address.Alias)
+                else:
+                    with pytest.raises(NotFound):
+                        address.of_then(was, reader, then, link)
 
 
 def test_the_past_needs_the_rights_of_today_and_lifts_no_veil(world: World) -> None:

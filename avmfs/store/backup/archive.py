@@ -8,6 +8,7 @@ are on the disk, and a backup is its last file: one that is killed leaves those 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -60,7 +61,27 @@ def held(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy("another backup is being made there", os.fspath(folder)) from None
+            raise Busy("a backup is being made there, or restored from", os.fspath(folder)) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def held_still(folder: Path) -> Iterator[None]:
+    """While it lasts no backup is made or removed there; others may read too. Raises Busy."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as e:
+        if e.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        yield  # a copy without a lock where nothing can be written
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy("a backup is being made there", os.fspath(folder)) from None
         yield
     finally:
         os.close(descriptor)
@@ -123,8 +144,8 @@ def prune(folder: Path, keep: int) -> int:
 
 
 def lay_out(folder: Path, backup: Backup, to: Path, progress: Progress = unheard) -> None:
-    """Write the image of a backup to the file ``to``, durably, and none of it unless all is good. Raises
-    StoreFailed."""
+    """Write the image of a backup to the file ``to``, durably, and none of it unless all is good. The folder is held
+    still. Raises StoreFailed."""
     table = _read(backup.path)[1]
     with _whole(to) as out:
         for page in _contents(folder, table, progress):
@@ -198,10 +219,14 @@ def _sweep(folder: Path) -> None:
         if not len(needed):
             path.unlink()
             continue
+        unneeded = np.setdiff1d(np.arange(path.stat().st_size // PAGE), needed).tolist()
+        with open(path, "rb") as pack:
+            dirty = [slot for slot in unneeded if any(os.pread(pack.fileno(), PAGE, slot * PAGE))]
+        if not dirty:  # it may be one that is not to be written to
+            continue
         with open(path, "r+b") as pack:
-            for slot in np.setdiff1d(np.arange(path.stat().st_size // PAGE), needed).tolist():
-                if any(os.pread(pack.fileno(), PAGE, slot * PAGE)):
-                    os.pwrite(pack.fileno(), bytes(PAGE), slot * PAGE)
+            for slot in dirty:
+                os.pwrite(pack.fileno(), bytes(PAGE), slot * PAGE)
             os.fsync(pack.fileno())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from typing import Any
 
@@ -20,6 +21,7 @@ _DAY_NS = 86_400 * 10**9
 _NO_SNAPSHOT = (
     "not exists (select 1 from snapshot where snapshot.root = 1 and snapshot.seq >= since and snapshot.seq < until)"
 )
+_CARRIED = "select 1 from past where document = ? and since <= ? and until > ? limit 1"
 
 
 def begin(tx: Tx) -> None:
@@ -81,8 +83,9 @@ def trim_past(tx: Tx, limit: int = 1000) -> dict[str, Any]:
             first = wanted
             _keep_from(tx, first, tx.db.execute("select at from log where seq = ?", (first,)).get or tx.now)
     gone = 0
-    partial: list[Any] = tx.db.execute("select distinct seq, root from snapshot where root <> 1").fetchall()
+    partial: list[Any] = tx.db.execute("select distinct seq, root from snapshot where root <> 1 order by 1").fetchall()
     parts = [Subtree(tx.db, *each) for each in partial]
+    seqs = [each.seq for each in parts]
     for table, of in (("past", "node, parent"), ("past_version", "document, number")):
         rows = tx.db.execute(
             f"select id, since, until, {of} from {table} where until <= ? and {_NO_SNAPSHOT}", (first,)
@@ -90,16 +93,18 @@ def trim_past(tx: Tx, limit: int = 1000) -> dict[str, Any]:
         goes = (
             row
             for row, since, until, *what in rows
-            if not any(_has(tx, part, table, *what) for part in parts if since <= part.seq < until)
+            if not any(
+                _has(tx, part, table, *what)
+                for part in parts[bisect.bisect_left(seqs, since) : bisect.bisect_left(seqs, until)]
+            )
         )
         for row in list(itertools.islice(goes, limit - gone)):
             if table == "past_version":
                 _release(tx, row)
             tx.do(f"delete from {table} where id = ?", (row,))
             gone += 1
-    tx.db.execute(
-        "delete from past_said where until <= ? and not exists (select 1 from snapshot where seq < until)", (first,)
-    )
+    oldest = tx.db.execute("select min(seq) from snapshot").get
+    tx.db.execute("delete from past_said where until <= ?", (first if oldest is None else min(first, oldest),))
     return {"more": gone >= limit}
 
 
@@ -108,8 +113,7 @@ def _has(tx: Tx, part: Subtree, table: str, which: int, where: int) -> bool:
     a node whose state is still kept."""
     if table == "past":
         return part.has(which, where)
-    holds = "select 1 from past where document = ? and since <= ? and until > ? limit 1"
-    return bool(tx.db.execute(holds, (which, part.seq, part.seq)).get)
+    return bool(tx.db.execute(_CARRIED, (which, part.seq, part.seq)).get)
 
 
 def _horizon(tx: Tx) -> int:

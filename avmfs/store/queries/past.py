@@ -101,7 +101,7 @@ class PastReader(Reader):
             document = self._db.execute(
                 "select document from past_said where what = 'document' and json_extract(value, '$[0]') = ?", (handle,)
             ).get
-        node = None if document is None else self._node_with(document)
+        node = None if document is None else self.node_with(document)
         return None if node is None else self.node(node)
 
     def read(self, node: int, offset: int, length: int) -> bytes:
@@ -285,12 +285,12 @@ class PastReader(Reader):
             ).fetchall()
         found = []
         for source, target, kind in told:
-            other = self._node_with(target if source == document else source)
+            other = self.node_with(target if source == document else source)
             if other is not None:
                 found.append(Link(source == document, self.path(other), kind))
         return sorted(found, key=lambda link: (not link.outgoing, link.path, link.type))
 
-    def _node_with(self, document: int) -> int | None:
+    def node_with(self, document: int) -> int | None:
         """The node that carried a document then, if the asker may see it: the one of now, or of its end."""
         now = self._db.execute("select node from document where id = ?", (document,)).get
         rows: list[Any] = [(now,)] if now is not None else []

@@ -182,6 +182,7 @@ create table past(
 );
 create index past_name on past(parent, name, until);
 create index past_node on past(node, until);
+create index past_document on past(document, until);
 -- Versions that no document has any more: it has ended, or they were too many and a snapshot has them. The newest
 -- until before the change `until`. A body is as in `version`, and stated against the next number here.
 create table past_version(
@@ -198,6 +199,7 @@ create table past_said(document int, what text, until int, value text not null, 
 -- below it.
 create table snapshot(agent text, name text, seq int not null, at int not null, root int not null default 1,
                       primary key(agent, name)) without rowid;
+create index snapshot_root on snapshot(root, seq);
 
 
 -- LOG AND AUDIT (docs/AUDIT.md is the guide)
@@ -482,15 +484,13 @@ create table live(path blob primary key, source text not null, fetched int, unti
 """
 
 # 15 -> 16: snapshots of a part.
-_PARTS: Final = "alter table snapshot add column root int not null default 1;"
+_PARTS: Final = """
+alter table snapshot add column root int not null default 1;
+create index snapshot_root on snapshot(root, seq);
+create index past_document on past(document, until);
+"""
 
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
-MIGRATIONS: Final[tuple[str, ...]] = (  # the first one takes OLDEST to the next version
-    _CHECKSUMS,
-    _PAST,
-    _TRASH,
-    _CLAIMS,
-    _LIVE,
-    _PARTS,
-)
+# The first one takes OLDEST to the next version.
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS)
 VERSION: Final = OLDEST + len(MIGRATIONS)
