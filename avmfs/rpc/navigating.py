@@ -138,20 +138,20 @@ def digest(
     found = views.digested(memory, node.id, days, cold, limit)
     disputes = [
         {"handles": [f"@{each}" for each in one.handles], "paths": [*map(paths.text, one.paths)], "agent": one.agent}
-        for one in found.disputes
+        for one in found.disputes.rows
     ]
     return {
         "text": views.shown(found, memory, days, cold),
         "unread": found.unread,
-        "urgent": [mail.plain(message) for message in found.urgent],
-        "new": [*map(_note, found.new)],
+        "urgent": [mail.plain(message) for message in found.urgent.rows],
+        "new": [*map(_note, found.new.rows)],
         "disputes": disputes,
-        "cold": [*map(_note, found.cold)],
+        "cold": [*map(_note, found.cold.rows)],
         "more": {
-            "urgent": found.urgent_in_all - len(found.urgent),
-            "new": found.new_in_all - len(found.new),
-            "disputes": found.disputes_in_all - len(found.disputes),
-            "cold": found.cold_in_all - len(found.cold),
+            "urgent": found.urgent.left,
+            "new": found.new.left,
+            "disputes": found.disputes.left,
+            "cold": found.cold.left,
         },
     }
 

@@ -7,7 +7,7 @@ nobody has settled, and notes of long ago, by the date of a note. Nothing is kep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -19,22 +19,31 @@ from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines
 from avmfs.views.timeline import Note, noted
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """As many as were asked for, of ``in_all``."""
+
+    rows: list[T]
+    in_all: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.in_all - len(self.rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of each list as many as were asked for, of so many in all. ``unread``: messages of any priority but low.
-    ``None`` for an API key that does not open the inbox."""
+    """``unread``: messages of any priority but low; None for an API key that does not open the inbox."""
 
     path: bytes
     unread: int | None
-    urgent: list[Message]
-    urgent_in_all: int
-    new: list[Note]
-    new_in_all: int
-    disputes: list[Disputed]
-    disputes_in_all: int
-    cold: list[Note]
-    cold_in_all: int
+    urgent: Told[Message]
+    new: Told[Note]
+    disputes: Told[Disputed]
+    cold: Told[Note]
 
 
 @view("digest", "directory", summary="what is new, urgent, disputed and cold below it", slow=True)
@@ -51,38 +60,37 @@ def digest(
 def digested(memory: Memory, directory: int, days: float, cold: float, limit: int) -> Digest:
     with memory.reading() as reader:
         path = reader.path(directory)
-        disputes, disputes_in_all = disputed(reader, limit, directory)
+        disputes = Told(*disputed(reader, limit, directory))
         counts = reader.mail.counts().unread if memory.who.may("inbox") else None
     urgent = [] if counts is None else memory.inbox(unread_only=True, priority="urgent")
-    new, new_in_all = noted(memory, path, days, limit)
-    old, old_in_all = noted(memory, path, max(days, cold), limit, cold=True)
+    new = Told(*noted(memory, path, days, limit))
+    old = Told(*noted(memory, path, max(days, cold), limit, cold=True))
     unread = None if counts is None else counts["urgent"] + counts["normal"]
-    return Digest(
-        path, unread, urgent[:limit], len(urgent), new, new_in_all, disputes, disputes_in_all, old, old_in_all
-    )
+    return Digest(path, unread, Told(urgent[:limit], len(urgent)), new, disputes, old)
 
 
 def shown(found: Digest, memory: Memory, days: float, cold: float) -> str:
-    def notes(told: list[Note], in_all: int) -> list[str]:
+    def more(told: Told[Any], where: str = "") -> list[str]:
+        return [f"({told.left} more{where})"] if told.left else []
+
+    def notes(told: Told[Note]) -> list[str]:
         rows = [
             f"{mail.show_time(note.at, memory.zone)}  @{note.handle}  {note.author}  {paths.printable(note.path)}"
             f"  {note.line}".rstrip()
-            for note in told
+            for note in told.rows
         ]
-        return rows + ([f"({in_all - len(told)} more)"] if in_all > len(told) else [])
+        return rows + more(told)
 
-    urgent = [] if not found.urgent else mail.urgent(found.urgent, memory.zone).rstrip("\n").split("\n")
-    if (left := found.urgent_in_all - len(found.urgent)) > 0:
-        urgent += ["", f"({left} more: /:urgent)"]
-    disputes = [*map(str, found.disputes)]
-    if (left := found.disputes_in_all - len(found.disputes)) > 0:
-        disputes.append(f"({left} more: /:disputes)")
+    urgent = mail.urgent(found.urgent.rows, memory.zone).rstrip("\n").split("\n") if found.urgent.rows else []
+    if found.urgent.left:
+        urgent += ["", *more(found.urgent, ": /:urgent")]
+    disputes = [*map(str, found.disputes.rows), *more(found.disputes, ": /:disputes")]
     unread = "" if found.unread is None else f"; {found.unread} unread: /:inbox"
     parts = {
-        f"Urgent ({found.urgent_in_all}{unread})": urgent,
-        f"New in {days:g} day{'s' * (days != 1)} ({found.new_in_all})": notes(found.new, found.new_in_all),
-        f"Disputed ({found.disputes_in_all})": disputes,
-        f"Cold for {max(days, cold):g} days ({found.cold_in_all})": notes(found.cold, found.cold_in_all),
+        f"Urgent ({found.urgent.in_all}{unread})": urgent,
+        f"New in {days:g} day{'s' * (days != 1)} ({found.new.in_all})": notes(found.new),
+        f"Disputed ({found.disputes.in_all})": disputes,
+        f"Cold for {max(days, cold):g} days ({found.cold.in_all})": notes(found.cold),
     }
     title = f"# Digest of {paths.printable(found.path)} for {memory.who.name or 'nobody'}\n"
     return title + "".join(f"\n## {name}\n{lines(rows, 'nothing')}" for name, rows in parts.items())
