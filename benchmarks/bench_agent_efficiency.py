@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from avmfs import AVM
+from avmfs.evaluation.agents import own_store
 from avmfs.text.tokens import TokenCounter
 from benchmarks.harness import scratch_directory
 from benchmarks.results import Table, Value
@@ -119,15 +120,12 @@ KINDS: dict[str, Maker] = {
 
 @contextmanager
 def stocked(run: Run, notes: Sequence[Note]) -> Iterator[AVM]:
-    with scratch_directory(run.local) as folder:
-        config = folder / "config.yaml"
-        config.write_text("{}\n")
-        with AVM(db=folder / "avm.db", config=config, agent="reader") as avm:
-            memory = avm.agent_memory()
-            for note in notes:
-                memory.remember(note.text, path=f"/memory/shared/notes/{note.name}")
-            avm.search("warm", limit=1)  # vectors of what was just written
-            yield avm
+    with scratch_directory(run.local) as folder, own_store(folder, "reader") as avm:
+        memory = avm.agent_memory()
+        for note in notes:
+            memory.remember(note.text, path=f"/memory/shared/notes/{note.name}")
+        avm.search("warm", limit=1)  # vectors of what was just written
+        yield avm
 
 
 def measure(run: Run) -> Findings:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def asked(
     }
     assert all(where.values()), [each for each in where if not where[each]]
     for question, _ in questions:
-        found, _, cpu = timed(lambda question=question: finding.find(door, question, project, 5))  # type: ignore[misc]
+        found, _, cpu = timed(partial(finding.find, door, question, project, 5))
         spent.append(cpu)
         mine = any((each.source, each.symbol.line) in where[question] for each in found)
         met["index"] += mine

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -101,9 +102,9 @@ def _read(path: Path) -> dict[tuple[str, str, str, str], Value]:
     return {key: value for report in json.loads(path.read_text())["reports"] for key, value in _figures(report)}
 
 
-def _figures(report: dict[str, object]) -> Iterator[tuple[tuple[str, str, str, str], Value]]:
+def _figures(report: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str, str], Value]]:
     """Every number of a report, under its benchmark, table, row and column. A row is named by its texts."""
-    for table in report["tables"]:  # type: ignore[attr-defined]
+    for table in report["tables"]:
         for row in table["rows"]:
             name = " ".join(str(cell) for cell in row if isinstance(cell, str)) or str(row[:1])
             for column, value in zip(table["columns"], row, strict=False):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from avmfs.avm import AVM
 from avmfs.cli.session import show, working
 from avmfs.evaluation import PRESETS, Result, agents, results, run_memory_benchmark
 from avmfs.evaluation.models import ChatModel, Endpoint, OfflineReader
@@ -47,7 +46,10 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
     if before is not None:
         results.comparable(before, preset, conditions)
     with ExitStack() as ending:
-        store = None if chosen.no_memory else _store(ending)
+        store = None
+        if not chosen.no_memory:
+            folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="avm-evaluation-")))
+            store = ending.enter_context(agents.own_store(folder, "subject"))
         progress = ending.enter_context(working(f"preset {preset}"))
         found = run_memory_benchmark(
             agents.factory(model, store, counter),
@@ -58,10 +60,10 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
             told=lambda what: setattr(progress, "what", what),
         )
     fell = results.worse(before, found) if before is not None else []
-    folder = results.write(Path(chosen.output), found, conditions, fell)
-    kept = {"answered_by": model.name, "worse_than_baseline": fell, "folder": str(folder)}
+    kept_at = results.write(Path(chosen.output), found, conditions, fell)
+    kept = {"answered_by": model.name, "worse_than_baseline": fell, "folder": str(kept_at)}
     told = {**results.native(found, conditions), **kept}
-    show(told, _text(found, model.name, fell, folder))
+    show(told, _text(found, model.name, fell, kept_at))
     if fell or found.verdict == "FAIL":
         click.get_current_context().exit(2)
 
@@ -78,14 +80,6 @@ def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel
     model, judge = (Endpoint(chosen.kind, chosen.endpoint, name, key) if name else None for name in names)
     assert model is not None
     return model, judge
-
-
-def _store(ending: ExitStack) -> AVM:
-    """A store of the run's own, with the default model."""
-    folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="avm-evaluation-")))
-    config = folder / "config.yaml"
-    config.write_text("{}\n")
-    return ending.enter_context(AVM(folder / "avm.db", config=config, agent="subject"))
 
 
 def _text(found: Result, model: str, fell: list[str], folder: Path) -> str:

@@ -19,8 +19,7 @@ import click
 
 from avmfs.cli.main import Command, CommandGroup, subcommand
 from avmfs.cli.session import door, locations, show, working
-
-PRESETS = ("quick", "standard", "full", "diagnostic", "overflow")
+from avmfs.evaluation.runner import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def mine_(
 
 
 @bench_.command("memory", cls=Command)
-@click.option("--preset", required=True, type=click.Choice(PRESETS), help="How much: see below.")
+@click.option("--preset", required=True, type=click.Choice([*PRESETS]), help="How much: see below.")
 @click.option("--subject", required=True, metavar="NAME", help="What the results are of; names their folder.")
 @click.option("--endpoint", metavar="URL", help="Of a model: up to /v1, or the host of azure and anthropic.")
 @click.option("--kind", type=click.Choice(("openai", "azure", "anthropic")), default="openai", show_default=True)

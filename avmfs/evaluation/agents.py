@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from avmfs.avm import AVM
@@ -17,6 +18,13 @@ from avmfs.text.tokens import TokenCounter
 SYSTEM: Final = "You are a helpful assistant. Use what you remember from our conversation to answer."
 WINDOW_TOKENS, RECALL_TOKENS = 128_000, 500
 _QUESTION: Final = ("?", "？")
+
+
+def own_store(folder: Path, agent: str) -> AVM:
+    """A new store in ``folder``, with the default model and nothing of the user's configuration; to be closed."""
+    config = folder / "config.yaml"
+    config.write_text("{}\n")
+    return AVM(folder / "avm.db", config=config, agent=agent)
 
 
 def factory(model: ChatModel, store: AVM | None, counter: TokenCounter) -> Callable[[], ConversingAgent]:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from avmfs import AVM
+from avmfs.evaluation.agents import own_store
 from avmfs.evaluation.grading import grade, judged
 from avmfs.evaluation.models import ChatModel, ModelError, Reply
 from avmfs.text.tokens import TokenCounter
@@ -78,9 +78,7 @@ def conversation(scenario: Scenario, counter: TokenCounter) -> str:
 
 def recalled(scenario: Scenario, folder: Path) -> str:
     """What avmfs hands the asker for its question, from an empty store in which the scenario has happened."""
-    config = folder / "config.yaml"
-    config.write_text("{}\n")  # not the user's own
-    with AVM(db=folder / "avm.db", config=config, agent=scenario.asker) as avm:
+    with own_store(folder, scenario.asker) as avm:
         for number, event in enumerate(scenario.events):
             space = f"private/{event.by}" if event.private else "shared"
             path = f"/memory/{space}/{event.path or f'log/{event.by}-{number:03}.md'}"
