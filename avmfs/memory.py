@@ -131,6 +131,13 @@ class Memory:
                 node = child
         return node
 
+    def directory(self, reader: Reader, path: str) -> Node:
+        """The directory at a path. Raises Invalid for anything else, and what ``resolve`` raises."""
+        node = self.resolve(reader, path)
+        if node.kind is not Kind.DIRECTORY:
+            raise Invalid("not a directory", path)
+        return node
+
     def real_parts(self, path: bytes) -> tuple[bytes, ...]:
         """Components with /shared and /private spelled out. Raises NameTooLong; only the last one, which may be a
         view with a long question, has no limit here."""

@@ -1,25 +1,33 @@
 """What the memories of one process have in common: the store, the search engine, settings, clocks.
 
-Owns nothing but the record that carries them; ``memory`` works with it, and whoever opens a store fills it in.
+Owns the record that carries them, and how it is filled from the settings; ``memory`` works with it, and whoever opens
+a store has it ``composed``.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings, WebhookSettings
+from avmfs_config import Limits, SearchSettings, Settings, WebhookSettings
 
+from avmfs.agents import anchors
 from avmfs.agents import digest_cache as digests
 from avmfs.agents.presence import Presence
 from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
-from avmfs.providers.live import LiveTree
-from avmfs.search.engine import Engine
+from avmfs.embed.protocol import Embedder
+from avmfs.localtime import LocalZone
+from avmfs.providers.live import Asker, LiveTree
+from avmfs.search.engine import NO_EMBEDDER, Engine
 from avmfs.store.store import Store
+from avmfs.text.tokens import TokenCounter
+
+QUESTIONS = 512  # whose vectors are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +50,45 @@ class Services:
     questions: QuestionLog | None = None  # where what agents ask is kept
     embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for
     presence: Presence | None = None  # who is here, where a daemon runs
+
+
+def composed(
+    store: Store,
+    settings: Settings,
+    embedder: Embedder | None,
+    host: Callable[[str, dict[str, Any]], Any] | None,
+    asker: Callable[[], Asker],
+    *,
+    of_daemon: bool,
+    absent: str = NO_EMBEDDER,
+    presence: Presence | None = None,
+) -> Services:
+    """Services on a store as the settings say. ``asker`` makes who fetches what providers show; ``absent`` is why
+    there is no embedder. A process ``of_daemon`` lives on, and its embedder keeps the vectors of questions by itself.
+    """
+    engine = Engine(
+        store.search_index,
+        embedder,
+        TokenCounter(settings.search.encoding),
+        weights=settings.search.weights,
+        cache_size=0 if of_daemon else QUESTIONS,
+        absent=absent,
+        half_life_days=settings.search.half_life_days,
+    )
+    live = LiveTree(store, settings.providers, asker(), time.time_ns, lasting=of_daemon) if settings.providers else None
+    return Services(
+        store,
+        engine,
+        settings.search,
+        settings.limits,
+        time.time_ns,
+        LocalZone(),
+        host,
+        webhooks=settings.webhooks,
+        anchors=settings.audit.anchors or anchors.beside(store.path),
+        refusals=Refusals(store),
+        live=live,
+        questions=QuestionLog(store.path, settings.search),
+        embedded=of_daemon and settings.embedding.enabled,
+        presence=presence,
+    )

@@ -10,7 +10,7 @@ from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory, check_tag
-from avmfs.node import Kind, Version
+from avmfs.node import Version
 from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
 from avmfs.store.commands.documents import check_tags
@@ -41,9 +41,7 @@ def tag(
 def tags(memory: Memory, path: str = "/") -> dict[str, Any]:
     """How many files below a directory have each tag. {"tags": {name: count}}, the most frequent first."""
     with memory.reading() as reader:
-        node = memory.resolve(reader, path)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", path)
+        node = memory.directory(reader, path)
         return {"tags": dict(reader.tag_counts(node.id))}
 
 
@@ -108,9 +106,7 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
     """How far the index is. {"files", "waiting": {"words", "vectors"}, "model", "dimension", "state", "reason"}: the
     counts are of what the asker may see below ``path``; ``state`` is of the model, null without a daemon."""
     with memory.reading() as reader:
-        node = memory.resolve(reader, path)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", path)
+        node = memory.directory(reader, path)
         counts = reader.counts(node.id)
     host = memory.around.host
     known = host("status", {})["embedding"] if host is not None else {}

@@ -8,7 +8,6 @@ from avmfs import paths
 from avmfs.agents import librarian
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
-from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.views import Context
 from avmfs.views.topics import file_lines, files_about, first_line, found_topics, overview
@@ -60,9 +59,7 @@ def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int 
     {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}]}: one of the two lists is empty."""
     _check_limit(limit)
     with memory.reading() as reader:
-        node = memory.resolve(reader, path)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", path)
+        node = memory.directory(reader, path)
         context = Context(memory, node, reader.path(node.id))
     if name is not None:
         hits = files_about(context, name, limit)

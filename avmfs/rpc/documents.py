@@ -16,7 +16,7 @@ from avmfs.agents import mail, waiting
 from avmfs.agents.changes import Touched
 from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
-from avmfs.node import Entry, Kind
+from avmfs.node import Entry
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
@@ -43,9 +43,7 @@ def listing(
     entry is {"path", "kind", "handle", "size", "modified", "line"} with the first line of a text."""
     _check_page(limit, offset)
     with memory.reading() as reader:
-        node = memory.resolve(reader, path)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", path)
+        node = memory.directory(reader, path)
         found, total = reader.listing(
             node.id, limit=limit, offset=offset, query=q, tag=None if tag is None else check_tag(tag)
         )
@@ -122,9 +120,7 @@ def recent(
             raise Invalid(f"minutes {minutes}: expected 0 to 100000000")
         earliest = max(earliest, memory.now() - int(minutes * 60e9))
     with memory.reading() as reader:
-        node = memory.resolve(reader, path)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", path)
+        node = memory.directory(reader, path)
         found, more = changed(reader, node.id, after, max(0, earliest), limit)
         return {"changes": [_change(reader, each) for each in found], "more": more, "seq": reader.newest_seq()}
 

@@ -8,7 +8,6 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.memory import Memory
-from avmfs.node import Kind
 from avmfs.rpc.methods import method
 from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
@@ -103,9 +102,7 @@ def under_of(memory: Memory, under: str) -> tuple[bytes, ...]:
     if under == "/":
         return ()
     with memory.reading() as reader:
-        node = memory.resolve(reader, under)
-        if node.kind is not Kind.DIRECTORY:
-            raise Invalid("not a directory", under)
+        node = memory.directory(reader, under)
         return paths.split(reader.path(node.id))
 
 

@@ -17,21 +17,15 @@ from avmfs_config import Settings
 from avmfs.access import Policy, Principal
 from avmfs.agents import anchors, digest_cache
 from avmfs.agents.auditing import Chainer
-from avmfs.agents.questions import QuestionLog
-from avmfs.agents.refusals import Refusals
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
-from avmfs.localtime import LocalZone
 from avmfs.memory import Memory
 from avmfs.providers.fetching import Fetcher
-from avmfs.providers.live import LiveTree
 from avmfs.rpc import identity, methods
-from avmfs.search.engine import Engine
 from avmfs.search.indexer import embed_pending
-from avmfs.services import Services
+from avmfs.services import Services, composed
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
-from avmfs.text.tokens import TokenCounter
 
 NO_DAEMON = "no daemon is running (start one: avm-daemon start --daemon)"
 _NEED_VECTORS = frozenset({"search", "recall", "warmup", "who", "ask"})
@@ -57,30 +51,13 @@ class LocalDoor:
         self._store = open_direct(database, policy, index, at_least=anchors.newest(kept))
         wanted = settings.embedding
         self._embedder = engines.make(wanted, database.parent / "models") if embeddings and wanted.enabled else None
-        engine = Engine(
-            self._store.search_index,
-            self._embedder,
-            TokenCounter(settings.search.encoding),
-            weights=settings.search.weights,
-            # What a person can do about it is no part of what a model reads.
-            absent=NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON,
-            half_life_days=settings.search.half_life_days,
-        )
-        self._refusals = Refusals(self._store)
-        around = Services(
-            self._store,
-            engine,
-            settings.search,
-            settings.limits,
-            time.time_ns,
-            LocalZone(),
-            self._host,
-            webhooks=settings.webhooks,
-            anchors=kept,
-            refusals=self._refusals,
-            questions=QuestionLog(database, settings.search),
-            live=self._live(settings),
-        )
+        # What a person can do about it is no part of what a model reads.
+        absent = NO_DAEMON.partition(" (")[0] if route in ("mcp", "http") else NO_DAEMON
+
+        def asker() -> Fetcher:
+            return Fetcher(self._store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
+
+        around = composed(self._store, settings, self._embedder, self._host, asker, of_daemon=False, absent=absent)
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)
@@ -105,14 +82,9 @@ class LocalDoor:
         self.urgent = self._memory.banner()
         return result
 
-    def _live(self, settings: Settings) -> LiveTree | None:
-        if not settings.providers:
-            return None
-        fetcher = Fetcher(self._store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
-        return LiveTree(self._store, settings.providers, fetcher, time.time_ns, lasting=False)
-
     def close(self) -> None:
-        self._refusals.close()
+        if (refusals := self._memory.around.refusals) is not None:
+            refusals.close()
         self._store.close()
 
     def _host(self, question: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from avmfs.agents import graph as links
 from avmfs.agents import mail
 from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
 from avmfs.memory import Memory
-from avmfs.node import Kind, Node
+from avmfs.node import Kind
 from avmfs.rpc import files, finding
 from avmfs.rpc.methods import method
-from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
 from avmfs.views import digest as views
 from avmfs.views import graph as drawing
@@ -38,7 +37,7 @@ def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: int = 100
     _within("limit", limit, 10_000)
     text = _view(memory, path, "tree", depth=depth)
     with memory.reading() as reader:
-        node = _directory(memory, reader, path)
+        node = memory.directory(reader, path)
         top = reader.path(node.id)
         found: list[dict[str, Any]] = []
         waiting = [(node, top, 0)]
@@ -60,7 +59,7 @@ def timeline(
     [{"path", "handle", "author", "at", "line"}], "more"}."""
     text = _view(memory, path, "cold" if cold else "timeline", days=days, limit=limit)
     with memory.reading() as reader:
-        node = _directory(memory, reader, path)
+        node = memory.directory(reader, path)
         under = reader.path(node.id)
     found, total = noted(memory, under, days, limit, cold=cold)
     notes = [*map(_note, found)]
@@ -120,7 +119,7 @@ def graph(memory: Memory, path: str = "/memory", limit: int = 1000, format: str 
     if format not in drawing.FORMS:
         raise Invalid(f"format {format!r}: expected {', '.join(drawing.FORMS)}")
     with memory.reading() as reader:
-        node = _directory(memory, reader, path)
+        node = memory.directory(reader, path)
     found = drawing.collected(memory, node.id, limit)
     return {**drawing.value(found), "text": drawing.FORMS[format](found)}
 
@@ -137,7 +136,7 @@ def digest(
         if not 0 <= value <= 100_000:
             raise Invalid(f"{name} {value}: expected 0 to 100000")
     with memory.reading() as reader:
-        node = _directory(memory, reader, path)
+        node = memory.directory(reader, path)
     found = views.digested(memory, node.id, days, cold, limit)
     disputes = [
         {"handles": [f"@{each}" for each in one.handles], "paths": [*map(paths.text, one.paths)], "agent": one.agent}
@@ -225,13 +224,6 @@ def _rendered(memory: Memory, path: str, name: str, query: dict[str, str]) -> tu
     if found is None:
         raise Invalid(f"there is no :{name} of it: it is a {node.kind.name.lower()}", path)
     return found.render(registry.Context(replace(memory, quiet=True), node, where), query), paths.text(where)
-
-
-def _directory(memory: Memory, reader: Reader, path: str) -> Node:
-    node = memory.resolve(reader, path)
-    if node.kind is not Kind.DIRECTORY:
-        raise Invalid("not a directory", path)
-    return node
 
 
 def _note(note: Note) -> dict[str, Any]:

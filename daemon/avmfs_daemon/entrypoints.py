@@ -181,52 +181,19 @@ def open_memory(
 ) -> Memory:
     """The memory of the spec's agent, with the store and the engine below it."""
     from avmfs.access import Principal
-    from avmfs.agents import anchors
     from avmfs.agents.presence import FOLDER, Presence
-    from avmfs.agents.questions import QuestionLog
-    from avmfs.agents.refusals import Refusals
-    from avmfs.localtime import LocalZone
     from avmfs.memory import Memory
-    from avmfs.providers.live import SOCKET, LiveTree, RemoteAsker
-    from avmfs.search.engine import Engine
-    from avmfs.services import Services
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
     from avmfs.store.store import open_attached
-    from avmfs.text.tokens import TokenCounter
 
     store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof, index=spec.index_socket)
-    settings = spec.settings
-    engine = Engine(
-        store.search_index,
-        embedder,
-        TokenCounter(settings.search.encoding),
-        weights=settings.search.weights,
-        cache_size=0,
-        half_life_days=settings.search.half_life_days,
-    )
-    around = Services(
-        store,
-        engine,
-        settings.search,
-        settings.limits,
-        time.time_ns,
-        LocalZone(),
-        host,
-        webhooks=settings.webhooks,
-        anchors=settings.audit.anchors or anchors.beside(spec.database),
-        refusals=Refusals(store),
-        questions=QuestionLog(spec.database, settings.search),
-        embedded=settings.embedding.enabled,
-        live=LiveTree(
-            store,
-            settings.providers,
-            RemoteAsker(spec.runtime_dir / SOCKET, settings.providers),
-            time.time_ns,
-            lasting=True,
-        )
-        if settings.providers
-        else None,
-        presence=Presence(spec.runtime_dir / FOLDER),
-    )
+
+    def asker() -> RemoteAsker:
+        return RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers)
+
+    presence = Presence(spec.runtime_dir / FOLDER)
+    around = composed(store, spec.settings, embedder, host, asker, of_daemon=True, presence=presence)
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
 
 
