@@ -571,7 +571,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "synthesize": [{"q": CANARY}, {"q": CANARY, "path": SPACE}],
     "tag": [{"path": _X, "add": ["t"]}],
     "tags": [{}, {"path": SPACE}],
-    "timeline": [{}, {"path": SPACE}],
+    "timeline": [{}, {"path": SPACE}, {"cold": True, "days": 0.0}],
     "topics": [{}, {"path": SPACE}, {"name": "finch"}],
     "tree": [{}, {"path": SPACE}],
     "version": [{"path": _X, "number": 1}],
