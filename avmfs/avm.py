@@ -268,7 +268,8 @@ class AVM(Collaboration, CodeIndex):
         return str(self._door.call("snapshot", name=name, path=path)["name"])
 
     def snapshots(self) -> builtins.list[dict[str, Any]]:
-        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601), path."""
+        """Your snapshots and the operators', the newest first: name, agent ("": an operator), at (ISO 8601), path, and
+        whether that is gone."""
         return builtins.list(self._door.call("snapshots")["snapshots"])
 
     def remove_snapshot(self, name: str) -> None:

@@ -34,7 +34,7 @@ TRASH = b"trash"
 ARCHIVE = b"archive"
 EVERYONE = "@all"
 
-PLANNED_VIEWS = frozenset(("ask", "cold"))
+PLANNED_VIEWS = frozenset(("ask",))
 """Suffixes of later releases: a name that could be created today must not become unreachable tomorrow."""
 CORE_VIEWS = PLANNED_VIEWS.union(*(strings[:1] for _, strings in declarations("avmfs.views", "view")))
 """All views, as the text of their modules says: the writer refuses their names and must not import what they are made

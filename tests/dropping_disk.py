@@ -102,7 +102,7 @@ class DroppingDisk:
         self._ask(do="slow", least=least_s, most=most_s)
 
     def counts(self) -> Counter[str]:
-        """How many requests of each kind there were ("FSYNC", "WRITE"), and "sync NAME" of each file."""
+        """How many requests of each kind there were ("FSYNC", "WRITE"), and "sync NAME", "write NAME" of each file."""
         return Counter(self._ask(do="counts"))
 
     def close(self) -> None:
@@ -508,6 +508,7 @@ class Server:
         return 0
 
     def _fails(self, operation: str, name: bytes) -> None:
+        self._counts[f"{operation} {os.fsdecode(name)}"] += 1
         if self._faults and (error := self._fault(operation, os.fsdecode(name))):
             raise refused(error)
 

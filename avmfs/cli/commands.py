@@ -29,6 +29,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "synthesize": "avm synthesize 'what went wrong in October'",
         "topics": "avm topics /shared",
         "timeline": "avm timeline --days 7",
+        "cold": "avm cold /shared --days 90",
         "explore": "avm explore /shared/plan.md",
         "graph": "avm graph /shared --format dot",
         "digest": "avm digest --days 7",

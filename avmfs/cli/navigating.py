@@ -1,4 +1,4 @@
-"""avm tree, browse, fetch, timeline, explore, graph, digest, bundle, retrieve, synthesize."""
+"""avm tree, browse, fetch, timeline, cold, explore, graph, digest, bundle, retrieve, synthesize."""
 
 from __future__ import annotations
 
@@ -96,6 +96,16 @@ def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
 def timeline_(memory: Door, path: str, days: float, limit: int) -> None:
     """What was noted below PATH in the last days, newest first."""
     found = memory.call("timeline", path=path, days=days, limit=limit)
+    show({"notes": found["notes"], "more": found["more"]}, found["text"])
+
+
+@subcommand("cold", "What has not been touched for long.")
+@click.argument("path", default="/memory")
+@click.option("--days", default=90.0, show_default=True, help="Dated so many days ago, or before.")
+@click.option("--limit", "-n", default=100, show_default=True, help="At most so many.")
+def cold_(memory: Door, path: str, days: float, limit: int) -> None:
+    """Notes below PATH that nobody has changed for long, oldest first: what to archive, or to look at again."""
+    found = memory.call("timeline", path=path, days=days, limit=limit, cold=True)
     show({"notes": found["notes"], "more": found["more"]}, found["text"])
 
 

@@ -39,11 +39,10 @@ def ls_(memory: Door) -> None:
 
 
 def place(snapshot: dict[str, Any]) -> str:
-    """What a snapshot has, where that is not all. An agent makes one of what it sees alone: what it sees no more is
-    gone, or no longer for it."""
+    """What a snapshot has, where that is not all."""
     if snapshot["path"] == "/":
         return ""
-    return "  " + escaped(snapshot["path"] or ("(gone)" if snapshot["agent"] else "(not for you)"))
+    return "  " + escaped(snapshot["path"] or ("(gone)" if snapshot["gone"] else "(not for you)"))
 
 
 @snapshot_.command("rm", cls=Command)

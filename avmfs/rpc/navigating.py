@@ -53,13 +53,16 @@ def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: int = 100
 
 
 @method
-def timeline(memory: Memory, path: str = "/memory", days: float = 7.0, limit: int = 100) -> dict[str, Any]:
-    """Notes by time, newest first. {"text", "notes": [{"path", "handle", "author", "at", "line"}], "more"}."""
-    text = _view(memory, path, "timeline", days=days, limit=limit)
+def timeline(
+    memory: Memory, path: str = "/memory", days: float = 7.0, limit: int = 100, cold: bool = False
+) -> dict[str, Any]:
+    """Notes by time, newest first; ``cold``: those of ``days`` ago and before, oldest first. {"text", "notes":
+    [{"path", "handle", "author", "at", "line"}], "more"}."""
+    text = _view(memory, path, "cold" if cold else "timeline", days=days, limit=limit)
     with memory.reading() as reader:
         node = _directory(memory, reader, path)
         under = reader.path(node.id)
-    found, total = noted(memory, under, days, limit)
+    found, total = noted(memory, under, days, limit, cold=cold)
     notes = [*map(_note, found)]
     return {"text": text, "notes": notes, "more": max(0, total - len(notes))}
 

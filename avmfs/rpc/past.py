@@ -35,13 +35,17 @@ def snapshot(memory: Memory, name: str, path: str | None = None) -> dict[str, An
 
 @method
 def snapshots(memory: Memory) -> dict[str, Any]:
-    """{"snapshots": [{"name", "agent", "at", "path"}]}: the agent's own and the operators' (agent ""), the newest
-    first. ``path``: what each has, None where that is not for the asker."""
+    """{"snapshots": [{"name", "agent", "at", "path", "gone"}]}: the agent's own and the operators' (agent ""), the
+    newest first. ``path``: what each has, None where that is ``gone``, or not for the asker: an agent makes one of what
+    it sees alone, and an operator sees all."""
+    found = []
     with memory.reading() as reader:
-        found = [
-            {"name": each.name, "agent": each.agent, "at": mail.iso(each.then.at), "path": _top(memory, each.then)}
-            for each in reader.snapshots()
-        ]
+        for each in reader.snapshots():
+            path = _top(memory, each.then)
+            gone = path is None and bool(each.agent or memory.who.operator)
+            found.append(
+                {"name": each.name, "agent": each.agent, "at": mail.iso(each.then.at), "path": path, "gone": gone}
+            )
     return {"snapshots": found}
 
 

@@ -71,7 +71,8 @@ def remember(
         with memory.reading() as reader:
             alike = _same_readers(reader, found, tuple(made["path"]))
         if alike:
-            _update(memory, found, made)
+            older = {"path": list(parts(paths.raw(found.path))), "over": found.document.head}
+            memory.submit("remember", **{**made, **older})
             return {"path": found.path, "done": "updated", "duplicate": told}
     return {"path": paths.text(memory.submit("remember", **made)["path"]), "done": "stored", "duplicate": told}
 
@@ -102,24 +103,6 @@ def _same_readers(reader: Reader, found: Duplicate, where: tuple[bytes, ...]) ->
     """Return whether what is made at ``where`` is for the same agents as the older note."""
     scope = reader.people.policy().scope
     return found.document.shared is None and scope(where) == scope(parts(paths.raw(found.path)))
-
-
-def _update(memory: Memory, found: Duplicate, made: dict[str, Any]) -> None:
-    """A new version of the older note, unless it has changed since it was compared: Stale."""
-    where = parts(paths.raw(found.path))
-    memory.submit("write_path", path=list(where), data=made["data"], if_version=found.document.head)
-    if made["tags"]:
-        memory.submit("set_tags", node=found.node.id, add=made["tags"], remove=[], replace=False)
-    if made["importance"] is not None or made["title"] is not None:
-        user = {} if made["title"] is None else {"title": made["title"]}
-        memory.submit("merge_meta", node=found.node.id, importance=made["importance"], user=user)
-    # Of the two lives the longer: whoever wrote either counts on it.
-    older, newer = found.node.expires, made["expires"]
-    until = None if older is None or newer is None else max(older, newer)
-    if until != older:
-        memory.submit("set_ttl", node=found.node.id, expires=until)
-    if (gone := made["supersedes"]) is not None:
-        memory.submit("add_link", node=found.node.id, target=gone, type="supersedes")
 
 
 def _told(found: Duplicate) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from avmfs.signatures import Range
 from avmfs.views.documents import Disputed, disputed
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines
-from avmfs.views.timeline import Note, noted
+from avmfs.views.timeline import Note, dated, noted
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Digest:
     cold: Told[Note]
 
 
-@view("digest", "directory", summary="what is new, urgent, disputed and cold below it", slow=True)
+@view("digest", "directory", summary="what is new, urgent, disputed and cold below it")
 def digest(
     ctx: Context,
     *,
@@ -74,12 +74,7 @@ def shown(found: Digest, memory: Memory, days: float, cold: float) -> str:
         return [f"({told.left} more{where})"] if told.left else []
 
     def notes(told: Told[Note]) -> list[str]:
-        rows = [
-            f"{mail.show_time(note.at, memory.zone)}  @{note.handle}  {note.author}  {paths.printable(note.path)}"
-            f"  {note.line}".rstrip()
-            for note in told.rows
-        ]
-        return rows + more(told)
+        return [dated(memory, note) for note in told.rows] + more(told)
 
     urgent = mail.urgent(found.urgent.rows, memory.zone).rstrip("\n").split("\n") if found.urgent.rows else []
     if found.urgent.left:

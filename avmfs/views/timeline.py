@@ -1,4 +1,4 @@
-"""What was noted when. Owns :timeline (docs/FORMATS.md)."""
+"""What was noted when. Owns :timeline and :cold (docs/FORMATS.md)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated, Final
 import numpy as np
 
 from avmfs import paths
+from avmfs.agents import mail
 from avmfs.memory import Memory
 from avmfs.signatures import Range
 from avmfs.text.segment import one_line
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import parts
+from avmfs.views.shape import lines, parts
 
 LINE: Final = 80
 _DAY: Final = 86_400 * 10**9
@@ -46,6 +47,22 @@ def timeline(
         return f"(nothing in the last {days:g} days)\n"
     rest = [f"({total - limit} more: limit={total})"] if total > limit else []
     return "\n\n".join([*("\n".join([day, *rows]) for day, rows in blocks.items()), *rest]) + "\n"
+
+
+@view("cold", "directory", summary="notes of `days` ago and before, by their date, oldest first")
+def cold(
+    ctx: Context, *, days: Annotated[float, Range(0, 100_000)] = 90, limit: Annotated[int, Range(1, 10_000)] = 100
+) -> str:
+    with ctx.memory.reading() as reader:
+        under = reader.path(ctx.node.id)
+    found, total = noted(ctx.memory, under, days, limit, cold=True)
+    rest = [f"({total - limit} more: limit={total})"] if total > limit else []
+    return lines([*(dated(ctx.memory, note) for note in found), *rest], f"nothing of {days:g} days ago or before")
+
+
+def dated(memory: Memory, note: Note) -> str:
+    when = mail.show_time(note.at, memory.zone)
+    return f"{when}  @{note.handle}  {note.author}  {paths.printable(note.path)}  {note.line}".rstrip()
 
 
 def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bool = False) -> tuple[list[Note], int]:

@@ -176,6 +176,10 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("fetch -", "beta", data=f"{A}\n{B}\n".encode()),
         Bad(f"fetch {A} -b 0", 2, "max_bytes"),
     ],
+    "cold": [
+        Good("cold --days 0", "a.md", "more notes"),
+        Bad("cold --days -1", 2, "days"),
+    ],
     "timeline": [
         Good("timeline --days 1", "a.md", "more notes"),
         Bad("timeline --days -1", 2, "days"),

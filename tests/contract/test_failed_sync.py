@@ -24,7 +24,7 @@ from store_world import ALICE, RULES, WriterProcess, faults
 from thin_disks import thin_disk
 
 from avmfs.access import Policy
-from avmfs.errors import AvmError, StoreFailed
+from avmfs.errors import AvmError, NoSpace, StoreFailed
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
@@ -142,7 +142,7 @@ class Clients:
                 try:
                     store.submit(ALICE, "write_path", path=[b"memory", name], data=data)
                     self.kept.append(name)
-                except StoreFailed:
+                except (StoreFailed, NoSpace):
                     self.errors += 1
 
     def more(self, count: int) -> None:
@@ -164,8 +164,13 @@ class Clients:
 @pytest.mark.mount
 @pytest.mark.parametrize("which", ["avm.db-wal", "avm.db"])
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "is killed"])
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [("sync", errno.EIO), ("write", errno.EIO), ("write", errno.ENOSPC)],
+    ids=["sync EIO", "write EIO", "write ENOSPC"],
+)
 def test_what_is_acknowledged_after_an_error_of_the_disk_is_there_after_power_loss(
-    tmp_path: Path, which: str, killed: bool
+    tmp_path: Path, which: str, killed: bool, operation: str, error: int
 ) -> None:
     chance = random.Random(f"{which} {killed}")
     for number in range(ROUNDS):
@@ -182,12 +187,12 @@ def test_what_is_acknowledged_after_an_error_of_the_disk_is_there_after_power_lo
             look = stack.enter_context(looking(path))
             clients = Clients(writer)
             stack.callback(clients.stop)
-            for error in range(3):
+            for failure in range(3):
                 clients.more(chance.randrange(40))
-                before = disk.counts()[f"sync {which}"]
-                disk.fail("sync", errno.EIO, times=chance.choice((1, 2, 5)), name=which)
+                disk.fail(operation, error, times=chance.choice((1, 2, 5)), name=which)
+                before = disk.counts()[f"{operation} {which}"]
                 limit = time.monotonic() + LIMIT_S
-                while disk.counts()[f"sync {which}"] == before:
+                while disk.counts()[f"{operation} {which}"] == before:
                     assert time.monotonic() < limit
                     time.sleep(0.005)
                 if killed:
@@ -197,7 +202,7 @@ def test_what_is_acknowledged_after_an_error_of_the_disk_is_there_after_power_lo
                 look()
                 clients.more(chance.choice((1, 30, 80)))
                 kept = set(clients.kept)
-                copy = disk.durable(run / f"copy{error}") / "avm.db"
+                copy = disk.durable(run / f"copy{failure}") / "avm.db"
                 assert kept - names_in(copy) == set()
                 assert database.integrity(copy) == [] and faults(copy, Policy()) == []
             clients.stop()

@@ -260,13 +260,42 @@ def test_a_snapshot_of_a_part_has_that_and_keeps_no_more(world: World, seed: int
     assert world.rows("past") == world.rows("past_version") == world.rows("past_said") == 0
 
 
-def test_what_trimming_asks_of_each_row_is_one_look_at_an_index(world: World) -> None:
-    """The only writer does it: as many looks as there are rows, however many snapshots and states are kept."""
-    asked = (f"select 1 from past_version where {past._NO_SNAPSHOT}", "snapshot_root (root=? AND seq>? AND seq<?)")
-    for sql, index in (asked, (past._CARRIED, "past_document (document=? AND until>?)")):
-        with world.store.connection() as (db, _):
-            plan = [str(row[3]) for row in db.execute(f"explain query plan {sql}", (0,) * sql.count("?"))]
-        assert any(index in step for step in plan), plan
+def test_what_trimming_asks_of_a_version_is_one_look_at_an_index(world: World) -> None:
+    with world.store.connection() as (db, _):
+        plan = [str(row[3]) for row in db.execute(f"explain query plan {past._CARRIED}", (0, 0, 0))]
+    assert any("past_document (document=? AND until>?)" in step for step in plan), plan
+
+
+def test_a_step_of_trimming_is_bounded_and_the_next_goes_on_where_it_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever snapshots keep; a restart in between loses no more than what is known."""
+    for number in range(30):
+        world.write(ALICE, f"memory/x/d{number % 3}/{number}", b"kept" * number)
+    root = world.node(ALICE, "memory/x").id
+    for number in range(20):
+        world.do(ALICE, "snapshot", name=f"s{number}", root=root)
+        world.write(ALICE, f"memory/free/free{number}", b"x")
+    was = world.at(ALICE, "s19")
+    for top in ("memory/x/d0", "memory/x/d1", "memory/x/d2", "memory/free"):
+        with world.store.reading(ALICE) as reader:
+            here = found(reader, top)
+            names = [child.name for child in reader.children(here.id)]
+        for name in names:
+            world.do(ALICE, "unlink", parent=here.id, name=name)
+    world.now += 40 * DAY
+    for limit, value in (("LOOKED", 7), ("ASKED", 3)):
+        monkeypatch.setattr(past, limit, value)
+    before, steps = world.rows("past"), 0
+    while world.store.submit(OPERATOR, "trim_past", limit=5)["more"]:
+        assert before - 5 <= (before := world.rows("past"))
+        steps += 1
+        if steps % 10 == 0:
+            world.restart()
+    assert steps > 20 and world.at(ALICE, "s19") == was
+    with world.store.connection() as (db, _):
+        names = {bytes(name) for (name,) in db.execute("select name from past where kind = 1")}
+    assert names == {str(number).encode() for number in range(30)}
 
 
 def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_beside_it(world: World) -> None:
@@ -297,7 +326,7 @@ def test_a_snapshot_of_a_part_is_only_of_what_the_asker_sees_and_finds_nothing_b
         assert [bytes(name) for (name,) in db.execute("select name from past where kind = 1")] == [b"inside"]
 
 
-def test_a_snapshot_of_what_was_purged_is_told_to_be_gone_by_its_owner_alone(world: World) -> None:
+def test_a_snapshot_of_what_was_purged_is_told_to_be_gone_to_its_owner_and_the_operator(world: World) -> None:
     node = world.write(ALICE, "memory/x", b"1")
     world.do(ALICE, "snapshot", name="x", root=node)
     world.do(OPERATOR, "snapshot", name="hers", root=world.write(ALICE, "memory/private/alice/plan", b"hers"))
@@ -309,6 +338,9 @@ def test_a_snapshot_of_what_was_purged_is_told_to_be_gone_by_its_owner_alone(wor
     assert (one["name"], one["path"]) == ("x", None) and place(one) == "  (gone)"
     assert place(told[1][0]) == "  (not for you)" and place(told[0][1]) == "  /memory/x"
     assert place({"path": "/", "agent": ""}) == ""
+    world.do(OPERATOR, "purge", nodes=[world.node(ALICE, "memory/private/alice/plan").id], documents=[])
+    for who, said in ((OPERATOR, "  (gone)"), (BOB, "  (not for you)"), (ALICE, "  (not for you)")):
+        assert place(past_methods.snapshots(memory(world, who))["snapshots"][0]) == said
 
 
 def test_the_root_of_a_part_has_links_only_to_what_it_has(world: World) -> None:

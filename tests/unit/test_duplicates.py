@@ -10,9 +10,10 @@ import pytest
 from views_fixtures import World, opened
 
 from avmfs.access import Policy
-from avmfs.errors import Exists, Invalid
+from avmfs.errors import Exists, Invalid, OverQuota
 from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, likeness
+from avmfs.store.commands.versions import TAGS_MAX
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
 SAME = "Every second Thursday at 14:00 the release train leaves, from the staging branch"
@@ -126,3 +127,12 @@ def test_update_never_carries_a_note_to_other_readers(tmp_path: Path) -> None:
 def test_any_text_can_be_remembered(world: World, content: str) -> None:
     assert remember(world, "alice", content)["duplicate"] is None
     assert remember(world, "alice", content)["done"] == "stored"
+
+
+def test_an_update_is_done_whole_or_not_at_all(world: World) -> None:
+    older = remember(world, "alice", FACT, namespace="shared", tags=[f"t{n}" for n in range(TAGS_MAX)])["path"]
+    given = {"namespace": "shared", "title": "Train", "importance": 0.9, "on_duplicate": "update"}
+    with pytest.raises(OverQuota):
+        remember(world, "alice", SAME, tags=["more"], **given)
+    alice = world.agent("alice")
+    assert alice.cat(f"{older}:data") == f"{FACT}\n" and "Train" not in alice.cat(f"{older}:meta")

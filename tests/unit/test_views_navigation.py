@@ -167,6 +167,24 @@ def test_a_memory_stands_in_the_timeline_at_its_own_time(world: World) -> None:
     assert "## 2026-01-27" in world.agent("alice").cat("/:timeline?days=50")
 
 
+def test_what_is_cold_is_told_oldest_first_below_the_directory_and_only_as_the_asker_sees_it(world: World) -> None:
+    alice = world.agent("alice")
+    for number in (40, 60):
+        remember(
+            alice.memory, f"of {number}", path=f"/shared/{number}.md", created=world.clock() - 86_400 * 10**9 * number
+        )
+    remember(alice.memory, "hers", path="/private/hers.md", created=world.clock() - 86_400 * 10**9 * 50)
+    assert [line[:10] for line in alice.cat("/:cold?days=30").splitlines()] == [
+        "2026-01-07",
+        "2026-01-17",
+        "2026-01-27",
+    ]
+    bob = world.agent("bob")
+    assert "hers" not in bob.cat("/:cold?days=30") and "/memory/shared/40.md" in bob.cat("/shared/:cold?days=30")
+    assert bob.cat("/shared/:cold?days=30&limit=1").endswith("(1 more: limit=2)\n")
+    assert bob.cat("/shared/:cold") == "(nothing of 90 days ago or before)\n"
+
+
 # :tree
 
 

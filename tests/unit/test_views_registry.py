@@ -195,6 +195,7 @@ def test_a_view_is_found_only_where_it_belongs(world: World) -> None:
     assert directory.kind is Kind.DIRECTORY and {each.name for each in registry.of_node(directory)} == {
         "bundle",
         "changes",
+        "cold",
         "delta",
         "digest",
         "feed",

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from typing import Any
+from typing import Any, Final
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, NotFound, OverQuota
 from avmfs.store.commands import command
 from avmfs.store.rows import content, deltas, kept_versions
 from avmfs.store.rows.deltas import Encoding
-from avmfs.store.rows.subtree import Subtree
+from avmfs.store.rows.parts import Parts
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.states import restate
 from avmfs.store.tx.transaction import Tx
 
 SNAPSHOTS = 256  # of one agent
 _DAY_NS = 86_400 * 10**9
-_NO_SNAPSHOT = (
-    "not exists (select 1 from snapshot where snapshot.root = 1 and snapshot.seq >= since and snapshot.seq < until)"
+LOOKED: Final = 3000  # rows that a step of trimming looks at, at most
+ASKED: Final = 4000  # queries about places in a step
+_TABLES: Final = (
+    "select id, node, parent, since, until from past where id > ? order by id limit ?",
+    "select id, document, since, until from past_version where id > ? order by id limit ?",
+    "select distinct document, 0 from past_said where document > ? order by 1 limit ?",
 )
-_CARRIED = "select 1 from past where document = ? and since <= ? and until > ? limit 1"
+_STATES, _VERSIONS, _SAID = range(3)
+_CARRIED: Final = "select since, until from past where document = ? and until > ? and since < ?"
 
 
 def begin(tx: Tx) -> None:
@@ -69,51 +72,79 @@ def remove_snapshot(tx: Tx, name: str) -> dict[str, Any]:
 
 
 @command(durable=False, frees_space=True)
-def trim_past(tx: Tx, limit: int = 1000) -> dict[str, Any]:
-    """Forget what is older than ``past_days``, or more than ``past_bytes``; all of it while the disk is short. What a
-    snapshot has stays. {"more"}: there is more to forget."""
+def trim_past(tx: Tx, limit: int = 500) -> dict[str, Any]:
+    """A step of forgetting what is older than ``past_days``, or more than ``past_bytes``; all of it while the disk is
+    short. What a snapshot has stays. {"more"}: there is more to look at. Others wait for a step: it forgets ``limit``
+    rows at most, and where the next one goes on is kept with them."""
     tx.require_operator()
+    short = tx.states is not None and tx.states.short()
+    told = tx.db.execute("select value from setting where key = 'past_trim'").get
+    first, hurried, table, after = map(int, str(told).split()) if told else (0, 0, 0, 0)
+    if not told or short > hurried:
+        first, hurried, table, after = _begun(tx), int(short), 0, 0
+    parts = _parts(tx)
+    asked, most = parts.asked + ASKED, limit
+    looked = LOOKED
+    while table < len(_TABLES) and limit > 0 and looked > 0 and parts.asked < asked:
+        rows: list[Any] = tx.db.execute(_TABLES[table], (after, min(looked, 4 * most))).fetchall()
+        if not rows:
+            table, after = table + 1, 0
+        for row, *what in rows:
+            if limit <= 0 or parts.asked >= asked:
+                break
+            after, looked = row, looked - 1
+            if table == _SAID:
+                oldest = min(first, parts.named[0][0]) if parts.named else first
+                tx.db.execute("delete from past_said where document = ? and until <= ?", (row, oldest))
+                limit -= tx.db.changes()
+            elif what[-1] > first:
+                if table == _STATES:  # they are in the order in which they ended
+                    table, after = table + 1, 0
+                    break
+            elif table == _STATES and not parts.has(*what):
+                tx.do("delete from past where id = ?", (row,))
+                limit -= 1
+            elif table == _VERSIONS and not _carried(tx, parts, *what):
+                limit -= _release(tx, row)
+                tx.do("delete from past_version where id = ?", (row,))
+    if more := table < len(_TABLES):
+        told = f"{first} {hurried} {table} {after}"
+        tx.db.execute("insert or replace into setting(key, value) values('past_trim', ?)", (told,))
+    else:
+        tx.db.execute("delete from setting where key = 'past_trim'")
+        if tx.states is not None:
+            tx.states.parts = None
+    return {"more": more}
+
+
+def _begun(tx: Tx) -> int:
+    """From which change on the past is to be kept, which is noted."""
     begins = tx.db.execute("select value from setting where key = 'past_from'").get
     if begins is None:
-        first = (tx.db.execute("select max(seq) from log").get or 0) + 1
-    else:
-        first = int(str(begins).split()[0])
-        wanted = _horizon(tx)
-        if wanted > first:
-            first = wanted
-            _keep_from(tx, first, tx.db.execute("select at from log where seq = ?", (first,)).get or tx.now)
-    gone = 0
-    partial: list[Any] = tx.db.execute("select distinct seq, root from snapshot where root <> 1 order by 1").fetchall()
-    parts = [Subtree(tx.db, *each) for each in partial]
-    seqs = [each.seq for each in parts]
-    for table, of in (("past", "node, parent"), ("past_version", "document, number")):
-        rows = tx.db.execute(
-            f"select id, since, until, {of} from {table} where until <= ? and {_NO_SNAPSHOT}", (first,)
-        )
-        goes = (
-            row
-            for row, since, until, *what in rows
-            if not any(
-                _has(tx, part, table, *what)
-                for part in parts[bisect.bisect_left(seqs, since) : bisect.bisect_left(seqs, until)]
-            )
-        )
-        for row in list(itertools.islice(goes, limit - gone)):
-            if table == "past_version":
-                _release(tx, row)
-            tx.do(f"delete from {table} where id = ?", (row,))
-            gone += 1
-    oldest = tx.db.execute("select min(seq) from snapshot").get
-    tx.db.execute("delete from past_said where until <= ?", (first if oldest is None else min(first, oldest),))
-    return {"more": gone >= limit}
+        return int(tx.db.execute("select max(seq) from log").get or 0) + 1
+    first, wanted = int(str(begins).split()[0]), _horizon(tx)
+    if wanted > first:
+        _keep_from(tx, wanted, tx.db.execute("select at from log where seq = ?", (wanted,)).get or tx.now)
+    return max(first, wanted)
 
 
-def _has(tx: Tx, part: Subtree, table: str, which: int, where: int) -> bool:
-    """Return whether a snapshot of a part has the state of a node in a directory, or the version of a document: that of
-    a node whose state is still kept."""
-    if table == "past":
-        return part.has(which, where)
-    return bool(tx.db.execute(_CARRIED, (which, part.seq, part.seq)).get)
+def _parts(tx: Tx) -> Parts:
+    """What snapshots have; what steps before found of it holds for as long as there are the same."""
+    named: list[Any] = tx.db.execute("select distinct seq, root from snapshot order by 1").fetchall()
+    if tx.states is None:
+        return Parts(tx.db, named)
+    if tx.states.parts is None or tx.states.parts.named != named:
+        tx.states.parts = Parts(tx.db, named)
+    return tx.states.parts
+
+
+def _carried(tx: Tx, parts: Parts, document: int, since: int, until: int) -> bool:
+    """Whether a snapshot has a version of a document: the whole tree's, or one at whose instant a state of the node is
+    kept, as states that no snapshot has are gone by now."""
+    states = tx.db.execute(_CARRIED, (document, since, until))
+    return parts.whole(since, until) or any(
+        parts.between(max(since, began), min(until, ended)) for began, ended in states
+    )
 
 
 def _horizon(tx: Tx) -> int:
@@ -125,25 +156,30 @@ def _horizon(tx: Tx) -> int:
     found = 0
     if oldest is not None and (oldest[1] is None or oldest[1] <= before):
         found = tx.db.execute("select max(seq) from log where at <= ? and seq >= ?", (before, oldest[0])).get or 0
-    left = tx.index.past_bytes
-    rows = tx.db.execute("select until, iif(encoding = 4, size, length(body)) from past_version order by id desc")
-    for until, size in rows:
-        left -= size or 0
-        if left < 0:
+    size = "iif(encoding = 4, size, length(body))"
+    over = (tx.db.execute(f"select sum({size}) from past_version").get or 0) - tx.index.past_bytes
+    rows = tx.db.execute(f"select until, {size} from past_version order by id")
+    while over > 0:
+        until, less = next(rows)
+        over -= less or 0
+        if over <= 0:
             return int(max(found, until))
     return int(found)
 
 
-def _release(tx: Tx, row: int) -> None:
-    """A version goes. The one before it stays if a snapshot has it, and is to stand alone then."""
+def _release(tx: Tx, row: int) -> int:
+    """A version goes. The one before it stays if a snapshot has it, and is to stand alone then: that is
+    work as of many rows, which are returned."""
     version: Any = tx.db.execute("select document, number, encoding, body from past_version where id = ?", (row,))
     document, number, encoding, body = version.fetchone()
     before: Any = tx.db.execute(
         "select encoding from past_version where document = ? and number = ?", (document, number - 1)
     ).get
-    if before is not None and not deltas.self_contained(before):
+    alone = before is not None and not deltas.self_contained(before)
+    if alone:
         data = kept_versions.read(tx.db, document, number - 1)
         assert data is not None
         restate(tx.db, document, number - 1, *deltas.keyframe(data))
     if encoding == Encoding.MAP:
         content.release_map(tx.db, body)
+    return 20 if alone else 1

@@ -102,10 +102,14 @@ def remember(
     created: int | None = None,
     expires: int | None = None,
     supersedes: int | None = None,
+    over: int | None = None,
 ) -> dict[str, Any]:
     """A new memory under a free name near ``path``, with what is known about it, in one step. ``created`` (ns) becomes
-    its mtime; it vanishes at ``expires`` (ns); ``supersedes``: a file that holds no more. {"node", "path", "version",
-    "seq"}."""
+    its mtime; it vanishes at ``expires`` (ns); ``supersedes``: a file that holds no more. ``over``: the memory at
+    ``path`` says the same, and this is its next version, if it is still at version ``over``; else Stale. {"node",
+    "path", "version", "seq"}."""
+    if over is not None:
+        return _again(tx, path, data, title, tags or [], importance, expires, supersedes, over)
     documents.check_tags(len(tags or ()))
     user = None if title is None else documents.pack_user({"title": title})
     written = _write_new(tx, path, data)
@@ -125,6 +129,32 @@ def remember(
     if supersedes is not None:
         documents.add_link(tx, node.id, supersedes, "supersedes")
     return written
+
+
+def _again(
+    tx: Tx,
+    path: list[bytes],
+    data: bytes,
+    title: str | None,
+    tags: list[str],
+    importance: float | None,
+    expires: int | None,
+    supersedes: int | None,
+    over: int,
+) -> dict[str, Any]:
+    written = write_path(tx, path, data, make_parents=False, if_version=over)
+    node = tx.node(written["node"])
+    if tags:
+        documents.set_tags(tx, node.id, tags, [], replace=False)
+    if importance is not None or title is not None:
+        documents.merge_meta(tx, node.id, importance, {} if title is None else {"title": title})
+    # Of the two lives the longer: whoever wrote either counts on it.
+    until = None if node.expires is None or expires is None else max(node.expires, expires)
+    if until != node.expires:
+        documents.set_ttl(tx, node.id, until)
+    if supersedes is not None:
+        documents.add_link(tx, node.id, supersedes, "supersedes")
+    return {"node": node.id, "path": paths.join(tuple(path)), **{key: written[key] for key in ("version", "seq")}}
 
 
 @command

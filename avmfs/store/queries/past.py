@@ -22,9 +22,9 @@ from avmfs.store.queries.counts import Counts
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows import content, kept_versions, preview, version_visibility
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.rows.parts import Parts
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
-from avmfs.store.rows.subtree import Subtree
 from avmfs.store.schema.tables import ROOT
 
 _NOW: Final = f"select {NODE_JOINED}, coalesce(head, 0) from node left join document on document.id = node.document"
@@ -42,7 +42,7 @@ class PastReader(Reader):
         super().__init__(db, who, visible, now)
         self.then = then
         self._states: dict[int, tuple[Node, int] | None] = {}  # as asked for already, with the version
-        self._part = None if then.root == ROOT else Subtree(db, then.seq, then.root)
+        self._part = None if then.root == ROOT else Parts(db, [(then.seq, then.root)])
 
     # Nodes -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class PastReader(Reader):
             return None
         if not shows or (row[13] is not None and row[13] <= self.then.at):
             return None
-        if self._part is not None and not self._part.has(row[0], row[1]):
+        if self._part is not None and not self._part.has(row[0], row[1], self.then.seq, self.then.seq + 1):
             return None
         node = node_of(row[:14])
         self._states[node.id] = (node, row[14])

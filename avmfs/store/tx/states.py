@@ -15,6 +15,7 @@ import apsw
 
 from avmfs.store.rows import checksums, content, deltas, kept_versions
 from avmfs.store.rows.deltas import SAME, Encoding
+from avmfs.store.rows.parts import Parts
 
 TOGETHER_NS: Final = 1_000_000_000
 _COLUMNS: Final = "since, parent, name, kind, mode, uid, gid, size, mtime, scope, document, expires"
@@ -58,6 +59,7 @@ class States:
         self._ended: list[tuple[int, int]] = []
         self._said: dict[tuple[int, str], str] = {}
         self.short: Callable[[], bool] = lambda: False
+        self.parts: Parts | None = None  # what is known of them, from one step of trimming to the next
         db.create_scalar_function("avm_was", self._left, 15)
         db.create_scalar_function("avm_came", self._comes, 1)
 
