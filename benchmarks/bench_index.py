@@ -133,13 +133,13 @@ def _nearest(client: IndexClient, dimension: int, questions: int) -> Timing:
     give_up = time.monotonic() + READY_WITHIN_S
     while True:
         try:
-            client.nearest(BENCH, "random", vectors[0], DEPTH, nobody, None)
+            client.nearest(BENCH, "random", vectors[0], DEPTH, nobody)
             break
         except Busy:  # it is loading
             if time.monotonic() > give_up:
                 raise
             time.sleep(0.1)
-    return timed_loop(lambda vector: client.nearest(BENCH, "random", vector, DEPTH, nobody, None), vectors[1:], LIMIT_S)
+    return timed_loop(lambda vector: client.nearest(BENCH, "random", vector, DEPTH, nobody), vectors[1:], LIMIT_S)
 
 
 def _until_loaded(daemon: Daemon, count: int) -> None:

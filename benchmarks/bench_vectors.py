@@ -73,7 +73,7 @@ def table(rows: Matrix, exact: int) -> Search:
     def search(query: Matrix, k: int) -> Sequence[int]:
         before, table_module.EXACT = table_module.EXACT, exact  # type: ignore[misc]
         try:
-            found = kept.nearest(scopes, query, k, NOBODY, None)
+            found = kept.nearest(scopes, query, k, NOBODY)
         finally:
             table_module.EXACT = before  # type: ignore[misc]
         return [int(passage) for passage in found.passages[np.argsort(-found.cosines)[:k]]]

@@ -296,7 +296,7 @@ def updates(data: Path, names: Sequence[str], options: argparse.Namespace) -> No
 
 def _before(adapter: avm_adapter.Adapter, engine: Engine, pair: dict[str, Any], q: str) -> bool:
     """Whether the newer one stands before the older one; one that is not found stands last, both: the newer."""
-    hits = engine.passages(adapter.memory.who, q, limit=100, now=adapter.memory.now()).hits
+    hits = engine.search(adapter.memory.who, q, limit=100, now=adapter.memory.now(), one_per_document=False).hits
     ids = [adapter.ids[scored.hit.path.decode()] for scored in hits]
     older, newer = (ids.index(one) if (one := f"{pair['id']}/{which}") in ids else len(ids) for which in ("old", "new"))
     return newer <= older
@@ -331,7 +331,7 @@ def abstention(data: Path, names: Sequence[str], options: argparse.Namespace) ->
             who, now = store.memory.who, store.memory.now()
 
             def best(text: str, engine: Engine = engine, who: Any = who, now: int = now) -> float:
-                hits = engine.passages(who, text, limit=50, now=now).hits
+                hits = engine.search(who, text, limit=50, now=now, one_per_document=False).hits
                 return max((scored.relevance for scored in hits), default=0.0)
 
             for text in strangers(data, names, store, len(store.queries)):
@@ -359,7 +359,7 @@ def calibrate(data: Path, names: Sequence[str], options: argparse.Namespace) -> 
             asked: list[tuple[str, frozenset[str] | None]] = [(query.text, query.relevant) for query in store.queries]
             asked += [(text, None) for text in strangers(data, names, store, len(store.queries))]
             for text, relevant in asked:
-                hits = engine.passages(who, text, limit=50, now=now).hits
+                hits = engine.search(who, text, limit=50, now=now, one_per_document=False).hits
                 chosen = [
                     scored
                     for at, scored in enumerate(hits)

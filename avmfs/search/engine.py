@@ -30,7 +30,7 @@ from avmfs.search import current, fusion, lexical, linked, semantic, signals
 from avmfs.search.index import SearchIndex
 from avmfs.search.relevance import relevance, scale
 from avmfs.store.index.columns import NONE, Columns
-from avmfs.store.index.vectors import NONE_YET, Toward
+from avmfs.store.index.vectors import NONE_YET
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
@@ -44,10 +44,6 @@ OTHER_MODEL: Final = "avm help embedding has others"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
-NOTES: Final = 0.5
-"""Brevity above which a store is one of notes: what the best of them have in common is often just who speaks."""
-TEACHERS: Final = 3
-PULL: Final = 1.0
 CLEAR: Final = (0.3, 0.4)
 """How far the nearest stands above the mean of cosines: below, the model does not tell these texts apart (MiniLM in
 Chinese: 0.29), and what it finds alike is not."""
@@ -183,31 +179,55 @@ class Engine:
         mode: Mode = "hybrid",
         now: int | None = None,
         tz: tzinfo = UTC,
+        one_per_document: bool = True,
     ) -> Answer:
         """The best ``limit`` documents for ``q`` below ``under``, each with its best passage, by relevance; none that
         has what ``q`` puts after NOT. There is no hit where no word is found and nothing reaches ``min_relevance``.
 
+        Without ``one_per_document`` passages, best first: several may be of one document, and NOT is a word like
+        others. Where one reaches ``min_relevance``, the others of its document come with it, and what reaches FILLING
+        of it. Behind them stand, with no relevance of their own, what else the documents of the first hits say: what
+        fits is handed out whole.
+
         Without vectors the answer is lexical, whatever the mode, and says why. A blank question has no hits. Dates in
         it are counted from ``now`` (ns since the epoch) in ``tz``; without ``now`` they are words like others.
         """
-        return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=True)
-
-    def passages(
-        self,
-        who: Principal,
-        q: str,
-        *,
-        limit: int = 200,
-        under: tuple[bytes, ...] = (),
-        min_relevance: float = 0.0,
-        mode: Mode = "hybrid",
-        now: int | None = None,
-        tz: tzinfo = UTC,
-    ) -> Answer:
-        """Like search(), of passages: several may be of one document. Where one reaches ``min_relevance``, the others
-        of its document come with it, and what reaches FILLING of it. Behind them stand, with no relevance of their own,
-        what else the documents of the first hits say: what fits is handed out whole."""
-        return self._ask(who, q, limit, under, min_relevance, mode, now, tz, one_per_document=False)
+        index = self._index_for(who)
+        seq = index.seq()
+        unwanted: list[list[str]] = []
+        if one_per_document:
+            q, unwanted = segment.unwanted(q)
+        if not _asks(q):
+            return Answer(q, (), None, seq)
+        ranking = self.ranking(index, q, mode, now, tz)
+        while ranking.early and self._patient():
+            index = self._index_for(who)
+            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
+        here = ranking.relevance > 0
+        inside = index.below(under)
+        if inside is not None:
+            here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+        documents = ranking.table.documents[ranking.candidates.positions]
+        for terms in unwanted:
+            at = ranking.table.find(index.phrase(terms))
+            here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
+        keep = here & (ranking.relevance >= min_relevance)
+        if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
+            shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
+            keep = here & shown
+        elif keep.any():
+            keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
+        found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
+        spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
+        links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
+        hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
+        # That the words are all there is to go by is said where it matters: not above what they have found.
+        unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
+        degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
+        hits = hits[:limit]
+        if not one_per_document:
+            hits += _rest(index, ranking.table, hits, under)
+        return Answer(q, tuple(hits), degraded, seq, tuple(links))
 
     def ranking(
         self, index: SearchIndex, q: str, mode: Mode = "hybrid", now: int | None = None, tz: tzinfo = UTC
@@ -261,9 +281,6 @@ class Engine:
         brevity = lexical.brevity(table)
         clear = _clear(near)
         ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
-        if meaning is not None and nearest is not None and weights.feedback and brevity < NOTES and clear > 0:
-            columns["feedback"] = clear * self._feedback(index, table, meaning, ranked, at, near)
-            ranked = fusion.fuse(table, at, columns, weights, brevity, known, clear)
         chosen = np.searchsorted(at, ranked.positions)
         evidence = {"coverage": words.coverage[chosen], "near": words.near[chosen], "cosine": near[chosen]}
         lengths = table.lengths[ranked.positions]
@@ -274,29 +291,6 @@ class Engine:
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
 
-    def _feedback(
-        self, index: SearchIndex, table: Columns, meaning: Batch, ranked: fusion.Ranked, at: Places, near: Floats
-    ) -> Floats:
-        """How much nearer each of ``at`` is to the question together with the best pages than to the question alone:
-        what the best have in common is mostly the matter, in the words that the store has for it."""
-        best = ranked.best(len(ranked.positions))
-        _, first = np.unique(table.documents[ranked.positions[best]], return_index=True)
-        top = ranked.positions[best[np.sort(first)[:TEACHERS]]]
-        try:
-            _, drawn = semantic.search(
-                index,
-                table,
-                meaning.model,
-                meaning.vectors[0],
-                at,
-                more=False,
-                toward=Toward(table.passages[top], PULL),
-            )
-        except Busy:  # what there is has been ranked without it
-            return np.zeros(len(at))
-        pages = 1 - lexical.shortness(table.lengths[at])
-        return np.nan_to_num(drawn * scale(meaning.model) - near) * pages
-
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has
         its model a moment later. False once EARLY_S have been waited, in all."""
@@ -306,56 +300,6 @@ class Engine:
             return False
         time.sleep(0.05)
         return True
-
-    def _ask(
-        self,
-        who: Principal,
-        q: str,
-        limit: int,
-        under: tuple[bytes, ...],
-        min_relevance: float,
-        mode: Mode,
-        now: int | None,
-        tz: tzinfo,
-        *,
-        one_per_document: bool,
-    ) -> Answer:
-        index = self._index_for(who)
-        seq = index.seq()
-        unwanted: list[list[str]] = []
-        if one_per_document:
-            q, unwanted = segment.unwanted(q)
-        if not _asks(q):
-            return Answer(q, (), None, seq)
-        ranking = self.ranking(index, q, mode, now, tz)
-        while ranking.early and self._patient():
-            index = self._index_for(who)
-            seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
-        here = ranking.relevance > 0
-        inside = index.below(under)
-        if inside is not None:
-            here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
-        documents = ranking.table.documents[ranking.candidates.positions]
-        for terms in unwanted:
-            at = ranking.table.find(index.phrase(terms))
-            here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
-        keep = here & (ranking.relevance >= min_relevance)
-        if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
-            shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
-            keep = here & shown
-        elif keep.any():
-            keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
-        found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
-        spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
-        links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
-        hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
-        # That the words are all there is to go by is said where it matters: not above what they have found.
-        unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
-        degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
-        hits = hits[:limit]
-        if not one_per_document:
-            hits += _rest(index, ranking.table, hits, under)
-        return Answer(q, tuple(hits), degraded, seq, tuple(links))
 
     def _meaning(self, q: str, mode: Mode) -> tuple[Batch | None, str | None]:
         """The vector of ``q``, or why there is none."""

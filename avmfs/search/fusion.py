@@ -95,7 +95,7 @@ def fuse(
     alone = weights.words + weights.context * (1 - talk) * (ALONE - clear / 6)
     wide = weights.context * talk * (PAGES + (1 - PAGES) * brevity)
     parts = {"cosine": weights.cosine * cosine, "words": trust * alone * words, "context": trust * wide * context}
-    for name in ("speaker", "date", "when", "question", "length", "event", "phrase", "feedback", "decay"):
+    for name in ("speaker", "date", "when", "question", "length", "event", "phrase", "decay"):
         if name in signals:
             parts[name] = getattr(weights, name) * signals[name] * (talk if name in CONTEXTUAL else 1.0)
     base = np.sum(list(parts.values()), axis=0)

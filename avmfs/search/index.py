@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from avmfs.node import Dispute, Hit
 from avmfs.store.index.columns import Columns
 from avmfs.store.index.postings import Postings
-from avmfs.store.index.vectors import Toward
 
 
 class SearchIndex(Protocol):
@@ -39,12 +38,9 @@ class SearchIndex(Protocol):
         vector: NDArray[np.float32],
         k: int,
         also: NDArray[np.int64],
-        within: NDArray[np.int64] | None,
-        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Passage ids (n,), ascending, and their cosines with ``vector`` (dim,), of length 1: the ``k`` nearest of
-        those that ``model`` has embedded, with all that tie with the last, and whichever of ``also`` it has. With
-        ``within``, of those passages alone. The vector is first drawn ``toward`` passages that the asker may see.
+        those that ``model`` has embedded, with all that tie with the last, and whichever of ``also`` it has.
 
         Raises Busy, with a reason for a person, when the vectors cannot be scanned now."""
         ...

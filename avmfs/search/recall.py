@@ -17,7 +17,7 @@ from avmfs_config import SearchSettings
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.search import linked, pack, signals
-from avmfs.search.engine import Answer, Engine, Mode, Scored
+from avmfs.search.engine import Answer, Engine, Scored
 from avmfs.text import segment
 
 DEFAULTS: Final = SearchSettings()
@@ -69,12 +69,11 @@ def recall(
     cite: str | None = None,
     scores: bool = False,
     reserve: int = 0,
-    mode: Mode = "hybrid",
     nonce: Callable[[int], str] | None = None,
     only: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> Recall:
     """Passages for ``q`` below ``under``, if one is at least ``min_relevance`` (0 to 1) relevant: those, and what fills
-    the budget (Engine.passages).
+    the budget (``Engine.search``).
 
     The text has at most ``max_tokens`` minus ``reserve`` tokens; ``reserve`` is for what the caller puts above it.
     ``now`` is in nanoseconds since the epoch; days are shown in ``tz``. ``cite="path"`` names path and version in
@@ -93,7 +92,9 @@ def recall(
     # An item takes some 15 tokens; below 100 candidates, neither strategies nor prices would have much to choose from.
     limit = min(max(max_tokens // 15, 100), 2000)
     answer = only(
-        engine.passages(who, q, limit=limit, under=under, min_relevance=min_relevance, mode=mode, now=now, tz=tz)
+        engine.search(
+            who, q, limit=limit, under=under, min_relevance=min_relevance, now=now, tz=tz, one_per_document=False
+        )
     )
     frame = pack.Frame(
         max_tokens - reserve,

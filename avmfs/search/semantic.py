@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from avmfs.search.index import SearchIndex
 from avmfs.store.index.columns import NONE, Columns
-from avmfs.store.index.vectors import Toward
 
 ALL: Final = 4_000
 """Passages of which all cosines are asked for: 60 KB, well under a millisecond from another process."""
@@ -35,26 +34,21 @@ def search(
     model: str,
     vector: NDArray[np.float32],
     found: Places,
-    *,
-    more: bool = True,
-    toward: Toward | None = None,
 ) -> tuple[Places, NDArray[np.float64]]:
-    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and, with ``more``, the nearest; and the
-    cosine of each with ``vector``, drawn ``toward`` other passages; NaN for one without a vector of that model. Raises
+    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and the nearest; and the cosine of
+    each with ``vector``; NaN for one without a vector of that model. Raises
     Busy."""
     if not len(table.passages):  # nothing to be near: nor does it matter then whether there are vectors yet
         return found, np.full(len(found), np.nan)
     wanted = depth(table)
-    k = (len(table.passages) if wanted is None else wanted) if more else 0
-    passages, near = index.nearest(model, vector, k, table.passages[found], None, toward)
+    k = len(table.passages) if wanted is None else wanted
+    passages, near = index.nearest(model, vector, k, table.passages[found])
     at = table.find(passages)
     known = at != NONE  # a vector may be newer than the table
     at, near = at[known], near[known]
     cosines = np.full(len(table.passages), np.nan)
     cosines[at] = near
-    positions = found
-    if more:
-        chosen = np.zeros(len(table.passages), np.bool_)
-        chosen[found] = chosen[at] = True
-        positions = np.flatnonzero(chosen)
+    chosen = np.zeros(len(table.passages), np.bool_)
+    chosen[found] = chosen[at] = True
+    positions = np.flatnonzero(chosen)
     return positions, cosines[positions]

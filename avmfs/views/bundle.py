@@ -38,7 +38,7 @@ class Bundle:
     seq: int
 
 
-@view("bundle", "directory", summary="a handoff on `q`: notes, what happened to them, their links", slow=True)
+@view("bundle", "directory", summary="a handoff on `q`: notes, what happened to them, their links")
 def bundle(ctx: Context, *, q: str, max_tokens: Annotated[int, Range(LEAST, 200_000)] = 4000) -> str:
     with ctx.memory.reading() as reader:
         under = parts(reader.path(ctx.node.id))

@@ -46,7 +46,7 @@ class Digest:
     cold: Told[Note]
 
 
-@view("digest", "directory", summary="what is new, urgent, disputed and cold below it", slow=True)
+@view("digest", "directory", summary="what is new, urgent, disputed and cold below it")
 def digest(
     ctx: Context,
     *,

@@ -53,7 +53,7 @@ class _Meta:
 # :meta -----------------------------------------------------------------------------------------------------
 
 
-@view("meta", "file", summary="everything known about the file, as JSON", slow=True, past=True)
+@view("meta", "file", summary="everything known about the file, as JSON", past=True)
 def meta(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         node = reader.node(ctx.node.id)

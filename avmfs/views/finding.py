@@ -32,7 +32,6 @@ Include = Literal["archive"] | None
     "directory",
     summary="paths that answer `q`, with relevance and one line each",
     prose=True,
-    slow=True,
     past=True,
 )
 def search(
@@ -42,9 +41,7 @@ def search(
     return ctx.memory.unsearched() + format_search(found)
 
 
-@view(
-    "recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, slow=True, past=True
-)
+@view("recall", "directory", summary="what memory has on `q`, within a budget of tokens", prose=True, past=True)
 def recall(
     ctx: Context,
     *,
@@ -84,7 +81,7 @@ def _banner(ctx: Context, budget: int) -> tuple[str, int]:
     return "", 0
 
 
-@view("plan", "directory", summary="what recalls of 250 to 4000 tokens for `q` would hold", slow=True)
+@view("plan", "directory", summary="what recalls of 250 to 4000 tokens for `q` would hold")
 def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0, 1)] = None) -> str:
     under, whole = _under(ctx), 0
     rows = []
@@ -105,7 +102,7 @@ def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0
     return "".join(f"{row}\n" for row in rows) or "(nothing relevant)\n"
 
 
-@view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them", slow=True)
+@view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them")
 def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, Range(1, 100)] = 5) -> str:
     memory = ctx.memory
     answer = memory.search(q, limit=limit, under=_under(ctx))

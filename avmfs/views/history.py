@@ -59,7 +59,7 @@ def history(ctx: Context) -> str:
     )
 
 
-@view("blame", "file", summary="of each line, with which version it came, and whose", slow=True, past=True)
+@view("blame", "file", summary="of each line, with which version it came, and whose", past=True)
 def blame(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
         found = attributed(reader, reader.document(reader.node(ctx.node.id)))
@@ -87,9 +87,7 @@ def attributed(reader: Reader, document: Document) -> list[tuple[Version, str]]:
     return found
 
 
-@view(
-    "diff", "file", summary="unified diff between two versions; as it stands, of the last change", slow=True, past=True
-)
+@view("diff", "file", summary="unified diff between two versions; as it stands, of the last change", past=True)
 def diff(
     ctx: Context,
     *,
@@ -113,7 +111,7 @@ def _bytes(reader: Reader, document: int, number: int) -> bytes:
 # :delta ----------------------------------------------------------------------------------------------------
 
 
-@view("delta", "file", "directory", summary="what is new since this agent's mark; `peek=1` leaves the mark", slow=True)
+@view("delta", "file", "directory", summary="what is new since this agent's mark; `peek=1` leaves the mark")
 def delta(ctx: Context, *, peek: bool = False) -> Rendered:
     data, at_end = _of_directory(ctx) if ctx.node.kind is Kind.DIRECTORY else _of_file(ctx)
     return Rendered(data, None if peek else at_end)

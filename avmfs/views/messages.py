@@ -12,7 +12,7 @@ from avmfs.signatures import Range
 from avmfs.views.registry import AtEnd, Context, Rendered, ending, view, writes
 
 
-@view("inbox", "root", summary="messages, unread first, urgent first", slow=True)
+@view("inbox", "root", summary="messages, unread first, urgent first")
 def inbox(
     ctx: Context,
     *,

@@ -66,7 +66,7 @@ class Rendered:
 class View:
     """One view. ``prose``: it may carry the urgent banner. ``write`` gets the text written to it; ``check`` says
     early whether text so far can ever be right (raises Invalid); False: more must come. ``empty_write``: opening for
-    writing and closing, or touching, is a write. ``slow``: rendering may wait. ``past``: there is one of a node as it
+    writing and closing, or touching, is a write. ``past``: there is one of a node as it
     was, too."""
 
     name: str
@@ -75,7 +75,6 @@ class View:
     read: Callable[..., str | bytes | Rendered] | None
     query: Query
     prose: bool = False
-    slow: bool = False
     past: bool = False
     write: Callable[[Context, str], None] | None = None
     check: Callable[[str], object] | None = None
@@ -118,14 +117,14 @@ _VIEWS: dict[str, View] = {}
 
 
 def view(
-    name: str, *on: On, summary: str, prose: bool = False, slow: bool = False, past: bool = False
+    name: str, *on: On, summary: str, prose: bool = False, past: bool = False
 ) -> Callable[[Callable[..., str | bytes | Rendered]], Callable[..., str | bytes | Rendered]]:
     """Register a reader. Its first parameter is the Context; the others, keyword-only, are the query."""
 
     def register(function: Callable[..., str | bytes | Rendered]) -> Callable[..., str | bytes | Rendered]:
         if name in _VIEWS:
             raise ValueError(f"view :{name} is registered twice")
-        _VIEWS[name] = View(name, frozenset(on), summary, function, Query(function, f":{name}"), prose, slow, past)
+        _VIEWS[name] = View(name, frozenset(on), summary, function, Query(function, f":{name}"), prose, past)
         return function
 
     return register

@@ -20,7 +20,7 @@ ASKED: Final = 2000
 """Characters of the file that stand for it as a question."""
 
 
-@view("related", "file", summary="files linked with it, `depth` links deep, then files like it", slow=True)
+@view("related", "file", summary="files linked with it, `depth` links deep, then files like it")
 def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Annotated[int, Range(0, 100)] = 10) -> str:
     memory = ctx.memory
     with memory.reading() as reader:

@@ -35,9 +35,7 @@ class _Sentence:
     place: int
 
 
-@view(
-    "synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited", slow=True
-)
+@view("synthesis", "directory", "file", summary="what several memories say on `q`, sentence by sentence, cited")
 def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, Range(1, 100)] = 12) -> str:
     memory = ctx.memory
     with memory.reading() as reader:

@@ -123,7 +123,7 @@ def set_privacy(memory: Memory, mode: str, agent: str | None = None) -> None:
     memory.submit("set_privacy", mode=mode, agent=agent)
 
 
-@view("who", "root", summary="who knows about `q`; without it, how much others may learn of this agent", slow=True)
+@view("who", "root", summary="who knows about `q`; without it, how much others may learn of this agent")
 def who(
     ctx: Context, *, q: str | None = None, limit: Annotated[int, Range(1, 1000)] = 10, via: Via = "librarian"
 ) -> str:

@@ -127,11 +127,11 @@ class SearchWeights:
     `cosine`, `words` (BM25 of the passage) and `context` (BM25 of it with what was written around it there) are shares
     of the best; `speaker`, `date`, `when` (it names a time and a time is asked for) and `question` (it asks itself) are
     for yes; `length` is for long ones; `session` is for the best three of its session, `next` for the next passage;
-    `feedback` is for pages that are near to the best three pages, `phrase` for all that the question puts in quotes,
-    `answer` for the passage before it, where that one asks; `event`, a share of the cosine, for a note that names a
-    time, whatever is asked: it tells of something that happened; `decay` is for what was said today, half as much after
-    each `search.half_life_days`. `current` is no share: it puts, of two hits that say different things of one matter,
-    the newer first; more of it asks for less proof.
+    `phrase` is for all that the question puts in quotes, `answer` for the passage before it, where that one asks;
+    `event`, a share of the cosine, for a note that names a time, whatever is asked: it tells of something that
+    happened; `decay` is for what was said today, half as much after each `search.half_life_days`. `current` is no
+    share: it puts, of two hits that say different things of one matter, the newer first; more of it asks for less
+    proof.
     """
 
     cosine: Weight = 1.0
@@ -144,7 +144,6 @@ class SearchWeights:
     length: Weight = 0.35
     session: Weight = 0.5
     next: Weight = 0.1
-    feedback: Weight = 1.0
     phrase: Weight = 0.5
     answer: Weight = 0.05
     event: Weight = 0.3

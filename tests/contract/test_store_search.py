@@ -264,7 +264,7 @@ def nearest(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """All that ``who`` may see of the model's vectors."""
     index = world.store.search_index(who)
-    return index.nearest(model or embedder.model_id, vector(q, embedder), 10_000, np.zeros(0, np.int64), None)
+    return index.nearest(model or embedder.model_id, vector(q, embedder), 10_000, np.zeros(0, np.int64))
 
 
 def test_what_was_nearest_is_remembered_until_a_vector_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from avmfs.embed.protocol import Embedder
 from avmfs.node import Dispute, Hit
 from avmfs.store.index.columns import ROW, Columns, arrange
 from avmfs.store.index.postings import Postings
-from avmfs.store.index.vectors import Toward, VectorTable
+from avmfs.store.index.vectors import VectorTable
 from avmfs.text import forms, passages, segment, speech
 
 END = 2**63 - 1
@@ -141,12 +141,10 @@ class MemoryIndex:
         vector: NDArray[np.float32],
         k: int,
         also: NDArray[np.int64],
-        within: NDArray[np.int64] | None,
-        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         table = VectorTable(len(vector))
         table.put((p, 1, self._vectors[p].tobytes()) for p in self._hits if p in self._vectors and model == self._model)
-        found = table.nearest(frozenset({1}), vector, k, also, within, toward)
+        found = table.nearest(frozenset({1}), vector, k, also)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:

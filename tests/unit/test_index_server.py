@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
@@ -80,7 +79,7 @@ class House:
 
     def ask(self, client: IndexClient, who: Principal, q: str = "coffee", k: int = 100) -> Nearest:
         vector = self.embedder.embed_batch([q]).vectors[0]
-        return client.nearest(who, self.embedder.model_id, vector, k, NOBODY, None)
+        return client.nearest(who, self.embedder.model_id, vector, k, NOBODY)
 
     def close(self) -> None:
         for client in self.clients:
@@ -108,7 +107,7 @@ def test_the_answer_is_that_of_a_scan_in_this_process(house: House) -> None:
     vector = house.embedder.embed_batch(["coffee"]).vectors[0]
     for who in (ALICE, BOB, OPERATOR):
         found = house.ask(house.client(), who)
-        here = house.store.search_index(who).nearest(house.embedder.model_id, vector, 100, NOBODY, None)
+        here = house.store.search_index(who).nearest(house.embedder.model_id, vector, 100, NOBODY)
         assert found.passages.tolist() == here[0].tolist() and found.cosines.tobytes() == here[1].tobytes()
     assert [len(house.ask(house.client(), who).passages) for who in (ALICE, BOB, OPERATOR)] == [2, 2, 3]
 
@@ -139,17 +138,11 @@ def test_who_cannot_show_whom_it_speaks_for_is_dropped(house: House) -> None:
         {"vector": b"123"},
         {"vector": np.float32(np.nan).tobytes()},
         {"also": b"1"},
-        {"within": 5},
         {"within_s": 1e9},
         {"agent": None},
         {"operator": 1},
         {"model": None},
         {"id": "1"},
-        {"toward": b"1"},
-        {"toward": bytes(8 * 65)},
-        {"pull": -1.0},
-        {"pull": math.nan},
-        {"pull": None},
     ],
 )
 def test_a_bad_question_ends_its_connection_and_nothing_else(house: House, change: dict[str, Any]) -> None:
@@ -164,10 +157,7 @@ def test_a_bad_question_ends_its_connection_and_nothing_else(house: House, chang
         "k": 1,
         "vector": bytes(256),
         "also": b"",
-        "within": None,
         "within_s": 1.0,
-        "toward": b"",
-        "pull": 0.0,
     }
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(300)

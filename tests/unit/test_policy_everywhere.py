@@ -298,7 +298,7 @@ _INDEX: dict[str, Ask] = {
     "nearest": lambda i, it: [
         each.tolist()
         for each in i.nearest(
-            EMBEDDER.model_id, EMBEDDER.embed_batch([CANARY]).vectors[0], 9, np.array(it.passages, np.int64), None
+            EMBEDDER.model_id, EMBEDDER.embed_batch([CANARY]).vectors[0], 9, np.array(it.passages, np.int64)
         )
     ],
     "hits": lambda i, it: [i.hits(it.passages, ()), i.hits(range(50), ())],

@@ -45,7 +45,7 @@ def same(one: Nearest, other: Nearest) -> bool:
 
 
 def ask(table: VectorTable, query: NDArray[np.float32], k: int = 10, *scopes: int) -> Nearest:
-    return table.nearest(frozenset(scopes or (OURS,)), query, k, NOBODY, None)
+    return table.nearest(frozenset(scopes or (OURS,)), query, k, NOBODY)
 
 
 def test_the_nearest_are_those_of_the_definition() -> None:
@@ -85,10 +85,10 @@ def test_what_others_keep_moves_no_bit(count: int) -> None:
     also = np.array([5, 20_000_100, 77], np.int64)
     for k in (1, 10, 900):
         assert same(
-            alone.nearest(frozenset({OURS}), query, k, also, None),
-            crowd.nearest(frozenset({OURS}), query, k, also, None),
+            alone.nearest(frozenset({OURS}), query, k, also),
+            crowd.nearest(frozenset({OURS}), query, k, also),
         )
-    assert 20_000_100 in crowd.nearest(frozenset({OURS, THEIRS}), query, 1, also, None).passages
+    assert 20_000_100 in crowd.nearest(frozenset({OURS, THEIRS}), query, 1, also).passages
 
 
 def test_a_cosine_does_not_depend_on_where_its_row_stands() -> None:
@@ -112,20 +112,9 @@ def test_passages_found_by_words_get_their_cosines_and_invisible_ones_none() -> 
     table = filled(rows)
     add(table, rows[:5], THEIRS, 1001)
     far = np.array([*sorted(set(range(1, 201)) - set(brute(rows, query, 3)))[:4], 1001, 99_999], np.int64)
-    found = table.nearest(frozenset({OURS}), query, 3, far, None)
+    found = table.nearest(frozenset({OURS}), query, 3, far)
     assert found.passages.tolist() == sorted([*brute(rows, query, 3), *far[:4].tolist()])
-    assert same(found, table.nearest(frozenset({OURS}), query, 3, np.repeat(far, 2), None))
-
-
-@pytest.mark.parametrize("count", [300, 12_000])
-def test_within_a_directory_the_nearest_of_it_are_found(count: int) -> None:
-    rows, query = directions(count), directions(1, seed=9)[0]
-    table = filled(rows)
-    inside = np.arange(1, count + 1, 7, dtype=np.int64)
-    found = table.nearest(frozenset({OURS}), query, 5, NOBODY, inside)
-    cosines = rows[inside - 1] @ query
-    assert found.passages.tolist() == sorted(inside[np.argsort(-cosines)[:5]].tolist())
-    assert len(table.nearest(frozenset({OURS}), query, 5, NOBODY, NOBODY).passages) == 0
+    assert same(found, table.nearest(frozenset({OURS}), query, 3, np.repeat(far, 2)))
 
 
 def test_what_is_no_vector_stays_out_and_is_named() -> None:
@@ -170,7 +159,7 @@ def test_any_order_of_changes_leaves_what_the_last_ones_said(
             table.remove(passage)
             expected.pop(passage, None)
     visible = frozenset(data.draw(st.sets(st.sampled_from([OURS, THEIRS, MORE]))))
-    found = table.nearest(visible, query, 100, NOBODY, None)
+    found = table.nearest(visible, query, 100, NOBODY)
     assert found.passages.tolist() == sorted(passage for passage, scope in expected.items() if scope in visible)
     for passage, cosine in zip(found.passages.tolist(), found.cosines.tolist(), strict=True):
         assert abs(cosine - float(rows[passage] @ query)) < 10**-DIGITS * 2

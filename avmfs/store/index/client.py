@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from avmfs import wire
 from avmfs.access import Principal
 from avmfs.errors import Busy, from_wire
-from avmfs.store.index.vectors import Ids, Nearest, Toward
+from avmfs.store.index.vectors import Ids, Nearest
 
 PATIENCE_S: Final = 2.0
 REPLY_LIMIT: Final = 16 * 1024 * 1024
@@ -45,8 +45,6 @@ class IndexClient:
         vector: NDArray[np.float32],
         k: int,
         also: Ids,
-        within: Ids | None,
-        toward: Toward | None = None,
         aside: str = "",
     ) -> Nearest:
         deadline = time.monotonic() + self._patience
@@ -57,9 +55,6 @@ class IndexClient:
             "k": k,
             "vector": np.ascontiguousarray(vector, "<f4").tobytes(),
             "also": also.astype("<i8").tobytes(),
-            "within": None if within is None else within.astype("<i8").tobytes(),
-            "toward": b"" if toward is None else toward.passages.astype("<i8").tobytes(),
-            "pull": 0.0 if toward is None else toward.pull,
             "aside": aside,
         }
         while True:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from avmfs.access import Principal
 from avmfs.lru import LRU
-from avmfs.store.index.vectors import Ids, Nearest, Toward, VectorTable
+from avmfs.store.index.vectors import Ids, Nearest, VectorTable
 from avmfs.store.rows.scopes import Scopes
 
 Opener = Callable[[], AbstractContextManager[tuple[apsw.Connection, Scopes]]]
@@ -98,20 +98,16 @@ class FollowedTable:
         vector: NDArray[np.float32],
         k: int,
         also: Ids,
-        within: Ids | None,
-        toward: Toward | None,
     ) -> Nearest:
         """See VectorTable.nearest. The same questions come again, and while no vector has changed so do their answers:
         to read all rows once more would be a third of a recall."""
-        if within is not None:
-            return self.table.nearest(visible, vector, k, also, within, toward)
-        digest = hashlib.blake2b(repr((sorted(visible), k, toward and toward.pull)).encode(), digest_size=16)
-        for array in (vector, also, *(() if toward is None else (toward.passages,))):
+        digest = hashlib.blake2b(repr((sorted(visible), k)).encode(), digest_size=16)
+        for array in (vector, also):
             digest.update(len(array).to_bytes(8) + np.ascontiguousarray(array).tobytes())
         asked = digest.digest()
         found = self._answers.get(asked)
         if found is None:
-            found = self.table.nearest(visible, vector, k, also, None, toward)
+            found = self.table.nearest(visible, vector, k, also)
             self._answers.put(asked, found)
         return found
 
@@ -136,13 +132,10 @@ class LocalScanner:
         vector: NDArray[np.float32],
         k: int,
         also: Ids,
-        within: Ids | None,
-        toward: Toward | None = None,
         aside: str = "",
     ) -> Nearest:
         """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
-        included), and the cosines of whichever of ``also`` are among those. ``within`` leaves out all others. The
-        vector is first drawn ``toward`` those of its passages that ``who`` may see.
+        included), and the cosines of whichever of ``also`` are among those.
 
         Raises Busy, with a reason for a person, when there is nothing to scan in time."""
         with self._mutex:
@@ -159,7 +152,7 @@ class LocalScanner:
                 except Behind:
                     del self._tables[model, len(vector)]
                     continue
-                return followed.nearest(visible, vector, k, also, within, toward)
+                return followed.nearest(visible, vector, k, also)
 
     def close(self) -> None:
         with self._mutex:

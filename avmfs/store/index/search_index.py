@@ -22,7 +22,6 @@ from avmfs.store.index.columns import Columns
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.postings import Postings
 from avmfs.store.index.scan import LocalScanner
-from avmfs.store.index.vectors import Toward
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import forms
@@ -85,10 +84,8 @@ class SqliteSearchIndex:
         vector: NDArray[np.float32],
         k: int,
         also: NDArray[np.int64],
-        within: NDArray[np.int64] | None,
-        toward: Toward | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        found = self._scanner.nearest(self._who, model, vector, k, also, within, toward, self._aside)
+        found = self._scanner.nearest(self._who, model, vector, k, also, self._aside)
         return found.passages, found.cosines
 
     def hits(self, passages: Sequence[int], under: tuple[bytes, ...]) -> list[Hit]:

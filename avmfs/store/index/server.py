@@ -6,9 +6,9 @@ here, from the store's scopes and from the agent whose proof the connection has 
 another agent's rows. Nothing waits for this process but searches, and those have a time limit.
 
 Protocol, in ``avmfs.wire`` frames. Greeting: {"v", "agent", "proof"}, as to the writer; no answer. Question: {"id",
-"agent", "rights", "model", "vector" (float32), "k", "also", "within" (int64, or None), "toward" (int64), "pull",
-"aside", "within_s"}; reply {"id", "passages" (int64), "cosines" (float64)} or {"id", "error": [errno, reason,
-None]}; all little-endian. One question at a time on a connection.
+"agent", "rights", "model", "vector" (float32), "k", "also" (int64), "aside", "within_s"}; reply {"id", "passages"
+(int64), "cosines" (float64)} or {"id", "error": [errno, reason, None]}; all little-endian. One question at a time on a
+connection.
 
 Threads: one accepts, one per connection asks and answers, one loads and follows the store. Scans take turns; a
 question whose time is over before its turn is refused, and so is one more than WAITING.
@@ -32,7 +32,7 @@ from avmfs.errors import AvmError, Busy, Denied, StoreFailed
 from avmfs.listener import Listener
 from avmfs.store.identity import ANYBODY, shown_agent
 from avmfs.store.index.scan import Behind, FollowedTable, Opener
-from avmfs.store.index.vectors import NONE_YET, Nearest, Toward
+from avmfs.store.index.vectors import NONE_YET, Nearest
 from avmfs.store.rows.api_keys import principal
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ CONNECTIONS: Final = 512
 WAITING: Final = 64
 DIMENSION: Final = 8192
 K: Final = 100_000
-TOWARD: Final = 64
 POLL_S: Final = 5.0  # new vectors are taken in so often at least, and before every scan
 TABLE_S: Final = 0.5  # for a question to wait until its model's table is there
 SCAN_S: Final = 0.2  # that it keeps for the scan
@@ -234,8 +233,6 @@ class IndexServer:
     def _scan(self, question: dict[str, Any], deadline: float) -> Nearest:
         vector = np.frombuffer(question["vector"], "<f4").astype(np.float32)
         also = np.frombuffer(question["also"], "<i8").astype(np.int64)
-        within = None if question["within"] is None else np.frombuffer(question["within"], "<i8").astype(np.int64)
-        toward = Toward(np.frombuffer(question["toward"], "<i8").astype(np.int64), float(question["pull"]))
         followed = self._table(question["model"], len(vector), deadline)
         if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise Busy("too many searches at once")
@@ -245,7 +242,7 @@ class IndexServer:
                 who = principal(db, question["agent"], question["rights"], time.time_ns())
                 who.require("search")
                 visible, _ = scopes.visible(db, who).searched(question["aside"])
-            return followed.nearest(visible, vector, question["k"], also, within, toward)
+            return followed.nearest(visible, vector, question["k"], also)
         except Behind:
             self._followed = None
             self._woken.set()
@@ -277,8 +274,8 @@ def _checked(question: Any) -> dict[str, Any]:
     if not isinstance(question, dict):
         raise BadQuestion("not a question")
     kinds: dict[str, Any] = dict.fromkeys(("agent", "model", "aside"), str)
-    kinds |= dict.fromkeys(("vector", "also", "toward"), bytes)
-    kinds |= {"id": int, "k": int, "pull": float, "within_s": float | int, "rights": bool | str, "within": bytes | None}
+    kinds |= dict.fromkeys(("vector", "also"), bytes)
+    kinds |= {"id": int, "k": int, "within_s": float | int, "rights": bool | str}
     for name, kind in kinds.items():
         value = question.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -295,8 +292,6 @@ def _checked(question: Any) -> dict[str, Any]:
         raise BadQuestion(f"a vector has 1 to {DIMENSION} finite numbers")
     if not 0 <= question["k"] <= K or not 0 <= question["within_s"] <= 60:
         raise BadQuestion("k or within_s out of range")
-    if any(len(question[name] or b"") % 8 for name in ("also", "within", "toward")):
+    if len(question["also"]) % 8:
         raise BadQuestion("passages are 8 bytes each")
-    if len(question["toward"]) > 8 * TOWARD or not 0 <= question["pull"] <= 100:
-        raise BadQuestion(f"a question is drawn toward {TOWARD} passages at most")
     return question

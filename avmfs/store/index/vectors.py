@@ -48,14 +48,6 @@ class Nearest:
     cosines: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Toward:
-    """Passages whose mean, times ``pull``, is added to the vector of a question: more like those."""
-
-    passages: Ids
-    pull: float
-
-
 class _Partition:
     """Rows of one scope, in no order. A row that leaves is replaced by the last."""
 
@@ -215,21 +207,10 @@ class VectorTable:
         query: NDArray[np.float32],
         k: int,
         also: Ids,
-        within: Ids | None,
-        toward: Toward | None = None,
     ) -> Nearest:
         """The ``k`` visible passages nearest to ``query`` (with all that tie with the last), and whichever of
-        ``also`` are visible. With ``within``, only passages out of those. The query is first drawn ``toward`` those
-        of its passages that are visible."""
+        ``also`` are visible."""
         query = np.ascontiguousarray(query, np.float32)
-        if toward is not None:
-            query = self._drawn(scopes, query, toward)
-        if k == 0 and within is None:
-            return self._of(scopes, query, also)
-        if within is not None:
-            inside = self._of(scopes, query, within)
-            chosen = np.isin(inside.passages, also) | _top(inside.cosines, k)
-            return Nearest(inside.passages[chosen], inside.cosines[chosen])
         visible = [(scope, part) for scope, part in sorted(self._partitions.items()) if scope in scopes]
         if not visible:
             return Nearest(np.zeros(0, np.int64), np.zeros(0))
@@ -261,20 +242,6 @@ class VectorTable:
             ids.append(part.ids[places])
             cosines.append((part.rows(places) @ query)[: len(places)])
         return np.concatenate(ids), _rounded(np.concatenate(cosines))
-
-    def _drawn(self, scopes: frozenset[int], query: NDArray[np.float32], toward: Toward) -> NDArray[np.float32]:
-        """Rocchio (1971), without the passages that do not fit."""
-        known = [self._places.get(passage, 0) for passage in np.unique(toward.passages).tolist()]
-        rows = [
-            self._partitions[place >> _HALF].rows(np.array([place & _LOWER]))[0]
-            for place in known
-            if place >> _HALF in scopes
-        ]
-        if not rows:
-            return query
-        drawn = query + np.float32(toward.pull) * np.mean(rows, axis=0, dtype=np.float32)
-        length = float(np.linalg.norm(drawn))
-        return np.ascontiguousarray(drawn / length, np.float32) if length > 0 else query
 
     def _of(self, scopes: frozenset[int], query: NDArray[np.float32], passages: Ids) -> Nearest:
         """Cosines of those of ``passages`` that are visible."""
