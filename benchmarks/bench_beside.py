@@ -19,7 +19,7 @@ from benchmarks.clients import REPLY_GRACE_S, START_DELAY_S, Client, breaking_of
 from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import Round, Timing, summarize
 from benchmarks.harness import ROOT, filesystem_of, scratch_directory
-from benchmarks.minifs import mounted_minifs
+from benchmarks.minifs import compile_client, mounted_minifs
 from benchmarks.mount_ops import FEW_NAMES, NAMES
 from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import take_turns
@@ -75,6 +75,7 @@ def measure(run: Run) -> Findings:
     )
     failures: dict[str, str] = {}
     readers: dict[str, Client] = {}
+    library = compile_client(run.ending.enter_context(scratch_directory(run.local)))
     for variant in VARIANTS:
         [readers[variant]] = run.ending.enter_context(started_clients("benchmarks.mount_ops", 1, os.environ))
         with breaking_off(variant, failures):
@@ -87,6 +88,7 @@ def measure(run: Run) -> Findings:
                 names=names,
                 database=None,
                 servers=[],
+                library=str(library) if library else None,
             )
     others = run.ending.enter_context(started_clients("benchmarks.beside_ops", MOST, os.environ))
     did: dict[Cell, list[float]] = {}

@@ -23,7 +23,7 @@ from benchmarks.daemons import agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
 from benchmarks.leanfs import mounted_leanfs
-from benchmarks.minifs import MOUNT_OPTIONS, mounted_minifs
+from benchmarks.minifs import MOUNT_OPTIONS, compile_client, mounted_minifs
 from benchmarks.pyfs import mounted_pyfs
 from benchmarks.results import Table, Target, Value
 from benchmarks.rounds import Outcome, take_turns
@@ -87,7 +87,8 @@ def measure(run: Run) -> Findings:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     opened = _open(run, variants)
     places = {variant: place for variant, place in opened.items() if variant in variants}
-    database = run.ending.enter_context(scratch_directory(run.local)) / "bare.db"
+    scratch = run.ending.enter_context(scratch_directory(run.local))
+    database, library = scratch / "bare.db", compile_client(scratch)
     kinds = {filesystem_of(place.base) for variant, place in places.items() if variant == "ext4"}
     run.begin(
         variants="; ".join(f"{name}: {VARIANTS[name]}" for name in places),
@@ -96,9 +97,10 @@ def measure(run: Run) -> Findings:
         rounds=f"{plan.rounds}, interleaved; figures are medians of rounds",
         names=f"{plan.names:,} that are looked up, read and listed, two directories deep",
         state="names and bytes touched once before each loop of stat, miss, read, readdir",
+        client="in C; where SQLite goes with an operation, in Python" if library else "in Python: no cc",
         **({"placement": "clients and servers together on one CPU"} if run.options.one_cpu else {}),
     )
-    outcome, cpu = _run(plan, places, database)
+    outcome, cpu = _run(plan, places, database, library)
     tables = [_table(plan, outcome, cpu, list(places), clients) for clients in plan.clients]
     return Findings(tables, _targets(plan, outcome), outcome.failures)
 
@@ -140,7 +142,7 @@ def _open(run: Run, variants: Sequence[str]) -> dict[str, Place]:
     return {variant: places[variant] for variant in VARIANTS if variant in places}
 
 
-def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outcome[Cell], Cpu]:
+def _run(plan: Plan, places: Mapping[str, Place], database: Path, library: Path | None) -> tuple[Outcome[Cell], Cpu]:
     failures: dict[str, str] = {}
     pools: dict[str, list[Client]] = {}
     cpu: dict[tuple[Cell, str], list[float]] = {}
@@ -162,6 +164,7 @@ def _run(plan: Plan, places: Mapping[str, Place], database: Path) -> tuple[Outco
                         names=plan.names,
                         database=rows,
                         servers=list(place.servers),
+                        library=str(library) if library else None,
                     )
 
         def one(cell: Cell, variant: str, loop: int) -> Round:

@@ -1,6 +1,6 @@
 """What a shared memory is worth to agents: 48 scenarios in five categories, from the conversation alone and with avmfs.
 
-    python -m benchmarks.bench_value [--categories NAME,…] [--answers FILE] [--json FILE] [--quick]
+    python -m benchmarks.bench_value [--categories NAME,…] [--scenarios NAME,…] [--answers FILE] [--json FILE] [--quick]
         [--endpoint URL --model NAME [--kind openai|azure|anthropic] [--key-variable NAME] [--judge]]
 
 Without an endpoint a reader that concludes nothing answers with what it was shown: how much
@@ -32,6 +32,11 @@ PUBLISHED = {"context_overflow": "4/8 -> 7/8", "knowledge_retrieval": "24/51 -> 
 def measure(run: Run) -> Findings:
     chosen = run.options
     scenarios = load(categories=chosen.categories.split(",") if chosen.categories else ())
+    if chosen.scenarios:
+        names = chosen.scenarios.split(",")
+        scenarios = [one for one in scenarios if one.id in names]
+        if missing := set(names) - {one.id for one in scenarios}:
+            raise BenchmarkError(f"no scenario {', '.join(sorted(missing))}")
     if run.quick:  # one of each category
         scenarios = list({one.category: one for one in reversed(scenarios)}.values())
     model = _model(chosen)
@@ -55,7 +60,9 @@ def _model(chosen: argparse.Namespace) -> ChatModel:
         return OfflineReader(TokenCounter().count)
     if not chosen.model:
         raise BenchmarkError("--endpoint needs --model")
-    return Endpoint(chosen.kind, chosen.endpoint, chosen.model, os.environ.get(chosen.key_variable, ""))
+    return Endpoint(
+        chosen.kind, chosen.endpoint, chosen.model, os.environ.get(chosen.key_variable, ""), chosen.max_answer
+    )
 
 
 def _by_category(answers: Sequence[Answer], with_judge: bool) -> Table:
@@ -119,6 +126,7 @@ def _plain(one: Answer) -> dict[str, Value | list[bool]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, "bench_value", "one scenario of each category")
+    parser.add_argument("--scenarios", metavar="NAME,…", help="some alone")
     parser.add_argument("--categories", metavar="NAME,…", help="some of the files of benchmarks/value/scenarios")
     parser.add_argument("--answers", type=Path, metavar="FILE", help="keep answers there, and go on from it")
     parser.add_argument("--threads", type=positive, default=4, metavar="N", help="at once (%(default)s)")
@@ -126,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=("openai", "azure", "anthropic"), default="openai")
     parser.add_argument("--model", metavar="NAME")
     parser.add_argument("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="holds the key (%(default)s)")
+    parser.add_argument("--max-answer", type=positive, default=300, metavar="TOKENS", help="%(default)s")
     parser.add_argument("--judge", action="store_true", help="the model grades as well")
     parser.add_argument("--price-in", type=float, metavar="X", help="of a million tokens")
     parser.add_argument("--price-out", type=float, metavar="X")

@@ -1,4 +1,4 @@
-"""The baseline filesystem of bench_mount: compile cfs/minifs.c, mount it, take it away again."""
+"""What bench_mount has in C: its client's loop (cfs/fileops.c) and its baseline filesystem (cfs/minifs.c), mounted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figures import BenchmarkError
 from benchmarks.harness import scratch_directory, served_mount
 
 SOURCE = Path(__file__).resolve().parent / "cfs" / "minifs.c"
+CLIENT = SOURCE.with_name("fileops.c")
 MOUNT_OPTIONS = "default_permissions"
 """As avmfs mounts: the kernel checks modes, and asks the server for the attributes it checks."""
+
+
+def compile_client(into: Path) -> Path | None:
+    """The shared library with the loop of a client; None without a C compiler."""
+    compiler = shutil.which("cc")
+    return _compiled([compiler, "-O2", "-shared", "-fPIC"], CLIENT, into / "fileops.so", []) if compiler else None
 
 
 def compile_minifs(into: Path) -> Path:
@@ -29,11 +36,14 @@ def compile_minifs(into: Path) -> Path:
     )
     if flags.returncode:
         raise BenchmarkError("the baseline needs libfuse3's headers: install libfuse3-dev (or fuse3-devel)")
-    program = into / "minifs"
-    command = [compiler, "-O2", str(SOURCE), "-o", str(program), *flags.stdout.split()]
+    return _compiled([compiler, "-O2"], SOURCE, into / "minifs", flags.stdout.split())
+
+
+def _compiled(compiler: Sequence[str], source: Path, program: Path, flags: Sequence[str]) -> Path:
+    command = [*compiler, str(source), "-o", str(program), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        raise BenchmarkError(f"cannot compile {SOURCE.name}:\n{done.stderr.strip()}")
+        raise BenchmarkError(f"cannot compile {source.name}:\n{done.stderr.strip()}")
     return program
 
 

@@ -1,5 +1,8 @@
 """The file operations that bench_mount measures; runs in client processes, through the ordinary system calls.
 
+The loop that is timed is in C (cfs/fileops.c, loaded here) where the script could compile it and no SQLite goes with an
+operation. Paths are relative to BASE, so that what lies above it costs no variant anything.
+
 Under BASE/memory, PREFIX naming the run and the variant:
     PREFIX-names/n0000…   what is looked up, read and listed; never changed
     PREFIX-cI/o000…       client I's files to overwrite and append to
@@ -10,19 +13,20 @@ With a database, every operation also does the SQLite statements that it needs a
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import processes
 from benchmarks.clients import Command, reply_of
-from benchmarks.figures import timed_loop, wait_until
+from benchmarks.figures import Timing, timed_loop, wait_until
 
 if TYPE_CHECKING:
     from benchmarks.bare_rows import BareRows
@@ -71,16 +75,26 @@ class MountClient:
     """One client process of one variant."""
 
     _rows: BareRows | None = None
+    _library: ctypes.CDLL | None = None
     _names: int
     _servers: list[int]
     _spent_s: float
     _place: Place
 
     def prepare(
-        self, base: str, prefix: str, client: int, names: int, database: str | None, servers: list[int]
+        self,
+        base: str,
+        prefix: str,
+        client: int,
+        names: int,
+        database: str | None,
+        servers: list[int],
+        library: str | None = None,
     ) -> None:
         """Make this client's files, and the first one what all share. `base`/memory is made where it is missing."""
-        self._place = Place(f"{base}/memory", prefix, client)
+        os.chdir(base)
+        self._place = Place("memory", prefix, client)
+        self._library = ctypes.CDLL(library) if library is not None and database is None else None
         self._names = names
         self._servers = servers
         if database is not None:
@@ -104,14 +118,14 @@ class MountClient:
         are only looked at have been looked at once before, so that what may be cached is."""
         place = self._place
         choose = random.Random(f"{number}/{place.client}")
-        items: Iterable[str]
+        items: list[str]
         match operation:
             case "stat" | "read":
                 items = _shuffled([f"{place.names}/n{i:04}" for i in range(self._names)], choose)
             case "miss":
                 items = _shuffled([f"{place.names}/absent{i:04}" for i in range(self._names)], choose)
             case "overwrite" | "append":
-                items = itertools.cycle([f"{place.own}/o{i:04}" for i in range(OWN)])
+                items = [f"{place.own}/o{i:04}" for i in range(OWN)]
             case "create":
                 os.mkdir(place.new(number))
                 items = [f"{place.new(number)}/f{i:06}" for i in range(n)]
@@ -119,18 +133,45 @@ class MountClient:
                 self._fill(place.new(number), "f", n)
                 items = [f"{place.new(number)}/f{i:04}" for i in range(n)]
             case "readdir":
-                items = itertools.repeat(place.names)
+                items = [place.names]
             case _:
                 raise ValueError(f"unknown operation: {operation}")
         call = self._call(operation)
         if operation in ("stat", "miss", "read", "readdir"):
-            for item in itertools.islice(items, 1 if operation == "readdir" else min(n, self._names)):
+            for item in items[:n]:
                 call(item)
-        wait_until(start_ns)
         before = processes.cpu_s(self._servers)
-        timing = timed_loop(call, itertools.islice(items, n), limit_s)
+        if self._library is not None:
+            timing = self._in_c(self._library, operation, items, n, start_ns, limit_s)
+        else:
+            wait_until(start_ns)
+            timing = timed_loop(call, itertools.islice(itertools.cycle(items), n), limit_s)
         self._spent_s = processes.cpu_s(self._servers) - before
         return reply_of(timing)
+
+    def _in_c(
+        self, library: ctypes.CDLL, operation: str, items: Sequence[str], n: int, start_ns: int, limit_s: float
+    ) -> Timing:
+        paths = (ctypes.c_char_p * len(items))(*map(os.fsencode, items))
+        samples, ends = (ctypes.c_longlong * n)(), (ctypes.c_longlong * 2)()
+        data = LINE if operation == "append" else BODY
+        size = self._names if operation == "readdir" else len(data)
+        library.run.restype = ctypes.c_long
+        done = library.run(
+            operation.encode(),
+            paths,
+            ctypes.c_long(len(items)),
+            data,
+            ctypes.c_long(size),
+            ctypes.c_long(n),
+            ctypes.c_longlong(start_ns),
+            ctypes.c_longlong(int(limit_s * 1e9)),
+            samples,
+            ends,
+        )
+        if done < 0:
+            raise OSError(-done, os.strerror(-done), items[ends[0] % len(items)])
+        return Timing(samples[:done], ends[0], ends[1])
 
     def cpu(self) -> float:
         """Seconds of CPU that the servers spent during this client's last loop."""
@@ -175,9 +216,9 @@ def clear(base: str, prefix: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _shuffled(paths: list[str], choose: random.Random) -> Iterable[str]:
+def _shuffled(paths: list[str], choose: random.Random) -> list[str]:
     choose.shuffle(paths)
-    return itertools.cycle(paths)
+    return paths
 
 
 def _stat_absent(path: str) -> None:

@@ -30,6 +30,10 @@ class Chosen:
     language: str
     inject: int | None
     calls: int | None
+    sent: int | None
+    window: int
+    max_answer: int
+    scenarios: str | None
     output: str
     baseline: str | None
 
@@ -42,7 +46,16 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
     usual = PRESETS[preset]
     injected = usual.injected if chosen.inject is None else chosen.inject
     calls = usual.calls if chosen.calls is None else chosen.calls
-    conditions = {"language": chosen.language, "injected": injected, "calls": calls}
+    sent = usual.sent if chosen.sent is None else chosen.sent
+    only = sorted(chosen.scenarios.split(",")) if chosen.scenarios else []
+    conditions = {
+        "language": chosen.language,
+        "injected": injected,
+        "calls": calls,
+        "sent": sent,
+        "window": chosen.window,
+        "scenarios": only,
+    }
     if before is not None:
         results.comparable(before, preset, conditions)
     with ExitStack() as ending:
@@ -52,11 +65,12 @@ def evaluate(preset: str, subject: str, chosen: Chosen) -> None:
             store = ending.enter_context(agents.own_store(folder, "subject"))
         progress = ending.enter_context(working(f"preset {preset}"))
         found = run_memory_benchmark(
-            agents.factory(model, store, counter),
-            replace(usual, injected=injected, calls=calls),
+            agents.factory(model, store, counter, chosen.window),
+            replace(usual, injected=injected, calls=calls, sent=sent),
             subject=subject,
             judge=judge,
             languages=("en", "zh") if chosen.language == "all" else (chosen.language,),
+            only=only,
             told=lambda what: setattr(progress, "what", what),
         )
     fell = results.worse(before, found) if before is not None else []
@@ -77,7 +91,9 @@ def _models(chosen: Chosen, counter: TokenCounter) -> tuple[ChatModel, ChatModel
         raise click.UsageError("--endpoint needs --model")
     key = os.environ.get(chosen.key_variable, "")
     names = (chosen.model, chosen.judge)
-    model, judge = (Endpoint(chosen.kind, chosen.endpoint, name, key) if name else None for name in names)
+    model, judge = (
+        Endpoint(chosen.kind, chosen.endpoint, name, key, chosen.max_answer) if name else None for name in names
+    )
     assert model is not None
     return model, judge
 

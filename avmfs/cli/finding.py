@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import click
 
@@ -156,7 +157,21 @@ def remember_(
 
 @subcommand("stats", "Counts of what you may see, as JSON.")
 @click.argument("path", default="/")
-def stats_(memory: Door, path: str) -> None:
+@click.option("--plot", is_flag=True, help="Instead: files by the time of their last change, in a day and in 30 days.")
+def stats_(memory: Door, path: str, plot: bool) -> None:
     """Counts of what you may see below a directory, as JSON."""
+    if plot:
+        from avmfs.text.sparkline import per_slot, sparkline
+
+        found = memory.call("recent", path=path, minutes=30 * 24 * 60.0, limit=10_000)
+        now, at = datetime.now(UTC), [each["at"] for each in found["changes"]]
+        hours, days = per_slot(at, now, 3600, 24), per_slot(at, now, 86400, 30)
+        lines = [
+            f"hours  {sparkline(hours)}  {sum(hours)} in a day\n",
+            f"days   {sparkline(days)}  {sum(days)} in 30 days\n",
+        ]
+        more = "(older ones left out)\n" if found["more"] else ""
+        show({"hours": hours, "days": days, "more": found["more"]}, "".join(lines) + more)
+        return
     text = read_all(memory, f"{path.rstrip('/')}/:stats").decode()
     show(json.loads(text), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,21 +119,34 @@ def explore_(memory: Door, path: str, depth: int) -> None:
     show({"path": found["path"], "hops": found["hops"]}, found["text"])
 
 
-@subcommand("graph", "The links below a directory, also for Mermaid, Graphviz, GraphML.")
+@subcommand("graph", "The links below a directory, as text, picture or GraphML.")
 @click.argument("path", default="/memory")
 @click.option(
     "--format",
     "-f",
     "shape",
-    type=click.Choice(["text", "mermaid", "dot", "graphml", "json"]),
+    type=click.Choice(["text", "mermaid", "dot", "graphml", "json", "svg", "png", "html"]),
     default="text",
     show_default=True,
 )
 @click.option("--limit", "-n", default=1000, show_default=True, help="Files looked at.")
 def graph_(memory: Door, path: str, shape: str, limit: int) -> None:
-    """The links between files below PATH, as lines, or for a program that draws or reads graphs."""
-    found = memory.call("graph", path=path, limit=limit, format=shape)
+    """The links between files below PATH, as lines, or for a program that draws or reads graphs.
+
+    svg, png and html are drawn by Graphviz' dot: contradictions are red, what is superseded is dashed.
+    """
+    drawn = shape in ("svg", "png", "html")
+    found = memory.call("graph", path=path, limit=limit, format="text" if drawn else shape)
     text = found.pop("text")
+    if drawn:
+        from avmfs.views import picture
+
+        if shape == "png":
+            data = picture.png(found)
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            return
+        text = picture.page(found) if shape == "html" else picture.svg(found)
     show(found, text, prose=shape == "text")
 
 

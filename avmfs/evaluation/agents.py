@@ -27,18 +27,23 @@ def own_store(folder: Path, agent: str) -> AVM:
     return AVM(folder / "avm.db", config=config, agent=agent)
 
 
-def factory(model: ChatModel, store: AVM | None, counter: TokenCounter) -> Callable[[], ConversingAgent]:
-    """Agents of one run. ``store``: where they remember; None: they have their conversation alone."""
+def factory(
+    model: ChatModel, store: AVM | None, counter: TokenCounter, window: int = WINDOW_TOKENS
+) -> Callable[[], ConversingAgent]:
+    """Agents of one run. ``store``: where they remember; None: they have their conversation alone. ``window``: of the
+    conversation, in tokens."""
     numbers = itertools.count(1)
     kept: set[str] = set()
-    return lambda: ConversingAgent(model, store, f"subject-{next(numbers)}", kept, counter)
+    return lambda: ConversingAgent(model, store, f"subject-{next(numbers)}", kept, counter, window)
 
 
 class ConversingAgent:
-    """Keeps its conversation, the newest that fits a window of 128,000 tokens."""
+    """Keeps its conversation, the newest that fits its window."""
 
-    def __init__(self, model: ChatModel, store: AVM | None, name: str, kept: set[str], counter: TokenCounter) -> None:
-        self._model, self._counter, self._kept = model, counter, kept
+    def __init__(
+        self, model: ChatModel, store: AVM | None, name: str, kept: set[str], counter: TokenCounter, window: int
+    ) -> None:
+        self._model, self._counter, self._kept, self._window = model, counter, kept, window
         self._memory = store.agent_memory(name) if store is not None else None
         self._turns: list[tuple[str, str]] = []
 
@@ -70,7 +75,7 @@ class ConversingAgent:
         return self._model.ask("\n".join([recalled, *(said for role, said in turns if role == "user")]), text)
 
     def _in_window(self) -> list[tuple[str, str]]:
-        room = WINDOW_TOKENS
+        room = self._window
         for at in range(len(self._turns) - 1, -1, -1):
             room -= self._counter.count(self._turns[at][1])
             if room < 0:

@@ -137,12 +137,17 @@ def run_memory_benchmark(
     subject: str,
     judge: ChatModel | None = None,
     languages: Sequence[str] = ("en", "zh"),
+    only: Sequence[str] = (),
     told: Callable[[str], object] = lambda _: None,
 ) -> Result:
-    """``told`` hears of each scenario before it is played. Raises Invalid when nothing was answered at all."""
+    """``only``: some scenarios, by their names. ``told`` hears of each before it is played. Raises Invalid when nothing
+    was answered at all."""
     began, counter = time.monotonic(), TokenCounter()
     verdicts: dict[str, list[Verdict]] = {}
-    for one in scenarios(preset.categories, languages):
+    chosen = [one for one in scenarios(preset.categories, languages) if not only or one.id in only]
+    if unknown := set(only) - {one.id for one in chosen}:
+        raise Invalid(f"no scenario {', '.join(sorted(unknown))} in preset {preset.name}, {' and '.join(languages)}")
+    for one in chosen:
         told(f"{one.category}: {one.id}")
         verdicts.setdefault(one.category, []).append(_played(one, make_agent(), preset, judge, counter))
     categories = tuple(Category(name, WEIGHTS[name], _mean(each), tuple(each)) for name, each in verdicts.items())

@@ -19,6 +19,7 @@ from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry
 from avmfs.rpc.methods import method
 from avmfs.store.queries.nodes import Reader
+from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.listing import changed, parse_since
@@ -109,10 +110,16 @@ def history(
 
 @method
 def recent(
-    memory: Memory, path: str = "/memory", minutes: float | None = None, since: str | None = None, limit: int = 50
+    memory: Memory,
+    path: str = "/memory",
+    minutes: float | None = None,
+    since: str | None = None,
+    limit: int = 50,
+    pattern: str | None = None,
 ) -> dict[str, Any]:
     """Files changed below a directory, newest first. {"changes": [{"path", "status", "was", "handle", "at", "author"}],
-    "more", "seq"}; ``since`` is an ISO 8601 time or a seq."""
+    "more", "seq"}; ``since`` is an ISO 8601 time or a seq. Of the newest ``limit`` those that a subscription with this
+    ``pattern`` would tell of."""
     _check_page(limit, 0)
     after, earliest = parse_since(memory, since)
     if minutes is not None:
@@ -122,7 +129,11 @@ def recent(
     with memory.reading() as reader:
         node = memory.directory(reader, path)
         found, more = changed(reader, node.id, after, max(0, earliest), limit)
-        return {"changes": [_change(reader, each) for each in found], "more": more, "seq": reader.newest_seq()}
+        told = [_change(reader, each) for each in found]
+        if pattern is not None:
+            place = place_of(pattern, memory.who.name)
+            told = [one for one in told if any(one[of] and matches(place, one[of]) for of in ("path", "was"))]
+        return {"changes": told, "more": more, "seq": reader.newest_seq()}
 
 
 @method

@@ -157,7 +157,20 @@ ROWS: dict[str, list[Good | Bad]] = {
     "inbox": [Good("inbox", "", None), Bad("inbox extra", 2, "unexpected")],
     "stats": [
         Good("stats /shared/e", "files", "bytes directories files links symlinks tags versions waiting"),
+        Good("stats --plot", "in 30 days", "days hours more"),
         Bad("stats /none", 1, "No such"),
+    ],
+    "watch": [
+        Good(
+            f"watch {A.replace('a.md', '*.md')} --since 0 -n 1", "/memory/shared/e/", "at author handle path status was"
+        ),
+        Bad("watch /none/* --wait 0", 1, ""),
+        Bad("watch none", 2, "absolute path"),
+        Bad("watch --since never --wait 0", 2, "since"),
+    ],
+    "top": [
+        Good("top --once", "## agent", "activity agent agents answers_ms at changes index stats unread"),
+        Bad("top --interval 0", 2, "interval"),
     ],
     "tree": [
         Good("tree /shared", "e/", "entries more path"),
@@ -195,7 +208,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("graph -f dot", "digraph"),
         Good("graph /shared -f mermaid", "-->|follows|"),
         Good("graph /shared -f graphml", "<graphml"),
-        Bad("graph -f png", 2, "png"),
+        Bad("graph -f gif", 2, "gif"),
         Bad(f"graph {A}", 2, "directory"),
     ],
     "digest": [

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -79,6 +80,40 @@ def test_a_conversation_that_ends_is_forgotten_by_who_has_nothing_else() -> None
     assert scores["cross_session"] == 0 and scores["basic_retention"] == 100
 
 
+class Notebook:
+    """A memory as the agents use one; it hands over all that it holds, nothing, or what others noted."""
+
+    def __init__(self, hands_over: str | None = None) -> None:
+        self.notes: list[str] = []
+        self.hands_over = hands_over
+
+    def agent_memory(self, name: str) -> Notebook:
+        return Notebook(self.hands_over)
+
+    def remember(self, text: str, namespace: str = "") -> None:
+        self.notes.append(text)
+
+    def recall(self, question: str, max_tokens: int) -> str:
+        return "\n".join(self.notes) if self.hands_over is None else self.hands_over
+
+
+def test_a_memory_that_is_empty_wrong_or_turned_off_lowers_the_score() -> None:
+    def score(store: Notebook | None) -> float:
+        make = agents.factory(READER, cast("Any", store), COUNTER)
+        return run_memory_benchmark(make, PRESETS["full"], subject="s").overall_score
+
+    whole, off = score(Notebook()), score(None)
+    empty, wrong = score(Notebook("")), score(Notebook("What is the capital? Oslo, on the twelfth of May."))
+    assert whole > 85 and max(off, empty, wrong) < whole - 10, (whole, off, empty, wrong)
+
+
+def test_one_scenario_is_run_alone_and_an_unknown_one_is_named() -> None:
+    found = quick(Parrot, only=["pin", "order"])
+    assert [each.scenario for one in found.categories for each in one.scenarios] == ["order", "pin"]
+    with pytest.raises(Invalid, match="pinn"):
+        quick(Parrot, only=["pinn"])
+
+
 def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
     """Overflow's figures at a hundredth: 960 tokens injected, 20 calls until 1,920 were sent."""
     said: list[str] = []
@@ -98,7 +133,7 @@ def test_pressure_fills_the_window_and_then_goes_beyond_it() -> None:
     fillers = [text for text in said if text.isascii()]
     assert len(fillers) == 20
     assert 1700 < sum(map(COUNTER.count, injected + fillers)) < 2300
-    small = agents.ConversingAgent(READER, None, "a", set(), COUNTER)
+    small = agents.ConversingAgent(READER, None, "a", set(), COUNTER, agents.WINDOW_TOKENS)
     for text in ("The code is 5582.", *["word " * 20_000] * 7):
         small.inject(text, "Noted.")
     assert "5582" not in small.respond("What is the code?")

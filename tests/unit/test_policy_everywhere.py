@@ -529,7 +529,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "move": [{"source": _X, "target": f"{SPACE}/z"}],
     "read": [{"path": _X}, {"path": f"{_X}:meta"}, {"path": f"/:recall?q={CANARY}"}],
     "recall": [{"q": f"the {CANARY} secret"}, {"q": "finch", "under": SPACE}],
-    "recent": [{"path": "/memory"}],
+    "recent": [{"path": "/memory"}, {"path": "/", "pattern": "/memory/*"}],
     "remember": [
         {"content": "x", "path": f"{SPACE}/d/new.md"},
         {"content": f"the {CANARY} secret, again #finch", "on_duplicate": "refuse", "path": f"{SPACE}/d/new.md"},

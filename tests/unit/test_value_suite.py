@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -86,6 +87,14 @@ def test_what_is_said_of_what_is_asserted() -> None:
     assert silent("I do not have that information") and not silent("They do not store it in Lisbon")
 
 
+def test_right_answers_pass_and_those_to_other_questions_do_not() -> None:
+    everything = load()
+    for other, one in zip([*everything[1:], everything[0]], everything, strict=True):
+        assert all(grade(one.assertions, one.answer)), (one.id, one.answer)
+        assert not all(grade(one.assertions, other.answer)), (one.id, other.answer)
+        assert all(grade(one.assertions, DO_NOT_KNOW)) == (one.id == "nobody-knows"), one.id
+
+
 def test_the_window_holds_the_newest_turns() -> None:
     scenario = named("still-in-view")
     kept = suite.conversation(scenario, COUNTER)
@@ -135,6 +144,9 @@ class Stub:
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     location: str = ""
+    hanging: threading.Event = field(default_factory=threading.Event)
+    """Set once it has no reply left: it answers nothing more until ``going_on``, and then that request not at all."""
+    going_on: threading.Event = field(default_factory=threading.Event)
 
 
 @pytest.fixture
@@ -147,6 +159,10 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             headers = {name.lower(): value for name, value in self.headers.items()}
             found.asked.append({"path": self.path, "headers": headers, "body": body})
+            if not found.replies:
+                found.hanging.set()
+                found.going_on.wait(120)
+                return
             status, reply = found.replies.pop(0)
             data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
             self.send_response(status)
@@ -259,6 +275,46 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.M
     kept.write_text('{"key": 1}\n')
     with pytest.raises(BenchmarkError, match="line 1"):
         list(suite.run([first], again, None, kept, 1))
+
+
+WITHOUT_RECALL = """import sys
+from avmfs.evaluation import models
+from benchmarks import bench_value
+from benchmarks.value import suite
+suite.recalled, models.FIRST_PAUSE_S = lambda scenario, folder: "", 0.01
+sys.exit(bench_value.main(sys.argv[1:]))"""
+
+
+def test_a_killed_run_goes_on_past_rate_limits_and_errors_and_counts_what_it_cost(stub: Stub, tmp_path: Path) -> None:
+    stub.replies = [(429, {}), (200, openai("one")), (500, {}), (200, openai("two"))]
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_RECALL,
+        "--categories",
+        "real_world",
+        "--endpoint",
+        stub.url,
+        "--model",
+        "m",
+    ]
+    command += ["--threads", "1", "--answers", str(tmp_path / "answers"), "--json", str(tmp_path / "found.json")]
+    command += ["--price-in", "1000000", "--price-out", "2000000", "--local", str(tmp_path)]
+    running = subprocess.Popen(command, cwd=BENCHMARKS.parent, stdout=subprocess.DEVNULL)
+    assert stub.hanging.wait(120), "it never came to the fifth request"
+    running.kill()  # while an answer is under way
+    assert running.wait() == -signal.SIGKILL
+    kept = (tmp_path / "answers").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in kept] == ["one", "two"]
+    stub.replies = [(200, openai(f"again {number}")) for number in range(8)]
+    stub.going_on.set()
+    done = subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    (tokens,) = (table for table in found["tables"] if table["title"] == "tokens")
+    assert [row[1:3] for row in tokens["rows"]] == [[35, 10], [35, 10]], "five answers of 7 and 2 tokens in each arm"
+    assert [row[4] for row in tokens["rows"]] == [35 + 20, 35 + 20]
+    assert stub.replies == [], "what had been answered was not asked again"
 
 
 def test_a_later_run_is_told_beside_an_earlier_one() -> None:
