@@ -33,11 +33,7 @@ class SearchIndex(Protocol):
         ...
 
     def nearest(
-        self,
-        model: str,
-        vector: NDArray[np.float32],
-        k: int,
-        also: NDArray[np.int64],
+        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Passage ids (n,), ascending, and their cosines with ``vector`` (dim,), of length 1: the ``k`` nearest of
         those that ``model`` has embedded, with all that tie with the last, and whichever of ``also`` it has.

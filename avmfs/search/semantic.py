@@ -29,15 +29,10 @@ def depth(table: Columns) -> int | None:
 
 
 def search(
-    index: SearchIndex,
-    table: Columns,
-    model: str,
-    vector: NDArray[np.float32],
-    found: Places,
+    index: SearchIndex, table: Columns, model: str, vector: NDArray[np.float32], found: Places
 ) -> tuple[Places, NDArray[np.float64]]:
-    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and the nearest; and the cosine of
-    each with ``vector``; NaN for one without a vector of that model. Raises
-    Busy."""
+    """Positions in ``table`` (m,), ascending: those of ``found`` (ascending) and the nearest; and the cosine of each
+    with ``vector``; NaN for one without a vector of that model. Raises Busy."""
     if not len(table.passages):  # nothing to be near: nor does it matter then whether there are vectors yet
         return found, np.full(len(found), np.nan)
     wanted = depth(table)

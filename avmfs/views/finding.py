@@ -27,13 +27,7 @@ Strategy = Literal["balanced", "relevance", "importance", "recency"]
 Include = Literal["archive"] | None
 
 
-@view(
-    "search",
-    "directory",
-    summary="paths that answer `q`, with relevance and one line each",
-    prose=True,
-    past=True,
-)
+@view("search", "directory", summary="paths that answer `q`, with relevance and one line each", prose=True, past=True)
 def search(
     ctx: Context, *, q: str, limit: Annotated[int, Range(1, 200)] = 10, mode: Mode = "hybrid", include: Include = None
 ) -> str:

@@ -39,13 +39,7 @@ class IndexClient:
         self._idle: deque[tuple[int, socket.socket]] = deque()
 
     def nearest(
-        self,
-        who: Principal,
-        model: str,
-        vector: NDArray[np.float32],
-        k: int,
-        also: Ids,
-        aside: str = "",
+        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, aside: str = ""
     ) -> Nearest:
         deadline = time.monotonic() + self._patience
         question = {

@@ -92,13 +92,7 @@ class FollowedTable:
             self._seq = changed[-1]
         return True
 
-    def nearest(
-        self,
-        visible: frozenset[int],
-        vector: NDArray[np.float32],
-        k: int,
-        also: Ids,
-    ) -> Nearest:
+    def nearest(self, visible: frozenset[int], vector: NDArray[np.float32], k: int, also: Ids) -> Nearest:
         """See VectorTable.nearest. The same questions come again, and while no vector has changed so do their answers:
         to read all rows once more would be a third of a recall."""
         digest = hashlib.blake2b(repr((sorted(visible), k)).encode(), digest_size=16)
@@ -126,13 +120,7 @@ class LocalScanner:
         self._mutex = threading.Lock()
 
     def nearest(
-        self,
-        who: Principal,
-        model: str,
-        vector: NDArray[np.float32],
-        k: int,
-        also: Ids,
-        aside: str = "",
+        self, who: Principal, model: str, vector: NDArray[np.float32], k: int, also: Ids, aside: str = ""
     ) -> Nearest:
         """The ``k`` passages nearest to ``vector`` among those of ``model`` that ``who`` may see (ties with the last
         included), and the cosines of whichever of ``also`` are among those.

@@ -79,11 +79,7 @@ class SqliteSearchIndex:
             return np.array(sorted(found), np.int64)
 
     def nearest(
-        self,
-        model: str,
-        vector: NDArray[np.float32],
-        k: int,
-        also: NDArray[np.int64],
+        self, model: str, vector: NDArray[np.float32], k: int, also: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         found = self._scanner.nearest(self._who, model, vector, k, also, self._aside)
         return found.passages, found.cosines

@@ -201,13 +201,7 @@ class VectorTable:
         if not partition.size:
             del self._partitions[scope]
 
-    def nearest(
-        self,
-        scopes: frozenset[int],
-        query: NDArray[np.float32],
-        k: int,
-        also: Ids,
-    ) -> Nearest:
+    def nearest(self, scopes: frozenset[int], query: NDArray[np.float32], k: int, also: Ids) -> Nearest:
         """The ``k`` visible passages nearest to ``query`` (with all that tie with the last), and whichever of
         ``also`` are visible."""
         query = np.ascontiguousarray(query, np.float32)
