@@ -183,6 +183,9 @@ GIVEN: Mapping[str, Sequence[Any]] = {
     "db": (),
 }
 
+# Options that a command is always given, for without them it goes on until somebody ends it.
+ALWAYS: Mapping[str, str] = {"watch": "wait"}
+
 
 def _mixed(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(each for each in itertools.chain.from_iterable(itertools.zip_longest(*groups)) if each is not None)
@@ -263,7 +266,8 @@ def command_cases(ground: Ground, name: str, each_most: int = EACH if FULL else 
             waiting += [([*words, each], one) for each, one in below if one is not None]
             continue
         own = [each for each in command.params if each.name not in ("db", "config", "agent", "operator", "no_color")]
-        parameters = [Parameter(each.name or "", _hint(each), each.required) for each in own]
+        always = ALWAYS.get(" ".join(words))
+        parameters = [Parameter(each.name or "", _hint(each), each.required or each.name == always) for each in own]
         for given in cases(ground, " ".join(words), parameters, each_most):
             line = list(words)
             for each in own:
