@@ -80,10 +80,10 @@ class Doors:
                 good = True
                 return result, door.urgent
             except Denied:
-                good = True
-                if fresh or not caller.key:
+                good = fresh or not caller.key
+                if good:
                     raise
-                self._forget(caller)  # perhaps it was revoked meanwhile: a new greeting says so
+                self._forget(caller)  # perhaps the key was revoked meanwhile: a new greeting says so
             except OSError as e:
                 good = not isinstance(e, Busy)
                 raise

@@ -65,6 +65,8 @@ class HttpService:
         if asked["start"] and self.listener is None:
             self._asked_for = True
             self.follow(self.settings)
+            if self.problem and self.settings.listen == USUAL:  # another daemon of this machine has it, say
+                self.follow(replace(self.settings, listen=replace(USUAL, port=0)))
         child = self._child
         if child is None or child.current is None or child.state != "ready":
             return {"state": self.status()["state"], "problem": self._problem()}

@@ -1,92 +1,20 @@
-"""A real daemon with the HTTP service on, and clients that show what they like."""
+"""A daemon with the HTTP service on, for the tests of a module."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sys
 import tempfile
-import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("faults", "sweep", "cli"))
-
-from daemons import LIMIT_S, QUIET, Daemon, wait
-from log_lines import unexpected
-
-from avmfs.rpc.client import RemoteDoor
-
 pytest.importorskip("starlette")
-SETTINGS = QUIET + "http: {listen: '127.0.0.1:0'}\n"
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("faults", "mount", "sweep", "cli", "mcp"))
 
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Web:
-    """One daemon's service, as a stranger on this machine meets it."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
-        self.url = daemon.status()["http"]["url"]
-        parts = urllib.parse.urlsplit(self.url)
-        self.host, self.port = str(parts.hostname), int(parts.port or 0)
-
-    def connection(self) -> HTTPConnection:
-        return HTTPConnection(self.host, self.port, timeout=LIMIT_S)
-
-    def ask(self, verb: str, path: str, body: Any = None, token: str = "", **headers: str) -> Answer:
-        """``body``: bytes, or what is sent as JSON. Header names with _ for -."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        if token:
-            sent.setdefault("authorization", f"Bearer {token}")
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-            sent.setdefault("content-type", "application/json")
-        with contextlib.closing(self.connection()) as connection:
-            connection.request(verb, path, body, sent)
-            got = connection.getresponse()
-            return Answer(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
-
-    def call(self, token: str, method: str, **arguments: Any) -> Answer:
-        return self.ask("POST", f"/api/{method}", arguments, token)
-
-    def door(self, agent: str, **more: Any) -> RemoteDoor:
-        return RemoteDoor(self.daemon.run / "avm.sock", agent, timeout_s=LIMIT_S, **more)
-
-    def code(self, agent: str, **more: Any) -> str:
-        with contextlib.closing(self.door(agent, **more)) as door:
-            return str(door.call("sign_in")["code"])
-
-    def token(self, agent: str, **more: Any) -> str:
-        """A session's."""
-        got = self.ask("POST", "/session", {"code": self.code(agent, **more)})
-        assert got.status == 200, got
-        return str(got.json["result"]["token"])
-
-
-def started(root: Path, settings: str = SETTINGS, agents: tuple[str, ...] = ()) -> Daemon:
-    daemon = Daemon(root)
-    daemon.mounts(*agents)
-    daemon.settings(settings)
-    daemon.start()
-    wait(lambda: daemon.status()["http"]["state"] == "ready")
-    return daemon
+from http_world import Web, of, started
+from log_lines import unexpected
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +22,7 @@ def web() -> Iterator[Web]:
     with tempfile.TemporaryDirectory(prefix="avm-", dir="/tmp") as name:
         daemon = started(Path(name))
         try:
-            yield Web(daemon)
+            yield of(daemon)
             assert unexpected(daemon.log(), []) == [], daemon.log()[-6000:]
         finally:
             with contextlib.suppress(AssertionError):
@@ -107,9 +35,3 @@ def root() -> Iterator[Path]:
     # The names of sockets below it have to be short, which tmp_path is not.
     with tempfile.TemporaryDirectory(prefix="avm-", dir="/tmp") as name:
         yield Path(name)
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)

@@ -11,8 +11,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from conftest import SETTINGS, Answer, Web, started
-from daemons import LIMIT_S, wait
+from daemons import LIMIT_S, QUIET, Daemon, wait
+from http_world import SETTINGS, Answer, Web, of, started
 
 
 def test_a_session_reads_and_writes_as_its_agent(web: Web) -> None:
@@ -105,7 +105,9 @@ def test_names_of_this_machine_are_ours_at_any_port(web: Web, host: str) -> None
     assert web.ask("GET", "/health", host=host.format(port=web.port)).status == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://", "https://localhost"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://", "https://localhost"]
+)
 def test_a_page_of_another_origin_is_refused(web: Web, origin: str) -> None:
     token = web.token("alice")
     assert web.ask("POST", "/api/tags", {}, token, origin=origin).status == 403
@@ -219,8 +221,9 @@ def _served(web: Web) -> Answer:
 def test_the_service_is_replaced_when_it_is_killed_and_nothing_else_is(root: Path) -> None:
     daemon = started(root)
     try:
-        web = Web(daemon)
-        key = web.door("alice").call("create_key", actions=["read", "write"])["key"]
+        web = of(daemon)
+        with contextlib.closing(web.door("alice")) as alice:
+            key = alice.call("create_key", actions=["read", "write"])["key"]
         web.call(key, "write", path="/shared/note.md", data="before")
         before = daemon.family()
         os.kill(before["http"], signal.SIGKILL)
@@ -234,11 +237,9 @@ def test_the_service_is_replaced_when_it_is_killed_and_nothing_else_is(root: Pat
 
 
 def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
-    from conftest import QUIET
-
     daemon = started(root)
     try:
-        web, keeper = Web(daemon), daemon.family()["keeper"]
+        web, keeper = of(daemon), daemon.family()["keeper"]
         daemon.settings(QUIET)
         daemon.command("reload")
         assert daemon.status()["http"] == {"state": "off", "url": "", "pid": None}
@@ -247,7 +248,7 @@ def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
         daemon.settings(SETTINGS)
         daemon.command("reload")
         wait(lambda: daemon.status()["http"]["state"] == "ready")
-        assert _served(Web(daemon)).status == 200
+        assert _served(of(daemon)).status == 200
         assert daemon.family()["keeper"] == keeper  # no other process is replaced for it
         assert "http       ready at http://127.0.0.1:" in daemon.command("status")
         daemon.settings(QUIET + "http: {listen: '0.0.0.0:0'}\n")
@@ -258,9 +259,6 @@ def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
 
 
 def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
-    from conftest import QUIET
-    from daemons import Daemon
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         daemon = Daemon(root)
         daemon.mounts()
