@@ -73,10 +73,11 @@ def of(daemon: Daemon) -> Web:
     return Web(daemon.status()["http"]["url"], daemon.run)
 
 
-def started(root: Path, settings: str = SETTINGS, agents: tuple[str, ...] = ()) -> Daemon:
+def started(root: Path, settings: str = SETTINGS, *, on: bool = True) -> Daemon:
     daemon = Daemon(root)
-    daemon.mounts(*agents)
+    daemon.mounts()
     daemon.settings(settings)
     daemon.start()
-    wait(lambda: daemon.status()["http"]["state"] == "ready")
+    if on:
+        wait(lambda: daemon.status()["http"]["state"] == "ready")
     return daemon
