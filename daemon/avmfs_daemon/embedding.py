@@ -34,7 +34,7 @@ from avmfs.embed import engines
 from avmfs.embed.cache import Remembered
 from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, checked
 from avmfs.errors import Interrupted
-from avmfs_daemon.reranking import RerankService, request_of
+from avmfs_daemon.reranking import RerankService
 
 log = logging.getLogger(__name__)
 
@@ -355,7 +355,10 @@ class PipeEmbedder:
         return str(reply["model"]), int(reply["dimension"])
 
     def judged(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        reply = self._ask(request_of(question, texts, _ROOM), time.monotonic() + self._rerank + LOOK_S)
+        room = min(TEXT_BYTES, _ROOM // (len(texts) + 1))
+        cut = [text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") for text in (question, *texts)]
+        request = {"op": "rerank", "question": cut[0], "texts": cut[1:]}
+        reply = self._ask(request, time.monotonic() + self._rerank + LOOK_S)
         return checked(reply["figures"], len(texts))
 
     def _embed(self, texts: list[str], urgent: bool, deadline: float) -> Batch:

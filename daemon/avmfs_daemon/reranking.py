@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,10 +84,3 @@ def _tried(reranker: Reranker) -> tuple[str, str]:
         log.exception("trying the re-ranker failed")
         return "failed", type(e).__name__
     return "ready", ""
-
-
-def request_of(question: str, texts: Sequence[str], room: int) -> dict[str, Any]:
-    """What goes through a pipe that takes ``room`` bytes."""
-    each = room // (len(texts) + 1)
-    cut = [text.encode("utf-8", "replace")[:each].decode("utf-8", "ignore") for text in (question, *texts)]
-    return {"op": "rerank", "question": cut[0], "texts": cut[1:]}

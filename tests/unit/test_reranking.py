@@ -1,4 +1,4 @@
-"""A second opinion: a real cross-encoder, an endpoint that behaves and one that does not, and what order comes of it."""
+"""A second opinion: a real cross-encoder, an endpoint that behaves and one that does not, and the order they make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import cross_encoders
 import numpy as np
 import pytest
-from avmfs_config import RerankSettings
+from avmfs_config import RerankSettings, default_settings, load_settings
 from avmfs_daemon import reranking as service
 from avmfs_daemon.embedding import EmbeddingService, PipeEmbedder
 from fakes import MemoryCorpus
@@ -26,6 +26,7 @@ from avmfs.agents import reranking
 from avmfs.agents.reranking import PAUSE_S, Endpoint
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, checked
+from avmfs.rpc.local import LocalDoor
 from avmfs.search.engine import Engine
 from avmfs.search.pack import format_search
 from avmfs.search.reranking import Second
@@ -353,7 +354,17 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_and_told_of(
     assert held.status() == {"state": "off"}
 
 
-def test_the_configuration_says_who_it_is(folder: Path) -> None:
-    from avmfs_config import default_settings
-
+def test_without_a_daemon_the_model_is_asked_in_the_process_itself(folder: Path, tmp_path: Path) -> None:
     assert reranking.made(default_settings()) is None
+    (tmp_path / "config.yaml").write_text(
+        f"embedding: {{enabled: false}}\nsearch: {{rerank: {{model: {folder}, timeout_s: 60}}}}\n"
+    )
+    settings = load_settings(tmp_path / "config.yaml", {})
+    door = LocalDoor(tmp_path / "avm.db", settings, "alice")
+    try:
+        for path, text in NOTES.items():
+            door.call("remember", content=text, path=f"/memory{path}.md")
+        assert [hit["path"] for hit in door.call("search", q=Q)["hits"]][:1] == ["/memory/brake.md"]
+        assert "rerank" in door.call("read", path=f"/:why?q={Q}")["data"].decode()
+    finally:
+        door.close()
