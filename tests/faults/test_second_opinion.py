@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cross_encoders
 import pytest
-from daemons import Daemon, wait
+from daemons import KILLED, Daemon, wait
 
 pytestmark = pytest.mark.mount
 
@@ -27,7 +27,7 @@ def order(daemon: Daemon) -> list[str]:
     return [line.rpartition("/")[2] for line in read(daemon, "search").splitlines() if line.startswith("[")]
 
 
-@pytest.mark.logs("no re-ranker: ")
+@pytest.mark.logs("no re-ranker: ", KILLED)  # a mount that is replaced on a busy machine may be late to leave
 def test_a_model_of_ones_own_orders_what_mounts_and_door_find_and_shows_when_it_is_gone(
     daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -42,7 +42,7 @@ def test_a_model_of_ones_own_orders_what_mounts_and_door_find_and_shows_when_it_
     assert order(daemon) == ["brake.md", "wash.md"]
     why = read(daemon, "why")
     assert why.count("rerank 0.") == 2
-    assert "brake.md is number 1 of 2" in (daemon.at("alice") / f"{Q.format('why')}&path=memory/brake.md").read_text()
+    assert "brake.md is number 1 of 2" in (daemon.at("alice") / f"{Q.format('why')}&path=memory%2Fbrake.md").read_text()
     recalled = read(daemon, "recall")
     assert recalled.index("brake stuck") < recalled.index("the car is clean")
 
@@ -61,7 +61,7 @@ def test_a_model_of_ones_own_orders_what_mounts_and_door_find_and_shows_when_it_
     assert daemon.status()["reranker"] == {"state": "off"} and "re-ranker" not in read(daemon, "search")
 
 
-@pytest.mark.logs("no re-ranker: ")
+@pytest.mark.logs("no re-ranker: ", KILLED)  # a mount that is replaced on a busy machine may be late to leave
 def test_an_endpoint_that_is_not_there_leaves_answers_as_they_were_and_is_told_of(daemon: Daemon) -> None:
     configured(daemon, "{endpoint: 'http://127.0.0.1:1/v1/rerank', name: some}")
     daemon.mounts("alice")
