@@ -161,6 +161,14 @@ create index linked on link(target);
 create table claim(document integer primary key, agent text not null, since int not null, until int not null);
 create index claim_over on claim(until);
 
+-- What consolidation did, for its undoing: a row a document that it put away or wrote. run: ns of its plan, of that agent.
+-- kind: 'merged' into the document `heir`, 'cold', 'summary'. path: where it stood. said: JSON of what the heir got.
+create table consolidated(
+  document int, run int, agent text not null, kind text not null, heir int, path blob not null, said text not null,
+  primary key(document, run)
+) without rowid;
+create index consolidated_run on consolidated(agent, run);
+
 -- Where an agent stopped reading. node: a document's id for a file, a directory's node id otherwise. What the creator
 -- of a document has read of it is in document.read.
 create table mark(agent text, subject int, version int not null, seq int not null,
@@ -490,7 +498,16 @@ create index snapshot_root on snapshot(root, seq);
 create index past_document on past(document, until);
 """
 
+# 16 -> 17: consolidation.
+_CONSOLIDATED: Final = """
+create table consolidated(
+  document int, run int, agent text not null, kind text not null, heir int, path blob not null, said text not null,
+  primary key(document, run)
+) without rowid;
+create index consolidated_run on consolidated(agent, run);
+"""
+
 OLDEST: Final = 10  # the first version whose stores are opened; earlier ones were made before any release
 # The first one takes OLDEST to the next version.
-MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS)
+MIGRATIONS: Final[tuple[str, ...]] = (_CHECKSUMS, _PAST, _TRASH, _CLAIMS, _LIVE, _PARTS, _CONSOLIDATED)
 VERSION: Final = OLDEST + len(MIGRATIONS)
