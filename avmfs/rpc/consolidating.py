@@ -11,16 +11,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from avmfs import calls, paths
-from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
 from avmfs.search.duplicates import NEAR, Note, redundant
-from avmfs.signatures import Range
 from avmfs.store.commands.consolidating import TOGETHER
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import segment, sniff
@@ -75,8 +74,8 @@ class _Step:
 def consolidate(
     memory: Memory,
     path: str = "/memory",
-    likeness: Annotated[float, Range(NEAR, 1.0)] = NEAR,
-    limit: Annotated[int, Range(1, MOST)] = 1000,
+    likeness: float = NEAR,
+    limit: int = 1000,
     agreed: str | None = None,
 ) -> dict[str, Any]:
     """What would go into the archive of the notes below ``path``, ``limit`` at most: of those that say the same, at
@@ -84,6 +83,10 @@ def consolidate(
     "notes": compared, "fewer", "bytes": of these, "agreed", "run", "stale"}. Given "agreed" back, it is done, unless it
     would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "stale" the steps that
     were left out since a note has changed meanwhile."""
+    if not NEAR <= likeness <= 1:  # also refuses nan
+        raise Invalid(f"likeness {likeness}: expected {NEAR} to 1")
+    if not 1 <= limit <= MOST:
+        raise Invalid(f"limit {limit}: expected 1 to {MOST}")
     looked, steps = _planned(memory, path, likeness, limit)
     said = [[(each.id, each.ctime) for each in step.nodes] for step in steps]
     digest = hashlib.sha256(repr(said).encode()).hexdigest()

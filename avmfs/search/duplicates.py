@@ -61,7 +61,7 @@ _ROOTS: Final = 64  # notes with a sentence in common that one is compared with
 _MARKS: Final = ".,;:!…\"'“”‘’«»()[]*_`"
 _UNSAID: Final = frozenset(("", "a", "an", "the", "also", "please", "-", "–", "—", "+", ">", "#", "##", "###"))
 _LABEL: Final = re.compile(r"\A\W*(?:note|reminder|remember|fyi|nb|memo)\s*[:,–—-]\s*", re.IGNORECASE)
-_WRAPPED: Final = re.compile(r"(?<=[^\s.!?…:])\n(?=[a-zà-öø-ÿ])")
+_WRAPPED: Final = re.compile(r"(?<=[^\s.!?…:])[ \t]*\n[ \t]*(?=[a-zà-öø-ÿ])")
 _OF_THEN: Final = re.compile(
     r"\b(?:today|tonight|yesterday|tomorrow|now|currently|recently|just|ago|this (?:morning|afternoon|evening|week"
     r"|weekend|month|quarter|year)|last|next|heute|gestern|morgen|jetzt|hoy|ayer|mañana|ahora|aujourd['’]hui|hier"
@@ -121,6 +121,7 @@ def _restated(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ..
         return 0.0
     if kept.day != gone.day and _OF_THEN.search(gone.text):
         return 0.0
-    if _names(kept.text) - frozenset(segment.content_terms(gone.text)):
+    more = _names(kept.text) - frozenset(segment.terms(gone.text))
+    if not all(map(segment.only_function_words, more)):
         return 0.0
     return likeness(kept.text, gone.text)

@@ -24,7 +24,7 @@ ALIKE = [
     f"Note: {FACT}",
     FACT.replace("The ", "").rstrip("."),
     f"- **{FACT}**",
-    FACT.replace("every second", "every second\n"),
+    FACT.replace(" every second", "  \n every second"),
 ]
 OTHER = [
     FACT.replace("14:00", "15:00"),
@@ -97,24 +97,25 @@ def test_the_order_of_what_is_to_be_done_is_kept() -> None:
 
 def test_duplicates_go_to_the_archive_and_the_newer_says_so(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
-    bob.put("/memory/shared/old.md", FACT)
-    bob.echo("train,bob", "/memory/shared/old.md:tags")
-    bob.echo('{"importance": 0.9}', "/memory/shared/old.md:meta")
-    alice.put("/memory/shared/new.md", f"{FACT}\n")
-    alice.put("/memory/shared/else.md", FACT.replace("14", "15"))
+    bob.put("/memory/shared/1.md", FACT)
+    bob.echo("train,bob", "/memory/shared/1.md:tags")
+    bob.echo('{"importance": 0.9}', "/memory/shared/1.md:meta")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", f"{FACT}\n")
+    alice.put("/memory/shared/3.md", FACT.replace("14", "15"))
     before = [checksum(agent) for agent in (alice, bob)]
-    old = alice.handle("/memory/shared/old.md")
-    assert plan(alice) == [("/memory/shared/new.md", ["/memory/shared/old.md"])]
+    old = alice.handle("/memory/shared/1.md")
+    assert plan(alice) == [("/memory/shared/2.md", ["/memory/shared/1.md"])]
     assert [checksum(agent) for agent in (alice, bob)] == before  # a plan changes nothing
     done = apply(alice)
     assert (done["fewer"], done["stale"], done["notes"]) == (1, 0, 3)
-    assert alice.cat(f"/@{old}:path") == "/archive/shared/old.md\n"
-    assert "supersedes" in alice.cat("/memory/shared/new.md:links")
-    assert alice.cat("/memory/shared/new.md:tags") == "bob,train\n"
-    assert '"importance": 0.9' in alice.cat("/memory/shared/new.md:meta")
+    assert alice.cat(f"/@{old}:path") == "/archive/shared/1.md\n"
+    assert "supersedes" in alice.cat("/memory/shared/2.md:links")
+    assert alice.cat("/memory/shared/2.md:tags") == "bob,train\n"
+    assert '"importance": 0.9' in alice.cat("/memory/shared/2.md:meta")
     assert plan(alice) == []
-    assert call(alice, "unconsolidate", dry=True)["back"][0]["was"] == "/memory/shared/old.md"
-    assert call(alice, "unconsolidate")["back"] == [{"path": "/memory/shared/old.md", "was": "/memory/shared/old.md"}]
+    assert call(alice, "unconsolidate", dry=True)["back"][0]["was"] == "/memory/shared/1.md"
+    assert call(alice, "unconsolidate")["back"] == [{"path": "/memory/shared/1.md", "was": "/memory/shared/1.md"}]
     assert [checksum(agent) for agent in (alice, bob)] == before
     with pytest.raises(NotFound, match="consolidation"):
         call(alice, "unconsolidate")
@@ -122,11 +123,13 @@ def test_duplicates_go_to_the_archive_and_the_newer_says_so(world: World) -> Non
 
 def test_a_stale_plan_is_refused_and_so_is_a_stale_step(world: World) -> None:
     alice = world.agent("alice")
-    alice.put("/memory/shared/a.md", FACT)
-    alice.put("/memory/shared/b.md", FACT)
+    alice.put("/memory/shared/1.md", FACT)
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", FACT)
     agreed = call(alice, "consolidate")["agreed"]
-    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "ba"]
-    alice.echo("seen", "/memory/shared/a.md:tags")
+    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "21"]
+    world.clock.pass_(1)
+    alice.echo("seen", "/memory/shared/1.md:tags")
     with pytest.raises(Stale, match="look at the plan again"):
         call(alice, "consolidate", agreed=agreed)
     with pytest.raises(Stale, match="changed"):
@@ -137,16 +140,16 @@ def test_a_stale_plan_is_refused_and_so_is_a_stale_step(world: World) -> None:
 @pytest.mark.parametrize(
     ("other", "how"),
     [
-        ("/memory/private/alice/b.md", {}),
-        ("/memory/shared/b.md", {":shared": "bob"}),
-        ("/memory/shared/b.md", {":ttl": "2h"}),
-        ("/memory/shared/elsewhere/b.md", {}),
+        ("/memory/private/alice/2.md", {}),
+        ("/memory/shared/2.md", {":shared": "bob"}),
+        ("/memory/shared/2.md", {":ttl": "2h"}),
+        ("/memory/shared/elsewhere/2.md", {}),
         ("/memory/shared/hapag-contract.md", {}),
     ],
 )
 def test_other_readers_place_ttl_or_matter_are_never_mixed(world: World, other: str, how: dict[str, str]) -> None:
-    alice = world.agent("alice")
-    alice.put("/memory/shared/a.md", FACT)
+    alice, _ = world.agent("alice"), world.agent("bob")
+    alice.put("/memory/shared/1.md", FACT)
     alice.put(other, FACT)
     for view, value in how.items():
         alice.echo(value, other + view)
@@ -155,31 +158,33 @@ def test_other_readers_place_ttl_or_matter_are_never_mixed(world: World, other: 
 
 def test_another_mode_is_another_class(world: World) -> None:
     alice = world.agent("alice")
-    nodes = [alice.put(f"/memory/shared/{name}.md", FACT) or alice.node(f"/memory/shared/{name}.md") for name in "ab"]
-    alice.memory.submit("set_attributes", node=nodes[1].id, mode=0o600)
+    for name in "12":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+    alice.memory.submit("set_attributes", node=alice.node("/memory/shared/2.md").id, mode=0o600)
     assert plan(alice) == []
-    found = [alice.node(f"/memory/shared/{name}.md") for name in "ab"]
+    found = [alice.node(f"/memory/shared/{name}.md") for name in "12"]
     with pytest.raises(Stale, match="mode"):
         alice.memory.submit("merge", run=1, nodes=[n.id for n in found], ctimes=[n.ctime for n in found])
 
 
 def test_agents_directories_are_one_place(world: World) -> None:
     alice = world.agent("alice")
-    world.agent("bob").put("/memory/shared/bob/trains/a.md", FACT)
-    alice.put("/memory/shared/alice/trains/a.md", FACT)
-    assert plan(alice) == [("/memory/shared/alice/trains/a.md", ["/memory/shared/bob/trains/a.md"])]
+    world.agent("bob").put("/memory/shared/bob/trains/1.md", FACT)
+    world.clock.pass_(1)
+    alice.put("/memory/shared/alice/trains/1.md", FACT)
+    assert plan(alice) == [("/memory/shared/alice/trains/1.md", ["/memory/shared/bob/trains/1.md"])]
 
 
 def test_private_notes_are_for_whoever_wrote_them(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
-    for name in "ab":
+    for name in "12":
         alice.put(f"/memory/private/alice/{name}.md", FACT)
         alice.put(f"/memory/shared/{name}.md", FACT)
         alice.echo("bob", f"/memory/shared/{name}.md:shared")
     assert plan(bob) == []
     operator = Memory(world.around, Principal("alicia", operator=True))
     assert methods.call(operator, "consolidate", {})["steps"] == []
-    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "ab"]
+    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "12"]
     for who in (bob.memory, operator):
         with pytest.raises(Denied, match="alice"):
             who.submit("merge", run=1, nodes=[n.id for n in nodes], ctimes=[n.ctime for n in nodes])
@@ -189,43 +194,44 @@ def test_private_notes_are_for_whoever_wrote_them(world: World) -> None:
 def test_what_may_only_be_read_is_not_put_away(tmp_path: Path) -> None:
     policy = Policy.from_words([("/memory/open/*", "ro", ("bob",))], "rw")
     with opened(tmp_path, policy) as world:
-        for name in "ab":
+        for name in "12":
             world.agent("alice").put(f"/memory/open/{name}.md", FACT)
         assert plan(world.agent("bob")) == [] and len(plan(world.agent("alice"))) == 1
 
 
 def test_claimed_and_disputed_notes_stay(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
-    for name in "ab":
+    for name in "12":
         alice.put(f"/memory/shared/{name}.md", FACT)
-    call(bob, "claim", path="/memory/shared/a.md")
+    call(bob, "claim", path="/memory/shared/1.md")
     assert plan(alice) == [] and len(plan(bob)) == 1
-    call(bob, "release", path="/memory/shared/a.md")
-    alice.put("/memory/shared/c.md", "No train leaves at all.")
-    call(alice, "link", path="/memory/shared/c.md", target="/memory/shared/a.md", type="contradicts")
+    call(bob, "release", path="/memory/shared/1.md")
+    alice.put("/memory/shared/3.md", "No train leaves at all.")
+    call(alice, "link", path="/memory/shared/3.md", target="/memory/shared/1.md", type="contradicts")
     assert plan(alice) == []
 
 
 def test_undo_leaves_what_was_changed_since_and_finds_another_name(world: World) -> None:
     alice = world.agent("alice")
-    alice.put("/memory/shared/a.md", FACT)
-    alice.echo('{"importance": 0.4}', "/memory/shared/a.md:meta")
-    alice.put("/memory/shared/b.md", FACT)
+    alice.put("/memory/shared/1.md", FACT)
+    alice.echo('{"importance": 0.4}', "/memory/shared/1.md:meta")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", FACT)
     run = apply(alice)["run"]
-    alice.echo('{"importance": 0.7}', "/memory/shared/b.md:meta")
-    alice.put("/memory/shared/a.md", "something else by now")
+    alice.echo('{"importance": 0.7}', "/memory/shared/2.md:meta")
+    alice.put("/memory/shared/1.md", "something else by now")
     with pytest.raises(NotFound):
         call(world.agent("bob"), "unconsolidate", run=run)
     assert call(alice, "unconsolidate", run=run)["back"] == [
-        {"path": "/memory/shared/a (2).md", "was": "/memory/shared/a.md"}
+        {"path": "/memory/shared/1 (2).md", "was": "/memory/shared/1.md"}
     ]
-    assert '"importance": 0.7' in alice.cat("/memory/shared/b.md:meta")
-    assert alice.cat("/memory/shared/a.md:data") == "something else by now"
+    assert '"importance": 0.7' in alice.cat("/memory/shared/2.md:meta")
+    assert alice.cat("/memory/shared/1.md:data") == "something else by now"
 
 
 def test_limits_are_held_and_said(world: World) -> None:
     alice = world.agent("alice")
-    for name in "abcd":
+    for name in "1234":
         alice.put(f"/memory/shared/{name}.md", FACT)
     assert [len(gone) for _, gone in plan(alice, limit=2)] == [2]
     for wrong in ({"limit": 0}, {"likeness": 0.1}, {"likeness": 1.5}, {"path": "/archive"}):
