@@ -148,7 +148,7 @@ class AVM(Collaboration, CodeIndex):
         self, path: str = "/memory", *, likeness: float = 0.6, limit: int = 1000, agreed: str | None = None
     ) -> dict[str, Any]:
         """What would go to the archive since another note below ``path`` says it too: {"steps": [{"into", "gone"}],
-        "notes", "fewer", "bytes", "agreed", "run", "stale"}. Given "agreed" back, it is done; raises Stale where it
+        "notes", "fewer", "bytes", "agreed", "run", "left_out"}. Given "agreed" back, it is done; raises Stale where it
         would be something else by now."""
         return dict(self._door.call("consolidate", path=path, likeness=likeness, limit=limit, agreed=agreed))
 

@@ -61,8 +61,8 @@ def _text(plan: dict[str, Any]) -> str:
 
 
 def _sum(plan: dict[str, Any]) -> str:
-    stale = f"; {plan['stale']} steps left out: a note has changed meanwhile" if plan["stale"] else ""
-    return f"{plan['fewer']} of {plan['notes']} notes, {plan['bytes']} bytes{stale}"
+    left = f"; {plan['left_out']} steps left out: a note has changed meanwhile" if plan["left_out"] else ""
+    return f"{plan['fewer']} of {plan['notes']} notes, {plan['bytes']} bytes{left}"
 
 
 def _back(done: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from avmfs.mcp.handing_over import Below
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
 
@@ -20,16 +21,15 @@ class Consolidated(Result):
 def avm_consolidate(
     call: Call,
     action: Literal["plan", "apply", "undo"] = "plan",
-    under: str = "/memory",
-    agreed: Annotated[str | None, Field(description="apply: of the plan.")] = None,
-    run: Annotated[int | None, Field(description="undo: which; your last.")] = None,
+    under: Below = "/memory",
+    agreed: Annotated[str, Field(description="apply: of the plan.")] = "",
 ) -> Answer[Consolidated]:
-    """Archive notes that only repeat another one: plan, then apply; undo brings them back."""
+    """Archive notes that only repeat others: plan, then apply; undo brings the last back."""
     if action == "undo":
-        done = call.door("unconsolidate", run=run)
+        done = call.door("unconsolidate")
         text = "".join(f"{escaped(each['path'] or '(gone)')}\n" for each in done["back"])
         return Answer(text, Consolidated(agreed=None, run=done["run"], notes=len(done["back"])))
-    found = call.door("consolidate", path=under, agreed=(agreed or "") if action == "apply" else None)
+    found = call.door("consolidate", path=under, agreed=agreed if action == "apply" else None)
     rows = (
         f"{escaped(each['path'])} ({each['handle']}) repeats {escaped(step['into']['path'])}\n"
         for step in found["steps"]

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from avmfs import calls, paths
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import Denied, Invalid, NotFound, OverQuota, Stale
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
 from avmfs.rpc.methods import method
@@ -80,9 +80,9 @@ def consolidate(
 ) -> dict[str, Any]:
     """What would go into the archive of the notes below ``path``, ``limit`` at most: of those that say the same, at
     least so alike, all but one. {"steps": [{"into": {"path", "handle"}, "gone": [{"path", "handle", "likeness"}]}],
-    "notes": compared, "fewer", "bytes": of these, "agreed", "run", "stale"}. Given "agreed" back, it is done, unless it
-    would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "stale" the steps that
-    were left out since a note has changed meanwhile."""
+    "notes": compared, "fewer", "bytes": of these, "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless it
+    would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "left_out" how many
+    steps were not done, since a note has changed meanwhile or would have too many tags or links."""
     if not NEAR <= likeness <= 1:  # also refuses nan
         raise Invalid(f"likeness {likeness}: expected {NEAR} to 1")
     if not 1 <= limit <= MOST:
@@ -92,7 +92,7 @@ def consolidate(
     digest = hashlib.sha256(repr(said).encode()).hexdigest()
     if agreed not in (None, digest):
         raise Stale("what would be put away is not what it was: look at the plan again", path)
-    run, stale = (None, 0) if agreed is None else _applied(memory, steps)
+    run, left = (None, 0) if agreed is None else _applied(memory, steps)
     return {
         "steps": [step.told for step in steps],
         "notes": looked,
@@ -100,7 +100,7 @@ def consolidate(
         "bytes": sum(each.node.size for step in steps for each in step.gone),
         "agreed": digest,
         "run": run,
-        "stale": stale,
+        "left_out": left,
     }
 
 
@@ -196,14 +196,14 @@ def _matter(name: str, text: str) -> bytes:
 
 
 def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:
-    """The number of the run, and how many steps no longer held."""
+    """The number of the run, and how many steps were not done."""
     memory.enroll()
-    run, stale = memory.now(), 0
+    run, left = memory.now(), 0
     for step in steps:
         calls.go_on()
         planned = {"nodes": [each.id for each in step.nodes], "ctimes": [each.ctime for each in step.nodes]}
         try:
             memory.submit("merge", run=run, **planned)
-        except (Denied, NotFound, Stale):
-            stale += 1
-    return run, stale
+        except (Denied, NotFound, OverQuota, Stale):
+            left += 1
+    return run, left

@@ -124,8 +124,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("purge --verify harvest", 1, "--operator"),
     ],
     "consolidate": [
-        Good("consolidate /shared/e -n", "notes", "agreed bytes fewer notes run stale steps"),
-        Good("consolidate /shared/e -y", "0 of", "agreed bytes fewer notes run stale steps"),
+        Good("consolidate /shared/e -n", "notes", "agreed bytes fewer left_out notes run steps"),
+        Good("consolidate /shared/e -y", "0 of", "agreed bytes fewer left_out notes run steps"),
         Bad("consolidate /shared/none", 1, "No such"),
         Bad("consolidate /archive", 2, "archive"),
         Bad("consolidate --likeness 0.2", 2, "likeness"),

@@ -15,6 +15,7 @@ from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, Note, redundant
+from avmfs.store.commands.versions import TAGS_MAX
 
 FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
 ALIKE = [
@@ -108,7 +109,7 @@ def test_duplicates_go_to_the_archive_and_the_newer_says_so(world: World) -> Non
     assert plan(alice) == [("/memory/shared/2.md", ["/memory/shared/1.md"])]
     assert [checksum(agent) for agent in (alice, bob)] == before  # a plan changes nothing
     done = apply(alice)
-    assert (done["fewer"], done["stale"], done["notes"]) == (1, 0, 3)
+    assert (done["fewer"], done["left_out"], done["notes"]) == (1, 0, 3)
     assert alice.cat(f"/@{old}:path") == "/archive/shared/1.md\n"
     assert "supersedes" in alice.cat("/memory/shared/2.md:links")
     assert alice.cat("/memory/shared/2.md:tags") == "bob,train\n"
@@ -238,3 +239,13 @@ def test_limits_are_held_and_said(world: World) -> None:
         with pytest.raises(Invalid, match="limit|likeness|archive"):
             call(alice, "consolidate", **wrong)
     assert NEAR == 0.6
+
+
+def test_a_step_is_done_whole_or_not_at_all(world: World) -> None:
+    alice = world.agent("alice")
+    for name in "12":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+        alice.echo(",".join(f"{name}{n}" for n in range(TAGS_MAX - 1)), f"/memory/shared/{name}.md:tags")
+    before = checksum(alice)
+    assert apply(alice)["left_out"] == 1
+    assert checksum(alice) == before and alice.cat("/memory/shared/1.md:links") == alice.cat("/memory/shared/2.md:links")
