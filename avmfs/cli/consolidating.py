@@ -20,9 +20,7 @@ from avmfs.text.escapes import escaped
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--undo", is_flag=True, help="Undo your last run, or that of --run.")
 @click.option("--run", type=int, metavar="NUMBER", help="Which run to undo.")
-def consolidate_(
-    path: str, likeness: float, limit: int, dry_run: bool, yes: bool, undo: bool, run: int | None
-) -> None:
+def consolidate_(path: str, likeness: float, limit: int, dry_run: bool, yes: bool, undo: bool, run: int | None) -> None:
     """Of notes below PATH that say the same sentences, one stays: that which says most, else the newest. The others go
     to /archive, and what stays gets their tags, their importance and links to them ("supersedes").
 
