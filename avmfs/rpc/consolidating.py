@@ -17,6 +17,7 @@ from avmfs import calls, paths
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota, Stale
 from avmfs.memory import Memory
 from avmfs.node import Document, Kind, Node
+from avmfs.rpc.documents import LARGEST
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
 from avmfs.search.duplicates import NEAR, Note, redundant
@@ -80,9 +81,9 @@ def consolidate(
 ) -> dict[str, Any]:
     """What would go into the archive of the notes below ``path``, ``limit`` at most: of those that say the same, at
     least so alike, all but one. {"steps": [{"into": {"path", "handle"}, "gone": [{"path", "handle", "likeness"}]}],
-    "notes": compared, "fewer", "bytes": of these, "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless it
-    would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "left_out" how many
-    steps were not done, since a note has changed meanwhile or would have too many tags or links."""
+    "notes": compared, "fewer", "bytes": of these, "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless
+    it would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "left_out" how many steps
+    were not done, since a note has changed meanwhile or would have too many tags or links."""
     if not NEAR <= likeness <= 1:  # also refuses nan
         raise Invalid(f"likeness {likeness}: expected {NEAR} to 1")
     if not 1 <= limit <= MOST:
@@ -109,6 +110,8 @@ def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> 
     """Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said.
     {"run", "back": [{"path", "was"}]}, ``path`` None for what has left the archive by itself. ``dry``: what it would
     be. Raises NotFound where there is none."""
+    if run is not None and not 1 <= run <= LARGEST:
+        raise Invalid(f"run {run}: expected the number that a consolidation said")
     with memory.reading() as reader:
         number, rows = reader.consolidated(run)
     if not rows:

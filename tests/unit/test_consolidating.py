@@ -236,7 +236,7 @@ def test_limits_are_held_and_said(world: World) -> None:
         alice.put(f"/memory/shared/{name}.md", FACT)
     assert [len(gone) for _, gone in plan(alice, limit=2)] == [2]
     for wrong in ({"limit": 0}, {"likeness": 0.1}, {"likeness": 1.5}, {"path": "/archive"}):
-        with pytest.raises(Invalid, match="limit|likeness|archive"):
+        with pytest.raises(Invalid, match=r"limit|likeness|archive"):
             call(alice, "consolidate", **wrong)
     assert NEAR == 0.6
 

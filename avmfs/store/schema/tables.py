@@ -2,7 +2,7 @@
 
 Owns every CREATE statement. ``database.prepare`` runs them: TABLES makes a new store, in one transaction; MIGRATIONS
 bring a store of an earlier version to the same, each in a transaction with its ``user_version``. A change of the tables
-is made in TABLES and appended to MIGRATIONS (``migrations``), which are never edited; test_store_dumps.py has a store of every
+is made in TABLES and appended to MIGRATIONS (``migrations``), never edited; test_store_dumps.py has a store of every
 version and compares. A new column stands behind the others of its table, where ``alter table`` puts it, and may be
 null or has a default: the repair takes rows that are shorter for older ones.
 
