@@ -1,8 +1,8 @@
 """``AvmStorage``: what CrewAI's ``Memory`` keeps, as files in one agent's memory.
 
 Owns what a record is: one of scope ``/team`` is ``ROOT/team/ID.json``, as CrewAI writes it, so that shells, other
-agents and recalls find it too; its vector, by whichever embedder the crew has, is ``ROOT/team/ID.f32`` beside it (float32,
-little-endian). Called by programs that have CrewAI (``avmfs[crewai]``).
+agents and recalls find it too; its vector, by whichever embedder the crew has, is ``ROOT/team/ID.f32`` beside it
+(float32, little-endian). Called by programs that have CrewAI (``avmfs[crewai]``).
 """
 
 from __future__ import annotations
