@@ -15,7 +15,7 @@ from avmfs import paths
 from avmfs.node import notice
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
-from avmfs.text import segment
+from avmfs.text import passages, segment
 from avmfs.text.segment import one_line
 from avmfs.views.registry import Context, view
 from avmfs.views.related import linked_with
@@ -24,7 +24,6 @@ from avmfs.views.shape import parts
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
 _CITED: Final = re.compile(r"\[(\d+)\]")
-_END: Final = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
     wanted = frozenset(segment.query_terms(question))
     found = []
     for scored in hits:
-        for place, piece in enumerate(_END.split(scored.hit.text)):
+        for place, piece in enumerate(passages.sentences(scored.hit.text)):
             words = frozenset(segment.terms(piece))
             if len(words) >= 2 and not piece.lstrip().startswith("#"):
                 shared = len(wanted & words) / max(len(wanted), 1)
