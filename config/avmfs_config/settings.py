@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -32,6 +31,15 @@ _NEVER_INDEXED = (  # 4913: vim's probe for a writable directory
     " .fuse_hidden* .nfs* ._* .DS_Store"
 )
 NEVER_INDEXED = tuple(_NEVER_INDEXED.split())
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSettings:
+    """Where the daemon makes backups (None: nowhere), how many seconds apart, and how many of them stay."""
+
+    folder: Path | None = None
+    every_s: Annotated[float, Range(60.0, 31_536_000.0)] = 86_400.0
+    keep: Annotated[int, Range(1, 10_000)] = 14
 
 
 @dataclass(frozen=True, slots=True)

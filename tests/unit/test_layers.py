@@ -72,7 +72,6 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, may in {
         "files": "",
         "identity": "",
-        "nonce": "",
         "schema": "files",
         "rows": "schema",
         "tx": "schema rows",
@@ -83,7 +82,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "index": "schema rows queries identity",
         "cache": "schema rows notify",
         "client": "files schema tx commands writer identity",
-        "store": "files schema rows tx notify queries index cache client identity nonce",
+        "store": "files schema rows tx notify queries index cache client identity",
         "repair": "files schema rows tx commands queries store",
         "backup": "files schema repair",
         "foreign": "",
