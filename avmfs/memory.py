@@ -21,7 +21,7 @@ from typing import Any
 
 from avmfs_config import SearchWeights
 
-from avmfs import paths
+from avmfs import metrics, paths
 from avmfs.access import Principal
 from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
@@ -218,6 +218,10 @@ class Memory:
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
+        if handed_out:
+            outcome = "degraded" if found.degraded else "answered" if found.hits else "silent"
+            metrics.counter("avm_recalls_total", outcome=outcome).add()
+            metrics.counter("avm_recall_tokens_total").add(found.tokens)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
         return found
