@@ -65,7 +65,7 @@ class Meter:
         self._values = memoryview(memory)[NAMES:SIZE].cast("d")
         self._mutex, self._counting = threading.Lock(), threading.Lock()
         self._series: dict[Key, int] = dict(_listed(memory[:NAMES]))
-        self._end = memory.find(b"\0", 0, NAMES)
+        self._end = memory.rfind(b"\n", 0, NAMES) + 1  # a process that was killed may have left half a line
         self._free = max((at + _width(key) for key, at in self._series.items()), default=0)
 
     def counter(self, name: str, **labels: str) -> Counter:
@@ -88,9 +88,6 @@ class Meter:
             self._series[key] = at = self._free
             self._end, self._free = self._end + len(line) + 1, self._free + _width(key)
             return at
-
-
-METER = Meter(mmap.mmap(-1, SIZE))
 
 
 def begin(folder: Path, process: str) -> None:
@@ -154,3 +151,6 @@ def _alive(pid: int) -> bool:
     except PermissionError:  # somebody else's
         pass
     return True
+
+
+METER = Meter(mmap.mmap(-1, SIZE))

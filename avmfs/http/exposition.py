@@ -40,7 +40,7 @@ _HELP: Final = {
     "avm_process_up": "1 while this process of the daemon serves",
     "avm_process_restarts_total": "How often a mount's process was replaced",
     "avm_waiting_documents": "Written, and not yet found by words or by vectors",
-    "avm_unread_messages": "Mail that nobody has read",
+    "avm_unread_messages": "Mail that agents with a mount have not read",
     "avm_index_vectors": "Vectors in the index",
     "avm_index_bytes": "Memory of the vectors",
     "avm_embedded_total": "Passages that got a vector since the daemon began",
@@ -122,16 +122,14 @@ def _counted(found: dict[metrics.Key, list[float]]) -> Iterable[str]:
 def _standing(status: dict[str, Any], database: Path, now: float) -> Iterable[str]:
     store, index, outbox, backup = (status[name] for name in ("store", "index", "outbox", "backup"))
     mounts: list[dict[str, Any]] = status["mounts"]
-    up = {"writer": store["writer_state"], "index": index["state"], "http": "ready"}
-    up |= {f"mount {each['agent_id']}": each["state"] for each in mounts}
+    up = {"writer": store["writer_state"] == "ready", "index": index["pid"] is not None, "http": True}
+    up |= {f"mount {each['agent_id']}": each["state"] == "ready" for each in mounts}
     yield from _gauge("avm_build_info", [({"version": status["version"]}, 1.0)])
-    yield from _gauge("avm_process_up", [({"process": name}, float(state == "ready")) for name, state in up.items()])
+    yield from _gauge("avm_process_up", [({"process": name}, float(serves)) for name, serves in up.items()])
     restarts = [({"process": f"mount {each['agent_id']}"}, float(each["restarts"])) for each in mounts]
     yield from _gauge("avm_process_restarts_total", restarts, "counter")
-    waiting = [({"for": kind}, store.get(f"waiting_{name}")) for kind, name in _WAITING]
-    yield from _gauge(
-        "avm_waiting_documents", [(labels, float(count)) for labels, count in waiting if count is not None]
-    )
+    waiting = [({"for": kind}, float(store[each])) for kind, each in _WAITING if each in store]
+    yield from _gauge("avm_waiting_documents", waiting)
     yield from _gauge("avm_unread_messages", [({}, float(sum(each["unread"] for each in mounts)))])
     embedded = index["embedding"]
     for name, value, kind in (

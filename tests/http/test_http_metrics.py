@@ -1,17 +1,24 @@
-"""What /metrics says: figures that are so, in Prometheus's form, for the operator alone; and the dashboard's queries."""
+"""What /metrics says: figures that are so, in Prometheus's form, for the operator; and the dashboard's queries."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import wait
+from daemons import LIMIT_S, wait
 from http_world import Web, of, started
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -111,15 +118,55 @@ def test_a_process_that_is_replaced_goes_on_counting(own: Web, root: Path) -> No
     assert len(list((own.runtime / "metrics").glob("door.*"))) == 1
 
 
-def test_every_query_of_the_dashboard_is_of_figures_that_are_there(web: Web) -> None:
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name} here: apt-get install prometheus")
+    return found
+
+
+def test_promtool_finds_nothing_wrong(web: Web) -> None:
+    text = web.ask("GET", "/metrics", token=token_of(web)).body
+    done = subprocess.run([tool("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_prometheus_scrapes_it_and_answers_every_query_of_the_dashboard(web: Web, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    target = {"static_configs": [{"targets": [f"{web.host}:{web.port}"]}], "job_name": "avm", "scrape_interval": "1s"}
+    target["authorization"] = {"credentials_file": str(web.runtime.parent / "data/metrics.token")}
+    (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [target]}))
+    command = [tool("prometheus"), f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+    process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
+    try:
+
+        def ask(query: str) -> Any:
+            url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+            with contextlib.suppress(ConnectionError, urllib.error.URLError), urllib.request.urlopen(url) as answer:
+                return json.load(answer)
+            return None
+
+        wait(lambda: (got := ask("up")) and any(each["value"][1] == "1" for each in got["data"]["result"]))
+        for query in queries():
+            assert ask(query)["status"] == "success", query
+    finally:
+        process.terminate()
+        process.wait(LIMIT_S)
+
+
+def queries() -> list[str]:
     board = json.loads(DASHBOARD.read_text())
-    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
-    assert len(queries) > 10
+    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+
+
+def test_every_query_of_the_dashboard_is_of_figures_that_are_there(web: Web) -> None:
+    assert len(queries()) > 10
     alice = web.token("alice")
     web.call(alice, "recall", q="anything")
     web.call(alice, "read", path="/none")
     shown = {name for name, _ in scrape(web, token_of(web))}
-    wanted = {name for query in queries for name in re.findall(r"\bavm_[a-z_]+", query)}
+    wanted = {name for query in queries() for name in re.findall(r"\bavm_[a-z_]+", query)}
     # Without a model, deliveries and mounts these have nothing to say in this daemon.
     silent = {"avm_fuse_requests_total", "avm_searchable_after_seconds", "avm_outbox_waiting", "avm_outbox_dead"}
     assert wanted - shown <= silent | {"avm_backup_age_seconds", "avm_process_restarts_total"}

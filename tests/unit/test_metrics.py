@@ -66,6 +66,18 @@ def test_a_file_that_is_being_made_is_passed_over(tmp_path: Path) -> None:
     assert metrics.read(tmp_path) == {} == metrics.read(tmp_path / "none")
 
 
+def test_half_a_line_of_a_process_that_was_killed_is_written_over() -> None:
+    memory = mmap.mmap(-1, metrics.SIZE)
+    metrics.Meter(memory).counter("first_total").add(3)
+    end = memory.find(b"\0")
+    memory[end : end + 200] = b'["counter", "torn' + b"x" * 183
+    again = metrics.Meter(memory)
+    again.counter("second_total").add()
+    names = [key[1] for key, _ in metrics._listed(memory[: metrics.NAMES])]
+    assert names == ["first_total", "second_total"]
+    assert again._values[again._place(("counter", "first_total", (), ()))] == 3
+
+
 def test_more_series_than_there_is_room_for_are_refused() -> None:
     meter = metrics.Meter(mmap.mmap(-1, metrics.SIZE))
     with pytest.raises(ValueError, match="too many series"):
