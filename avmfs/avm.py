@@ -35,8 +35,8 @@ class AVM(Collaboration, CodeIndex):
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
     starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
     ``at`` an address (https://HOST:PORT): the memory of that daemon's HTTP service, as the agent of the token in
-    AVM_API_KEY. ``at`` an instant: the whole tree as it was then, which can be read, listed and searched: a datetime, or as after the ``@`` of
-    a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
+    AVM_API_KEY. ``at`` an instant: the whole tree as it was then, which can be read, listed and searched: a datetime,
+    or as after the ``@`` of a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection

@@ -46,14 +46,14 @@ class HttpDoor:
         )
         try:
             who = self._ask("GET", "/session", b"")["result"]
+            self.agent = str(who["agent"])
+            if agent not in (None, "", self.agent):
+                raise Denied(f"this token is not {agent}'s")
+            if operator and not who["operator"]:
+                raise Denied("this token makes no operator: one of avm --operator open does")
         except BaseException:
             self.close()
             raise
-        self.agent = str(who["agent"])
-        if agent not in (None, "", self.agent):
-            raise Denied(f"this token is not {agent}'s")
-        if operator and not who["operator"]:
-            raise Denied("this token makes no operator: one of avm --operator open does")
 
     def call(self, method: str, **arguments: Any) -> Any:
         """The method's result. Raises what it raised; Busy when the service went away; TooBig for more bytes than it

@@ -37,9 +37,9 @@ def test_python_reads_writes_and_finds(web: Web, elsewhere: dict[str, str], tmp_
     with AVM(at=web.url, environ=elsewhere) as avm:
         assert avm.agent == "alice"
         assert avm.write("/shared/far.md", "the far heron") == 1
+        assert [hit.path for hit in avm.search("heron")][:1] == ["/memory/shared/far.md"]
         avm.append("/shared/far.md", b"\xff\x00")
         assert avm.read_bytes("/shared/far.md") == b"the far heron\xff\x00"
-        assert [hit.path for hit in avm.search("heron")][:1] == ["/memory/shared/far.md"]
         with pytest.raises(FileNotFoundError):
             avm.read("/shared/none.md")
         with pytest.raises(Stale):
@@ -53,7 +53,7 @@ def test_a_url_is_an_address_and_anything_else_an_instant(web: Web, elsewhere: d
     with AVM(at=web.url, environ=elsewhere) as avm:
         avm.write("/shared/then.md", "now")
     there = {**elsewhere, "AVM_AT": web.url}
-    with AVM(at="-0s", environ=there) as past, pytest.raises(ReadOnly):
+    with AVM(at="-1h", environ=there) as past, pytest.raises(ReadOnly):
         past.write("/shared/then.md", "x")
 
 
@@ -124,7 +124,10 @@ def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -
     assert avm(elsewhere, "--at", web.url, "read", "/shared/typed.md") == "typed elsewhere\n"
     assert "typed.md" in avm({**elsewhere, "AVM_AT": web.url}, "ls", "/shared")
     # Below a command it is a moment.
-    assert "typed.md" in avm(elsewhere, "--at", web.url, "ls", "/shared", "--at", "-0s")
+    seq = web.call(web.token("alice"), "watch").json["result"]["seq"]
+    avm(elsewhere, "--at", web.url, "write", "/shared/later.md", "-", data=b"x")
+    listed = avm(elsewhere, "--at", web.url, "ls", "/shared", "--at", f"seq.{seq}")
+    assert "typed.md" in listed and "later.md" not in listed
     assert "no such" in avm(elsewhere, "--at", web.url, "read", "/shared/none.md", code=1).lower()
     assert "http://192.0.2.1" not in avm(elsewhere, "--at", "http://192.0.2.1", "ls", code=2)
     assert list(tmp_path.iterdir()) == []
