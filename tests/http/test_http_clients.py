@@ -37,7 +37,7 @@ def test_python_reads_writes_and_finds(web: Web, elsewhere: dict[str, str], tmp_
     with AVM(at=web.url, environ=elsewhere) as avm:
         assert avm.agent == "alice"
         assert avm.write("/shared/far.md", "the far heron") == 1
-        assert [hit.path for hit in avm.search("heron")][:1] == ["/memory/shared/far.md"]
+        assert [hit["path"] for hit in avm.search("heron")][:1] == ["/memory/shared/far.md"]
         avm.append("/shared/far.md", b"\xff\x00")
         assert avm.read_bytes("/shared/far.md") == b"the far heron\xff\x00"
         with pytest.raises(FileNotFoundError):
