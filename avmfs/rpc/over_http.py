@@ -62,6 +62,8 @@ class HttpDoor:
             body = wire.pack(arguments)
         except UnicodeEncodeError:
             raise Invalid(f"{method}: {NO_TEXT}") from None
+        except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
+            raise Invalid(f"{method}: {e}") from None
         if len(body) > REQUEST_LIMIT - 1024:
             raise TooBig(f"{len(body)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it in pieces with append")
         reply = self._ask("POST", f"/api/{urllib.parse.quote(method, safe='')}", body)
