@@ -196,5 +196,5 @@ def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Findi
     share = unspaced(text.decode("utf-8", "replace") for text in examine.recent(store, _SAMPLE))
     if share > _MOSTLY:
         says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
-        todo = "config.yaml: embedding: {engine: universal}; avm help embedding"
+        todo = "avm model use universal"
         yield Finding("languages", "note", says, todo)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import apsw
 import numpy as np
 import pytest
-from daemons import Daemon, wait
+from daemons import KILLED, LIMIT_S, Daemon, wait
 from static_table import make
 
 from avmfs.access import Policy, Principal
@@ -155,3 +158,17 @@ def test_a_mount_that_searches_holds_no_vectors(daemon: Daemon) -> None:
         daemon.command("stop")
     assert sizes[1]["alice"] - sizes[0]["alice"] < 25_000_000
     assert sizes[1]["index"] - sizes[0]["index"] > 40_000_000, "somebody holds them"
+
+
+@pytest.mark.logs(KILLED)  # a mount that is replaced on a busy machine may be late to leave
+def test_a_command_changes_the_engine_of_a_running_daemon_and_all_is_embedded_anew(daemon: Daemon) -> None:
+    with_notes(daemon, {"a.md": "coffee is nearly out"})
+    (daemon.at("alice") / "memory/news.md").write_text("中东局势紧张")
+    command = [sys.executable, "-m", "avmfs.cli", "--json", "model", "use", "universal"]
+    done = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reloaded"] is True
+    wait(lambda: daemon.status()["embedding"]["model"] == "use-multilingual-3")
+    ready(daemon)
+    wait(lambda: "中东局势紧张" in (daemon.at("alice") / ":recall?q=伊朗军事冲突").read_text())
+    assert daemon.status()["index"]["vectors"] == 2

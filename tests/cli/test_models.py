@@ -1,0 +1,82 @@
+"""avm model use, and avm init's question: the engine of the language that notes are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shells import LIMIT_S, Shell
+
+TENSION, NOODLES = "中东局势紧张", "今天晚饭吃了面条"
+
+
+@pytest.mark.model
+def test_the_command_that_an_answer_names_makes_the_notes_found_by_what_they_mean(alone: Shell) -> None:
+    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+    config.write_text("autostart: false\nembedding: {allow_download: false}  # as it is here\n")
+    for name, text in (("news", TENSION), ("dinner", NOODLES)):
+        alone.run("write", f"/memory/{name}.md", text)
+    asked = ("recall", "伊朗军事冲突", "--max-tokens", "300")
+    said = alone.out(*asked)
+    assert TENSION not in said and NOODLES not in said
+    (line,) = [line for line in said.splitlines() if "unavailable" in line]
+    command = line.partition("; avm ")[2].partition(" changes")[0]
+    assert command == "model use universal"
+
+    told = alone.out(*command.split())
+    assert "use-multilingual-3" in told and "the next question embeds" in told
+    assert config.read_text() == (
+        "autostart: false\nembedding: {engine: universal, allow_download: false}  # as it is here\n"
+    )
+    said = alone.out(*asked)
+    assert TENSION in said and NOODLES not in said and "unavailable" not in said
+    assert json.loads(alone.out("--json", *command.split())) == {
+        "engine": "universal",
+        "model": "use-multilingual-3",
+        "config_file": str(config),
+        "reloaded": False,
+    }
+
+
+def test_an_engine_that_cannot_be_used_changes_nothing(alone: Shell, tmp_path: Path) -> None:
+    config = Path(alone.environ["AVM_CONFIG_DIR"], "config.yaml")
+    for before, complaint in (
+        (f"embedding: {{path: {tmp_path}}}\n", "no model in"),
+        ("embedding: {enabled: false}\n", "turned off (embedding.enabled)"),
+        ("embedding: {engine: perhaps}\n", "embedding.engine"),
+    ):
+        config.write_text(before)
+        assert complaint in alone.complaint("model", "use", "static", code=1)
+        assert config.read_text() == before
+
+
+def test_init_asks_at_a_terminal_which_languages_notes_are_in(alone: Shell) -> None:
+    folder = Path(alone.environ["AVM_CONFIG_DIR"])
+    for answer, engine in ((b"y\n", True), (b"\n", False)):
+        for file in ("mounts.yaml", "config.yaml"):
+            (folder / file).unlink(missing_ok=True)
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", "avmfs.cli", "init"],
+            env=alone.environ,
+            stdin=theirs,
+            stderr=theirs,
+            stdout=subprocess.PIPE,
+        ) as process:
+            os.write(ours, answer)
+            out, _ = process.communicate(timeout=LIMIT_S)
+        asked = os.read(ours, 1000)
+        os.close(ours)
+        os.close(theirs)
+        assert process.returncode == 0 and b"other languages than English?" in asked, (out, asked)
+        assert ("\n  engine: universal" in (folder / "config.yaml").read_text()) == engine
+    assert "avm model use" in alone.complaint("init", "--force", "--multilingual", code=1)
+    (folder / "config.yaml").unlink()
+    alone.run("init", "--force", "--multilingual")
+    assert "\n  engine: universal" in (folder / "config.yaml").read_text()
+    assert "ok" in alone.out("config", "check")
