@@ -31,8 +31,8 @@ def changed(path: Path, text: str | None) -> str:
         ("# only said\n", "# only said\nembedding:\n  engine: universal\n"),
         ("autostart: false", "autostart: false\nembedding:\n  engine: universal\n"),
         (
-            "embedding:  # mine\n    # why\n    model: x  # this\n    timeout_s: 2\nautostart: false\n",
-            "embedding:  # mine\n    # why\n    engine: universal\n    model: x  # this\n    timeout_s: 2\nautostart: false\n",
+            "embedding:  # mine\n    # why\n    model: x  # this\nautostart: false\n",
+            "embedding:  # mine\n    # why\n    engine: universal\n    model: x  # this\nautostart: false\n",
         ),
         ("embedding:\n  engine: onnx  # fast\n  model: x\n", "embedding:\n  engine: universal  # fast\n  model: x\n"),
         ('embedding: {"engine": "auto", model: x}\n', 'embedding: {"engine": universal, model: x}\n'),
