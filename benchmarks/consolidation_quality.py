@@ -166,7 +166,8 @@ def seen(door: LocalDoor) -> tuple[str, dict[str, str]]:
     """A checksum over all that an agent sees (bodies, modes, times, tags, links, metadata), and the texts by path."""
     total, texts = hashlib.sha256(), {}
     for each in records(door):
-        total.update(repr(sorted((key, value) for key, value in each.items() if key != "seq")).encode())
+        left_out = "mtime" if each["kind"] == "directory" else "seq"  # names have come and gone in it
+        total.update(repr(sorted((key, value) for key, value in each.items() if key != left_out)).encode())
         if each["kind"] == "file":
             texts[each["path"]] = each["data"].decode()
     return total.hexdigest(), texts
