@@ -267,64 +267,78 @@ def consolidated(
     questions: list[dict[str, Any]],
     told: Mapping[str, str],
 ) -> int:
-    count = TokenCounter("cl100k_base").count
     before = {name: seen(door) for name, door in doors.items()}
     covered = evidence(doors["alice"], questions, told)
     pairs: list[tuple[str, str]] = []
     plans: dict[str, str] = {}
-    runs: dict[str, int | None] = {}
+    runs: dict[str, int] = {}
     for name, door in doors.items():
         plan = door.call("consolidate", limit=10_000)
         plans[name] = repr(plan)
-        runs[name] = door.call("consolidate", limit=10_000, agreed=plan["agreed"])["run"] if plan["fewer"] else None
         pairs += [(gone["path"], step["into"]["path"]) for step in plan["steps"] for gone in step["gone"]]
+        if plan["fewer"]:
+            runs[name] = door.call("consolidate", limit=10_000, agreed=plan["agreed"])["run"]
     after = {name: seen(door) for name, door in doors.items()}
-    again = evidence(doors["alice"], questions, told)
-    found = judged(pairs, notes, repeats)
-    merged = [each for each in others if each.path in found["went"] and (each.path, each.of) in pairs]
-    put = len(pairs)
-    print(
-        f"put away: {put}; labelled repeats {found['right']}, the same words in the sets {found['natural']}, wrong {len(found['wrong'])}"
-    )
-    for gone, kept in found["wrong"][:5]:
-        print(f"  wrong: {gone[:150]!r} for {kept[:150]!r}")
-    print(
-        f"precision {(found['right'] + found['natural']) / max(put, 1):.4f}, recall {sum(found['found'].values()) / len(repeats):.4f}"
-    )
-    for way, number in sorted(Counter(each.kind for each in repeats).items()):
-        print(f"  {way:18} {found['found'][way]:4} of {number}")
-    print(f"contradictions put away for what they contradict: {len(merged)} of {len(others)}")
-    lost = 0.0
-    for budget in BUDGETS:
-        old, new = covered[budget], again[budget]
-        change = 100 * (sum(new) - sum(old)) / len(old)
-        lost = max(lost, -change)
-        print(
-            f"evidence in {budget} tokens, {len(old)} questions: {interval(old)} -> {interval(new)}, {change:+.2f} points"
-        )
-    seen_by_all = [
-        {path: text for texts in side.values() for path, text in texts[1].items()} for side in (before, after)
-    ]
-    tokens = [sum(map(count, each.values())) for each in seen_by_all]
-    print(
-        f"notes {len(seen_by_all[0])} -> {len(seen_by_all[1])}; tokens {tokens[0]} -> {tokens[1]} ({100 * tokens[1] / tokens[0] - 100:+.1f} %)"
-    )
-    leaks = 0
-    for name in AGENTS:
-        words = {
-            each.text.rsplit(" ", 1)[1].rstrip(".")
-            for each in notes.values()
-            if each.path.startswith("/memory/private/") and each.agent != name
-        }
-        leaks += sum(word in plans[name] or any(word in text for text in after[name][1].values()) for word in words)
-        leaks += sum(f"/memory/private/{other}/" in plans[name] for other in AGENTS if other != name)
-    print(f"private words or paths told to another agent: {leaks}")
-    for name in reversed(AGENTS):
-        if runs[name] is not None:
-            doors[name].call("unconsolidate", run=runs[name])
+    merged = told_of_pairs(pairs, judged(pairs, notes, repeats), repeats, others)
+    lost = told_of_evidence(covered, evidence(doors["alice"], questions, told))
+    told_of_size(before, after)
+    leaks = told_of_secrets(notes, plans, after)
+    for name in reversed(runs):
+        doors[name].call("unconsolidate", run=runs[name])
     same = sum(seen(door)[0] == before[name][0] for name, door in doors.items())
     print(f"undone: of {len(AGENTS)} agents {same} see exactly what they saw before, by checksum")
     return int(bool(merged or leaks or same < len(AGENTS) or lost > 1.0))
+
+
+def told_of_pairs(
+    pairs: list[tuple[str, str]], found: dict[str, Any], repeats: list[Made], others: list[Made]
+) -> list[Made]:
+    """The contradictions that went for what they contradict."""
+    merged = [each for each in others if (each.path, each.of) in pairs or (each.of, each.path) in pairs]
+    good = found["right"] + found["natural"]
+    print(f"put away: {len(pairs)}; labelled repeats {found['right']}", end=", ")
+    print(f"the same words in the sets {found['natural']}, wrong {len(found['wrong'])}")
+    for gone, kept in found["wrong"][:5]:
+        print(f"  wrong: {gone[:150]!r} for {kept[:150]!r}")
+    print(f"precision {good / max(len(pairs), 1):.4f}, recall {sum(found['found'].values()) / len(repeats):.4f}")
+    for way, number in sorted(Counter(each.kind for each in repeats).items()):
+        print(f"  {way:18} {found['found'][way]:4} of {number}")
+    print(f"contradictions put away for what they contradict, or it for them: {len(merged)} of {len(others)}")
+    return merged
+
+
+def told_of_evidence(before: dict[int, list[float]], after: dict[int, list[float]]) -> float:
+    """How many points are lost at most."""
+    lost = 0.0
+    for budget in BUDGETS:
+        old, new = before[budget], after[budget]
+        change = 100 * (sum(new) - sum(old)) / len(old)
+        lost = max(lost, -change)
+        print(f"evidence in {budget} tokens, {len(old)} questions:", end=" ")
+        print(f"{interval(old)} -> {interval(new)}, {change:+.2f} points")
+    return lost
+
+
+def told_of_size(before: dict[str, tuple[str, dict[str, str]]], after: dict[str, tuple[str, dict[str, str]]]) -> None:
+    count = TokenCounter("cl100k_base").count
+    sides = [{path: text for _, texts in side.values() for path, text in texts.items()} for side in (before, after)]
+    notes, tokens = [len(each) for each in sides], [sum(map(count, each.values())) for each in sides]
+    print(f"notes {notes[0]} -> {notes[1]}; tokens {tokens[0]} -> {tokens[1]}", end=" ")
+    print(f"({100 * tokens[1] / tokens[0] - 100:+.1f} %)")
+
+
+def told_of_secrets(
+    notes: Mapping[str, Made], plans: dict[str, str], after: dict[str, tuple[str, dict[str, str]]]
+) -> int:
+    """How many words and paths of a private space another agent got to see, in a plan or in a note."""
+    leaks = 0
+    for name in AGENTS:
+        theirs = [each for each in notes.values() if each.kind in ("private", "") and each.agent != name]
+        words = {each.text.rsplit(" ", 1)[1].rstrip(".") for each in theirs if each.path.startswith("/memory/private/")}
+        leaks += sum(word in plans[name] or any(word in text for text in after[name][1].values()) for word in words)
+        leaks += sum(f"/memory/private/{other}/" in plans[name] for other in AGENTS if other != name)
+    print(f"private words or paths told to another agent: {leaks}")
+    return leaks
 
 
 if __name__ == "__main__":
