@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from avmfs import paths
+from avmfs.node import notice
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
 from avmfs.text import passages, segment
@@ -50,15 +51,15 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
     if node.document is not None:
         hits = [hit for hit in hits if hit.hit.path in linked or hit.hit.path == here]
     told = _chosen(hits, question, sentences)
-    notice = "" if recalled.degraded is None else f"# semantic search unavailable: {recalled.degraded}\n"
+    above = notice(recalled.degraded)
     if not told:
-        return notice + "(nothing relevant)\n"
+        return above + "(nothing relevant)\n"
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
     nonce = memory.store.nonce(memory.who, recalled.seq, question)
     body = [f"- {_uncited(each.text)} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
-    return notice + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
+    return above + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
 
 
 def _uncited(text: str) -> str:
