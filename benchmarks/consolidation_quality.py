@@ -72,7 +72,8 @@ class Made:
 
 def originals(data: Path, names: list[str], count: int) -> tuple[list[Made], dict[str, str]]:
     """Notes of the sets, and their paths by id."""
-    found, places = [], {}
+    found: list[Made] = []
+    places: dict[str, str] = {}
     for name in names:
         for one in read_lines(data / f"{name}.memories.jsonl"):
             if len(found) < count:
