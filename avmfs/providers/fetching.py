@@ -128,9 +128,7 @@ class Fetcher:
             self._write(parts, data, by)
         elif operation == "place":
             self._source(parts)
-            self._submit(
-                "mirror_names", path=[*parts[:-1]], names=[parts[-1]], source="names", until=0, whole=False
-            )
+            self._submit("mirror_names", path=[*parts[:-1]], names=[parts[-1]], source="names", until=0, whole=False)
         elif wait:
             self._once(operation, parts)
         else:

@@ -124,7 +124,8 @@ class LiveTree:
         here = [parts for parts in found if parts[: len(under)] == under]
         if here:
             with ThreadPoolExecutor(len(here)) as pool:
-                here = [parts for parts, there in zip(here, pool.map(partial(self._comes, who), here)) if there]
+                there = [*pool.map(partial(self._comes, who), here)]
+            here = [parts for parts, came in zip(here, there, strict=True) if came]
         return here, failed
 
     def _comes(self, who: Principal, parts: tuple[bytes, ...]) -> bool:

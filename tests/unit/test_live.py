@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -192,5 +193,76 @@ def test_the_handler_of_the_document_is_read_and_listed(tmp_path: Path) -> None:
         assert {each["name"] for each in door.call("entries", path="/live/upper")} >= {"alpha", "beta"}
         with pytest.raises(NotFound):
             door.call("read", path="/live/upper/nothing")
+    finally:
+        door.close()
+
+
+class Redis:
+    """As much of a client as the snippet asks."""
+
+    def get(self, key: str) -> bytes | None:
+        return {"/cache/motd": b"welcome\n"}.get(key)
+
+
+def test_a_handler_of_a_program_without_a_daemon_reads_and_answers_searches(tmp_path: Path) -> None:
+    class RedisHandler(BaseHandler):
+        redis = Redis()
+
+        def read(self, path, context):  # type: ignore[no-untyped-def]  # as the first documents have it
+            return self.redis.get(path)
+
+        def search(self, path: str, query: str, context: Context) -> list[str]:
+            return ["motd", "nothing", "../memory/x", "", "motd"] if query == "how do we greet" else []
+
+    register_handler("redis", RedisHandler)
+    for search in (True, False):
+        given = settings(Provider("/cache/{key}", "redis", search=search))
+        door = LocalDoor(tmp_path / f"{search}.db", given, "alice", embeddings=False)
+        try:
+            assert door.call("read", path="/cache/motd")["data"] == b"welcome\n"
+            with pytest.raises(NotFound):
+                door.call("read", path="/cache/none")
+            found = door.call("search", q="how do we greet", under="/cache")["hits"]
+            assert [each["path"] for each in found] == ["/cache/motd"] * search
+            assert not door.call("search", q="how do we greet")["hits"]
+            assert not door.call("search", q="something else", under="/cache")["hits"]
+        finally:
+            door.close()
+
+
+def test_a_source_that_does_not_answer_a_search_is_said_after_its_time(tmp_path: Path, counted: type[Counted]) -> None:
+    over = threading.Event()
+
+    class Hangs(Counted):
+        def search(self, path: str, query: str, context: Context) -> list[str]:
+            over.wait(LIMIT_S)
+            return []
+
+    register_handler("hangs", Hangs)
+    given = settings(Provider("/live/{name}", "hangs", search=True, timeout_s=0.3))
+    door = LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)
+    try:
+        door.call("read", path="/live/x")
+        found = door.call("search", q="1", under="/live")
+        assert [each["path"] for each in found["hits"]] == ["/live/x"]
+        assert found["degraded"] == "the search of /live: no answer within 0.3 s" and found["degraded"] in found["text"]
+    finally:
+        over.set()
+        door.close()
+
+
+def test_an_error_of_a_handler_keeps_its_errno(tmp_path: Path, counted: type[Counted]) -> None:
+    class Refuses(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            raise {b"a": PermissionError("x"), b"b": FileExistsError("x"), b"c": KeyError("x")}[data]
+
+    register_handler("refuses", Refuses)
+    given = replace(settings(Provider("/live/{name}", "refuses", writable=True)), default_access="rw", permissions=())
+    door = LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)
+    try:
+        for data, code in ((b"a", errno.EACCES), (b"b", errno.EEXIST), (b"c", errno.EIO)):
+            with pytest.raises(OSError) as told:
+                door.call("write", path="/live/x", data=data)
+            assert told.value.errno == code
     finally:
         door.close()
