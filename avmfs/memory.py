@@ -8,7 +8,6 @@ terminals.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import unicodedata
@@ -160,20 +159,10 @@ class Memory:
         paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
         engine = self.around.engine.searching(aside) if aside else self.around.engine
-        live = self.around.live
-        if live is not None and self.then is None and live.has(under) and q.strip():
-            answers, failed = live.search(self.who, under, q)
-            engine = engine.vouching(self._documents(answers), failed)
+        live = self.around.live if self.then is None and q.strip() else None
+        engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
         self.make_searchable()
         return engine if self.then is None else engine.without_links()  # the index has those of today
-
-    def _documents(self, found: Sequence[tuple[bytes, ...]]) -> list[int]:
-        documents = []
-        with self.reading() as reader:
-            for parts in found:
-                with contextlib.suppress(NotFound):
-                    documents.append(self.resolve(reader, paths.join(parts)).document)
-        return [each for each in documents if each is not None]
 
     def search(
         self, q: str, *, limit: int = 10, under: tuple[bytes, ...] = (), mode: Mode = "hybrid", archive: bool = False

@@ -27,6 +27,7 @@ from avmfs.node import Live
 from avmfs.providers.fetching import GONE, SECOND, By
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 
 SOCKET: Final = "live.sock"
@@ -106,9 +107,9 @@ class LiveTree:
         provider = self._provider(parts)
         return 0 if provider is None else provider.max_bytes
 
-    def search(self, who: Principal, under: tuple[bytes, ...], q: str) -> tuple[list[tuple[bytes, ...]], str | None]:
-        """What sources that ``under`` lies in answer to a question: paths, best first, whose texts are in the store by
-        now, and why one could not be asked."""
+    def search(self, who: Principal, under: tuple[bytes, ...], q: str) -> tuple[list[int], str | None]:
+        """What sources that ``under`` lies in answer to a question: documents, best first, whose texts are in the store
+        by now, and why one could not be asked."""
         found: list[tuple[bytes, ...]] = []
         failed = None
         tops = {paths.fixed_part(each.pattern): each for each in self._providers if each.search}
@@ -122,17 +123,24 @@ class LiveTree:
                 continue
             found += [(*top, *paths.split(b"/" + name)) for name in names]
         here = [parts for parts in found if parts[: len(under)] == under]
-        if here:
-            with ThreadPoolExecutor(len(here)) as pool:
-                there = [*pool.map(partial(self._comes, who), here)]
-            here = [parts for parts, came in zip(here, there, strict=True) if came]
-        return here, failed
+        if not here:
+            return [], failed
+        with ThreadPoolExecutor(len(here)) as pool:
+            came = pool.map(partial(self._comes, who), here)
+        return [each for each in came if each is not None], failed
 
-    def _comes(self, who: Principal, parts: tuple[bytes, ...]) -> bool:
-        try:
-            return self.appear(who, parts)
-        except AvmError:
-            return False  # who reads it is told why
+    def _comes(self, who: Principal, parts: tuple[bytes, ...]) -> int | None:
+        """The document at a path, once it has been fetched; None for what cannot be, which its readers are told."""
+        with contextlib.suppress(AvmError):
+            self.appear(who, parts)
+            with self._store.reading(who) as reader:
+                node = reader.node(ROOT)
+                for name in parts:
+                    if (found := reader.child(node.id, name)) is None:
+                        return None
+                    node = found
+                return node.document
+        return None
 
     def takes(self, who: Principal, parts: tuple[bytes, ...]) -> bool:
         """Return whether a source takes what is written there. Raises Denied where ``who`` may only read."""
