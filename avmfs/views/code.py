@@ -56,6 +56,6 @@ def _found(ctx: Context, asked: str, of: Place) -> Iterator[Place]:
 def _places(reader: Reader, path: bytes, node: Node) -> Iterator[Place]:
     if parts(path)[:1] != (paths.INDEX,) or node.document is None:
         return
-    said = reader.document(node).user.get(modules.META) or {}
-    text = whole(reader, node).decode("utf-8", "replace")
-    yield from modules.places(paths.text(path), said, text)
+    said = reader.document(node).user.get(modules.META)
+    if isinstance(said, dict):
+        yield from modules.places(paths.text(path), said, whole(reader, node).decode("utf-8", "replace"))
