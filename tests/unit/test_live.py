@@ -18,12 +18,14 @@ from avmfs_config import Provider, Settings, default_settings, load_settings
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import NotFound, StoreFailed
+from avmfs.errors import NotFound, StoreFailed, TooBig
 from avmfs.providers.fetching import Fetcher
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
 from avmfs.providers.live import LiveTree
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.commands import mirroring
+from avmfs.vfs import handover
+from avmfs.vfs.live_handle import LiveHandle
 
 WHERE = (b"live", b"x")
 ALICE = Principal("alice")
@@ -264,5 +266,45 @@ def test_an_error_of_a_handler_keeps_its_errno(tmp_path: Path, counted: type[Cou
             with pytest.raises(OSError) as told:
                 door.call("write", path="/live/x", data=data)
             assert told.value.errno == code
+    finally:
+        door.close()
+
+
+def test_an_open_file_that_a_source_takes_goes_on_in_the_next_process(tmp_path: Path, counted: type[Counted]) -> None:
+    given: list[bytes] = []
+
+    class Takes(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            given.append(data)
+
+    register_handler("takes", Takes)
+    provider = Provider("/live/{name}", "takes", writable=True, max_bytes=9)
+    door = LocalDoor(tmp_path / "avm.db", replace(settings(provider), permissions=(), default_access="rw"), "alice")
+    try:
+        memory = door._memory
+        one = LiveHandle(memory, 7, WHERE, b"abc", True, emptied=False)
+        left = [handover.plain_handle(one)]
+        for framed in (
+            one.framed(1, b"XY", append=False),
+            one.framed(0, b"!", append=True),
+            one.cut(2),
+            one.framed(4, b"z", append=False),
+        ):
+            one.edit(framed)
+            left.append([handover.plain_progress(one), framed])
+        other = handover.handle_from(memory, left[0])
+        for progress, framed in left[1:]:
+            handover.set_progress(other, progress, framed)
+        other.flush()
+        other.flush()
+        other.release()
+        assert given == [b"aX\0\0z"] == [one.read(0, 9)]
+        with pytest.raises(TooBig):
+            other.write(5, b"12345")
+        other.flush()
+        other.release()
+        assert len(given) == 1
+        LiveHandle(memory, 7, WHERE, b"", False, emptied=True).release()
+        assert given[1:] == [b""]
     finally:
         door.close()
