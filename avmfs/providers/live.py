@@ -23,7 +23,7 @@ from avmfs import paths, wire
 from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
 from avmfs.listener import Listener
-from avmfs.node import Live
+from avmfs.node import ITS_SEARCH, Live
 from avmfs.providers.fetching import GONE, SECOND, By
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
@@ -119,7 +119,7 @@ class LiveTree:
             try:
                 names = self._asker.ask("search", top, q.encode("utf-8", "surrogateescape"))
             except AvmError as e:
-                failed = f"the search of {paths.printable(paths.join(top))}: {e.reason}"
+                failed = f"{ITS_SEARCH} {paths.printable(paths.join(top))}: {e.reason}"
                 continue
             found += [(*top, *paths.split(b"/" + name)) for name in names]
         here = [parts for parts in found if parts[: len(under)] == under]
