@@ -345,6 +345,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_shown_writable": lambda s, it: s.world.store.cached_shown_writable(s.who, it.scope),
     "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
@@ -565,6 +566,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "delta": [{"path": "/memory", "peek": True}, {"path": _X, "peek": True}],
     "explore": [{"path": _X}],
     "nonce": [{"about": "x"}],
+    "sign_in": [{}, {"start": True}],
     "fetch": [{"targets": [_X, f"{SPACE}/d/none.md"]}],
     "graph": [{}, {"path": SPACE}, {"format": "graphml"}],
     "digest": [{"days": 9.0}, {"cold": 0.0, "days": 0.0}, {"path": SPACE}],
