@@ -3,10 +3,11 @@
     python -m benchmarks.bench_recall [--sizes 1000,10000] [--engines torch,onnx-int8] [--questions 60] [--quick]
 
 Each size and engine is a store of its own, one note a file, asked in this process (on one thread but for the model's
-own) and then through a daemon: the view `:recall`, and the program `avm recall`. A *new* question needs a vector; a
-*known* one was asked before, so that its vector is remembered. `vector` is the engine alone, `search` is AVM.search:
-what recall takes beyond it is packing. The program also takes what it takes to start (`avm --help`). The column "cpu"
-is this process's, on average: on a busy machine it tells more than the clock.
+own) and then through a daemon: the view `:recall`, the tool `avm_recall` of one MCP server that lives on, and the
+program `avm recall`. The second table has the memory of the daemon's processes after all these questions. A *new*
+question needs a vector; a *known* one was asked before, so that its vector is remembered. `vector` is the engine
+alone, `search` is AVM.search: what recall takes beyond it is packing. The program also takes what it takes to start
+(`avm --help`). The column "cpu" is this process's, on average: on a busy machine it tells more than the clock.
 
 The notes are paragraphs of the docstrings of installed packages, repeated with a number beyond 10,000. To embed 10,000
 of them takes minutes: their vectors are planted, a static table's in the model's name and dimension. It costs the same
@@ -44,7 +45,9 @@ from avmfs.search.indexer import embed_pending
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from benchmarks import processes
 from benchmarks.bench_start import AVM as PROGRAM
+from benchmarks.bench_start import MCP
 from benchmarks.clients import breaking_off, started_clients
 from benchmarks.daemons import Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, summarize, timed_loop
@@ -58,6 +61,8 @@ ENGINES: Sequence[str] = get_args(EngineName)
 DISTINCT = 10_000
 KNOWN = 6
 """Questions that are asked again and again."""
+WAYS = 6
+"""Of asking, each with new questions of its own."""
 TOKENS = 1000
 LIMIT_S = 60.0
 READY_WITHIN_S = 180.0
@@ -76,6 +81,10 @@ class Asked:
 
 Rounds = dict[tuple[str, str], Asked]
 """By way of asking and kind of question."""
+
+
+Held = dict[str, processes.Memory]
+"""By process of the daemon."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +115,10 @@ def measure(run: Run) -> Findings:
     count: int = chosen.questions or (6 if run.quick else 60)
     programs: int = chosen.programs or (2 if run.quick else 10)
     rounds: int = chosen.rounds or 1
-    texts = sentences(None, min(max(sizes), DISTINCT) + KNOWN + rounds * 5 * count)
+    texts = sentences(None, min(max(sizes), DISTINCT) + KNOWN + rounds * WAYS * count)
     notes, asked = (
         texts[: min(max(sizes), DISTINCT)],
-        [_question(text) for text in texts[-(KNOWN + rounds * 5 * count) :]],
+        [_question(text) for text in texts[-(KNOWN + rounds * WAYS * count) :]],
     )
     run.begin(
         stores=f"on {filesystem_of(run.local)}; a paragraph a note; planted vectors",
@@ -120,6 +129,7 @@ def measure(run: Run) -> Findings:
     chosen.cache.mkdir(parents=True, exist_ok=True)
     failures: dict[str, str] = {}
     found: dict[tuple[int, str], list[Rounds]] = {}
+    held: dict[tuple[int, str], Held] = {}
     with scratch_directory(run.local) as folder:
         for size in sizes:
             with breaking_off(f"{size:,} notes", failures), named_errors():
@@ -127,12 +137,14 @@ def measure(run: Run) -> Findings:
         for number in range(rounds):
             for size in sizes:
                 for name in names:
-                    part = asked[KNOWN + number * 5 * count :]
-                    questions = Questions(asked[:KNOWN], [part[at * count :][:count] for at in range(5)])
+                    part = asked[KNOWN + number * WAYS * count :]
+                    questions = Questions(asked[:KNOWN], [part[at * count :][:count] for at in range(WAYS)])
                     with breaking_off(f"{size:,} notes, {name}", failures), named_errors():
-                        one = _look(run.local, folder / f"{size}.db", name, chosen.cache, questions, programs)
+                        one, held[size, name] = _look(
+                            run.local, folder / f"{size}.db", name, chosen.cache, questions, programs
+                        )
                         found.setdefault((size, name), []).append(one)
-    return Findings([_table(found)], _targets(found), failures)
+    return Findings([_table(found), _memory(held)], _targets(found), failures)
 
 
 def _question(text: str) -> str:
@@ -175,7 +187,9 @@ def _plant(source: Path, database: Path, model: str, dimension: int) -> None:
 # ---- asking ----
 
 
-def _look(local: Path, source: Path, name: str, cache: Path, questions: Questions, programs: int) -> Rounds:
+def _look(
+    local: Path, source: Path, name: str, cache: Path, questions: Questions, programs: int
+) -> tuple[Rounds, Held]:
     settings = {"embedding": {"engine": name, "allow_download": False}}
     engine = engines.make(EmbeddingSettings(engine=cast(EngineName, name), allow_download=False), cache)
     for text in questions.known:
@@ -193,8 +207,10 @@ def _look(local: Path, source: Path, name: str, cache: Path, questions: Question
         with temporary_daemon(local, agents("bench"), settings, stock=stock) as daemon:
             _until_loaded(daemon)
             times |= _by_mount(daemon, questions)
+            times |= _by_mcp(daemon, questions)
             times |= _by_program(daemon, questions, programs)
-    return times
+            held = {role: processes.memory(pid) for role, (pid, *_) in sorted(daemon.roles().items())}
+    return times, held
 
 
 def _in_process(folder: Path, settings: Mapping[str, object], cache: Path, questions: Questions) -> Rounds:
@@ -249,6 +265,33 @@ def _by_mount(daemon: Daemon, questions: Questions) -> Rounds:
         }
 
 
+def _by_mcp(daemon: Daemon, questions: Questions) -> Rounds:
+    command = [sys.executable, "-c", MCP, "--user", "bench"]
+    with subprocess.Popen(
+        command, env=dict(daemon.environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            assert server.stdin is not None and server.stdout is not None
+            into, out = server.stdin, server.stdout
+
+            def ask(method: str, **given: object) -> None:
+                into.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}).encode() + b"\n")
+                into.flush()
+                if b'"isError":true' in (answer := out.readline()) or b'"result"' not in answer:
+                    raise BenchmarkError(f"avm-mcp answers {answer[:500]!r}")
+
+            client = {"name": "bench", "version": "1"}
+            ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+            into.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+
+            def recall(question: str) -> None:
+                ask("tools/call", name="avm_recall", arguments={"query": question, "max_tokens": TOKENS})
+
+            return _both("recall, MCP", recall, questions.known, questions.new[5])
+        finally:
+            server.kill()
+
+
 def _by_program(daemon: Daemon, questions: Questions, count: int) -> Rounds:
     def run(words: Sequence[str]) -> None:
         done = subprocess.run(
@@ -301,6 +344,15 @@ def _table(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> Table:
             cpu_ms = statistics.median(spent) if spent else None
             rows.append((f"{size:,}", name, way, kind, figure.n, figure.median_us / 1e3, figure.p99_us / 1e3, cpu_ms))
     return Table("one question", ("notes", "engine", "way", "question", "N", "median ms", "p99 ms", "cpu ms"), rows)
+
+
+def _memory(held: Mapping[tuple[int, str], Held]) -> Table:
+    rows = [
+        (f"{size:,}", name, role, used.proportional, used.private)
+        for (size, name), roles in held.items()
+        for role, used in roles.items()
+    ]
+    return Table("memory", ("notes", "engine", "process", "proportional MiB", "private MiB"), rows)
 
 
 def _targets(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> list[Target]:

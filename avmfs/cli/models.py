@@ -82,7 +82,7 @@ def import_(folder: Path) -> None:
 
 @model_.command("use", cls=Command)
 @click.argument("engine", type=click.Choice(get_args(Engine)))
-def use(engine: str) -> None:
+def use(engine: Engine) -> None:
     """Compute vectors by ENGINE from now on: universal for notes in other languages than English, auto for English.
 
     It is tried first; then config.yaml says so (embedding.engine), a running daemon takes it up, and what is stored is
