@@ -15,15 +15,14 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.report import document  # noqa: E402
-from benchmarks.results import Report, Value, machine, read_json, shown  # noqa: E402
+from benchmarks.results import Report, compared, machine, read_json, read_reports  # noqa: E402
 
 SECTIONS = {
     "latency": ("api", "mount", "recall"),
@@ -32,11 +31,12 @@ SECTIONS = {
     "contention": ("contention", "coherence"),
     "tokens": ("agent_efficiency",),
     "discovery": ("discovery",),
-    "operations": ("programs", "files", "mail"),
+    "guards": ("guarded", "audit", "outbox", "attacks"),
+    "operations": ("programs", "files", "mail", "past"),
+    "peers": ("peers",),
     "start": ("start", "idle"),
     "value": ("value",),
 }
-DIFFERS = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,14 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="short forms: does it run, not how fast")
     parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier results.json")
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="an earlier results.json, or a directory of results"
+    )
     chosen = parser.parse_args(arguments)
     names = list(SECTIONS) if chosen.all else chosen.sections.split(",")
     if unknown := [name for name in names if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
     try:
-        before = _read(chosen.compare) if chosen.compare else None
-    except (OSError, KeyError, ValueError) as error:
+        before = read_reports(chosen.compare) if chosen.compare else None
+    except (OSError, ValueError) as error:
         parser.error(f"--compare {chosen.compare}: {error}")
     chosen.output.mkdir(parents=True, exist_ok=True)
     reports, failed = [], []
@@ -96,33 +98,6 @@ def _write(folder: Path, reports: Sequence[Report]) -> None:
     pictures = [f"plots/{path.name}" for path in sorted(plots.glob("*.svg"))] if not drawn.returncode else []
     (folder / "report.md").write_text(document(reports, pictures))
     print(f"\n{folder}: results.json, report.md, {len(pictures)} pictures")
-
-
-def _read(path: Path) -> dict[tuple[str, str, str, str], Value]:
-    return {key: value for report in json.loads(path.read_text())["reports"] for key, value in _figures(report)}
-
-
-def _figures(report: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str, str], Value]]:
-    """Every number of a report, under its benchmark, table, row and column. A row is named by its texts."""
-    for table in report["tables"]:
-        for row in table["rows"]:
-            name = " ".join(str(cell) for cell in row if isinstance(cell, str)) or str(row[:1])
-            for column, value in zip(table["columns"], row, strict=False):
-                if isinstance(value, int | float):
-                    yield (str(report["benchmark"]), table["title"], name, column), value
-
-
-def compared(before: dict[tuple[str, str, str, str], Value], reports: Sequence[Report]) -> list[str]:
-    """A line for each figure that differs by more than a tenth from the same one before."""
-    lines = []
-    for report in reports:
-        for key, value in _figures(json.loads(json.dumps(asdict(report)))):
-            old = before.get(key)
-            if isinstance(old, int | float) and isinstance(value, int | float) and old:
-                change = value / old - 1
-                if abs(change) > DIFFERS:
-                    lines.append(f"  {': '.join(key)}: {shown(old)} -> {shown(value)} ({change:+.0%})")
-    return lines
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """docs/BENCHMARKS.md from the JSON of benchmark runs: every figure under the command that made it.
 
-    python -m benchmarks.report [--pictures DIR] RESULT.json... > docs/BENCHMARKS.md
+    python -m benchmarks.report [--pictures docs/plots] [PLACE...] > docs/BENCHMARKS.md
+    python -m benchmarks.report --against PLACE [PLACE...]
 
-DIR, below docs, is where benchmarks.plots has drawn them; a section shows its own.
+PLACE is a result, or a directory of results: those of benchmarks/results unless given. --pictures: below docs, where
+benchmarks.plots has drawn them; a section shows its own. --against tells what differs from earlier results by more than
+a tenth, figure by figure and verdict by verdict; from two machines, or under two loads, only ratios mean something.
 """
 
 from __future__ import annotations
@@ -14,17 +17,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.results import Report, markdown, read_json
+from benchmarks.results import VERDICTS, Report, compared, markdown, read_reports
 
-ORDER = ("mount", "programs", "beside", "contention", "coherence", "files", "idle", "mail", "store", "ablation")
+RESULTS = Path(__file__).parent / "results"
+ORDER = ("mount", "programs", "beside", "contention", "coherence", "files", "recall", "peers", "idle", "start", "mail")
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `python -m benchmarks.report` from the results of the commands named below; not by hand. What each script
-measures, and what its baselines are: [benchmarks/README.md](../benchmarks/README.md).
+Written by `python -m benchmarks.report` from [benchmarks/results](../benchmarks/results), which the commands named
+below have written; not by hand. What each script measures, and what its baselines are:
+[benchmarks/README.md](../benchmarks/README.md). `python -m benchmarks.report --against benchmarks/results NEW.json`
+compares a run of yours.
 
-Ratios hold within one run, where the variants take turns; times belong to the machine and to what else it did.
-"Published" figures are the earlier AVM's, on an Apple M2 Pro: another machine and program.
+Each section names its commit, date, machine, load and rounds. The machine had other work to do meanwhile, so believe
+ratios, which hold within one run, where the variants take turns, rather than times. "Of rounds" is how far the medians
+of the rounds strayed, as shares of the median of all. A measured target is *met* or *MISSED* when its whole interval
+is (that of the median with 95 %; in brackets, and of how many readings), *undecided* when the bound lies within it or
+there were fewer than three. What a warm kernel cache or a remembered answer gives stands in the tables and has no
+target. "Published" figures are the earlier AVM's, on an Apple M2 Pro: another machine and program.
+
+**Not claimed**: that avmfs is as fast as ext4 where something is made durable; that times hold on another machine;
+that scenarios answered by the offline reader say what a model would answer; that recall is as good on texts unlike
+those that it was measured on.
 """
 
 
@@ -50,11 +64,10 @@ def _arguments(report: Report) -> str:
 
 def _targets(told: Sequence[tuple[str, Report]]) -> str:
     """How many of the targets of each run were met, on one look."""
-    lines = ["| script | met | missed | not measured |", "|---|---|---|---|"]
+    lines = [f"| script | {' | '.join(VERDICTS)} |", "|---|" + "---|" * len(VERDICTS)]
     for apart, report in told:
-        met = [target.met for target in report.targets]
-        if met:
-            figures = f"{met.count(True)} | {met.count(False)} | {met.count(None)}"
+        if found := Counter(target.verdict for target in report.targets):
+            figures = " | ".join(str(found[verdict]) for verdict in VERDICTS)
             lines.append(f"| bench_{report.benchmark}{apart} | {figures} |")
     return "\n".join(lines) + "\n"
 
@@ -62,14 +75,19 @@ def _targets(told: Sequence[tuple[str, Report]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 2 for a file that is no result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
+    parser.add_argument("places", nargs="*", type=Path, metavar="PLACE", default=[RESULTS])
+    parser.add_argument("--against", type=Path, metavar="PLACE", help="tell what differs from the results there")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="below docs")
     options = parser.parse_args(arguments)
     docs = Path(__file__).parent.parent / "docs"
     found = sorted(options.pictures.resolve().glob("*.svg")) if options.pictures else []
     try:
         pictures = [picture.relative_to(docs.resolve()).as_posix() for picture in found]
-        print(document([read_json(path) for path in options.results], pictures), end="")
+        reports = [report for place in options.places for report in read_reports(place)]
+        if options.against:
+            print("\n".join(compared(read_reports(options.against), reports) or ["nothing differs by a tenth"]))
+        else:
+            print(document(reports, pictures), end="")
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
