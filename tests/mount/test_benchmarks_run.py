@@ -42,6 +42,7 @@ RUNS = {
     "bench_embedding": ["--engine", "static", "--notes", "10", "--burst", "10"],
     "bench_discovery": ["--agents", "2,8", "--questions", "5"],
     "bench_agent_efficiency": ["--budgets", "100,500"],
+    "bench_academic": [str(ROOT / "benchmarks/data/longmemeval.json"), "--budgets", "200"],
     "bench_value": ["--categories", "real_world"],
     "bench_ablation": ["--parts", "writer,reads", "--seconds", "0.1"],
 }
@@ -62,6 +63,7 @@ SELDOM = {
     "bench_embedding",
     "bench_discovery",
     "bench_agent_efficiency",
+    "bench_academic",
     "bench_value",
     "bench_recovery",
     "bench_attacks",
