@@ -41,7 +41,7 @@ NO_ANSWER = "It is not said."
 
 def measure(run: Run) -> Findings:
     chosen = run.options
-    histories = _limited(academic.load(chosen.data), 3 if run.quick else chosen.limit)
+    histories = limited(academic.load(chosen.data), 3 if run.quick else chosen.limit)
     model = endpoint(chosen)
     questions = [question for history in histories for question in history.questions]
     run.begin(
@@ -71,7 +71,7 @@ def measure(run: Run) -> Findings:
     return Findings(tables, failures=failures)
 
 
-def _limited(histories: Sequence[History], limit: int | None) -> list[History]:
+def limited(histories: Sequence[History], limit: int | None) -> list[History]:
     """So many questions, spread evenly; histories without any are left out."""
     every = [(history, question) for history in histories for question in history.questions]
     if limit is not None and limit < len(every):

@@ -115,7 +115,8 @@ def _in_process(folder: Path, questions: int) -> Round:
     """Recall on a store that this process has opened itself."""
     config = folder / "config.yaml"
     config.write_text(json.dumps(STATIC))
-    environment = {**os.environ, **{f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}}
+    folders = {f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
+    environment = {**os.environ, **folders, "AVM_AUTOSTART": "0"}
     with AVM(db=folder / "avm.db", config=config, agent="bench", environ=environment) as avm:
         memory = avm.agent_memory()
         for question in QUESTIONS:

@@ -204,7 +204,8 @@ def _in_process(folder: Path, settings: Mapping[str, object], cache: Path, quest
     """On a store that this process has opened itself."""
     (folder / "config.yaml").write_text(json.dumps(settings))
     (folder / "models").symlink_to(cache)
-    environment = {**os.environ, **{f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}}
+    folders = {f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
+    environment = {**os.environ, **folders, "AVM_AUTOSTART": "0"}
     with AVM(db=folder / "avm.db", config=folder / "config.yaml", agent="bench", environ=environment) as avm:
         memory = avm.agent_memory()
 
