@@ -1,18 +1,20 @@
 """The whole performance suite, by sections of the customer's paper: one results file, one page, pictures, a comparison.
 
-    python benchmarks/bench_paper.py --all --output DIR [--quick] [--compare DIR/results.json]
+    python benchmarks/bench_paper.py --all --output DIR [--short | --quick] [--compare DIR/results.json]
     python benchmarks/bench_paper.py --sections latency,contention --output DIR
 
 Runs the scripts of its sections one after the other, none of which needs a model behind an endpoint. Into DIR go
 ``results.json`` (machine, versions, and each script's figures with all digits), ``report.md`` (benchmarks.report's
-page), and with the extra `bench` pictures. --compare tells of every figure what it was in an earlier results file,
-where it differs by more than a tenth; only ratios from two machines or two loads mean something.
+page), and with the extra `bench` pictures. --short has smaller sizes and as many rounds; it is what benchmarks/results
+has. --compare tells of every figure what it was in an earlier results file, where it differs by more than a tenth; only
+ratios from two machines or two loads mean something.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,6 +40,27 @@ SECTIONS = {
     "value": ("value",),
 }
 
+SHORT = {
+    "api": "--times 50",
+    "mount": "--variants 'ext4,C,C+SQLite,avmfs strict,avmfs'",
+    "recall": "--engines onnx-int8 --rounds 3 --questions 20 --programs 3",
+    "index": "--sizes 0,100000 --questions 60 --rounds 3",
+    "vectors": "--sizes 1000,10000 --queries 20",
+    "ablation": "--rounds 3 --seconds 0.7",
+    "contention": "--agents 1,4,16 --seconds 2",
+    "coherence": "--checks 2000",
+    "discovery": "--agents 2,16,128 --questions 100",
+    "guarded": "--seconds 2",
+    "outbox": "--seconds 1.5",
+    "attacks": "--seconds 2",
+    "programs": "--notes 2000",
+    "mail": "--messages 200",
+    "past": "--notes 10000 --rounds 12 --edits 200",
+    "start": "--rounds 7",
+    "idle": "--nodes 20000",
+}
+"""Of sizes, never of rounds below three: what decides no target is no figure."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 when a script failed (the others are in the report); 2 when nothing could be run or compared."""
@@ -46,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--all", action="store_true", help=f"every section: {', '.join(SECTIONS)}")
     what.add_argument("--sections", metavar="NAME,…")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="short forms: does it run, not how fast")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--short", action="store_true", help="smaller sizes, as many rounds")
+    forms.add_argument("--quick", action="store_true", help="does it run, not how fast")
     parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="an earlier results.json, or a directory of results"
@@ -66,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result.unlink(missing_ok=True)
         command = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result)]
         command += ["--local", str(chosen.local), *(["--quick"] if chosen.quick else [])]
+        command += shlex.split(SHORT.get(script, "")) if chosen.short else []
         print(f"\n== {script}", flush=True)
         if subprocess.run(command, cwd=ROOT, check=False).returncode or not result.exists():
             failed.append(script)

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from avmfs_config import EmbeddingSettings
@@ -68,8 +69,11 @@ def measure(run: Run) -> Findings:
     )
     seen: dict[str, Seen] = defaultdict(Seen)
     failures: dict[str, str] = {}
-    with scratch_directory(run.local) as folder:
-        os.environ["AVM_BENCH_VECTORS"] = str(folder / "vectors.db")
+    with (
+        scratch_directory(run.local) as folder,
+        mock.patch.dict(os.environ, AVM_BENCH_VECTORS=str(folder / "vectors.db")),
+        mock.patch.object(engines, "LocalEmbedding", avm_adapter.KeptVectors),
+    ):
         engine = engines.make(EmbeddingSettings(allow_download=False), chosen.cache)
         for number, history in enumerate(histories):
             questions = asked[history.name]

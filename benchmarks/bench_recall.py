@@ -134,7 +134,7 @@ def measure(run: Run) -> Findings:
                     with breaking_off(f"{size:,} notes, {name}", failures), named_errors():
                         one = _look(run.local, folder / f"{size}.db", name, chosen.cache, questions, programs)
                         found.setdefault((size, name), []).append(one)
-    return Findings([_table(found)], _targets(found), failures)
+    return Findings([_table(found)], _targets(found), failures, {"percentiles, ms": _curves(found)})
 
 
 def _question(text: str) -> str:
@@ -303,6 +303,16 @@ def _table(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> Table:
     return Table(
         "one question", ("notes", "engine", "way", "question", "N", "median ms", "of rounds", "p99 ms", "cpu ms"), rows
     )
+
+
+def _curves(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> dict[str, list[float]]:
+    """For a picture: of the last round of the last engine at the largest size."""
+    looks = found[max(found, key=lambda one: one[0])] if found else []
+    return {
+        f"{way}, {kind}": [us / 1e3 for us in one.round.curve_us]
+        for way, kind in (looks[-1] if looks else {})
+        if (one := looks[-1][way, kind]).round.curve_us
+    }
 
 
 def _targets(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> list[Target]:

@@ -93,6 +93,8 @@ class Round:
     per_second: float
     fairness: float
     """The least any client got done divided by the most; 1.0 for one client."""
+    curve_us: Sequence[float] = ()
+    """The 0th, 5th, ... 100th percentile, for a picture."""
 
 
 def summarize(timings: Sequence[Timing]) -> Round:
@@ -109,6 +111,7 @@ def summarize(timings: Sequence[Timing]) -> Round:
         max_us=samples[-1],
         per_second=len(samples) * 1e9 / span,
         fairness=min(counts) / max(counts),
+        curve_us=[percentile(samples, share / 100) for share in range(0, 101, 5)],
     )
 
 
