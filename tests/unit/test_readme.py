@@ -16,6 +16,7 @@ from avmfs.cli.main import avm
 from avmfs.embed.weights import PACKAGE as WEIGHTS
 from avmfs.mcp.main import avm_mcp as avm_mcp
 from avmfs.views import table
+from benchmarks.report import generated
 
 TREE = Path(__file__).parents[2]
 README = (TREE / "README.md").read_text(encoding="utf-8")
@@ -116,3 +117,8 @@ def test_generated_tables_are_up_to_date(name: str) -> None:
 def test_files_that_are_linked_to_exist() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (TREE / target).exists(), target
+
+
+def test_what_is_said_of_speed_is_what_the_results_in_the_repository_say() -> None:
+    for path, text in generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run ./run docs"
