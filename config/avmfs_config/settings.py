@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
+from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.parse import Range
 from avmfs_config.people import AgentSettings
@@ -31,6 +31,15 @@ _NEVER_INDEXED = (  # 4913: vim's probe for a writable directory
     " .fuse_hidden* .nfs* ._* .DS_Store"
 )
 NEVER_INDEXED = tuple(_NEVER_INDEXED.split())
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSettings:
+    """Where the daemon makes backups (None: nowhere), how many seconds apart, and how many of them stay."""
+
+    folder: Path | None = None
+    every_s: Annotated[float, Range(60.0, 31_536_000.0)] = 86_400.0
+    keep: Annotated[int, Range(1, 10_000)] = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,26 @@ class SearchWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class RerankSettings:
+    """Who reads the best hits of a question once more; nobody without `model` and `endpoint`.
+
+    `model` is a folder with a cross-encoder (tokenizer.json and an ONNX file), `endpoint` the address of a /rerank as
+    Cohere, Jina and others have it, where `name` says which model, and the key is the value of the environment variable
+    `key_env` or the text of `key_file`. The first `top` hits get `weight` times what it says of them (0 to 1), in
+    shares of the best hit's score. After `timeout_s` the answer goes out without.
+    """
+
+    model: Path | None = None
+    endpoint: str | None = None
+    name: str | None = None
+    key_env: str | None = None
+    key_file: Path | None = None
+    weight: Annotated[float, Range(0.0, 10.0)] = 1.0
+    top: Annotated[int, Range(1, 200)] = 50
+    timeout_s: Annotated[float, Range(0.01, 60.0)] = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSettings:
     """How answers are found and counted.
 
@@ -169,6 +198,7 @@ class SearchSettings:
     weights: SearchWeights = field(default_factory=SearchWeights)
     query_log: Annotated[int, Range(0, 10_000)] = 0
     half_life_days: Annotated[float, Range(0.01, 36_500.0)] = 30.0
+    rerank: RerankSettings = field(default_factory=RerankSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +245,12 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":
-        """Without what only the policy is made of: a change of the rest needs new processes."""
-        return replace(self, permissions=(), default_access="ro", agents={})
+        """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new
+        processes."""
+        return replace(
+            self, permissions=(), default_access="ro", agents={}, http=HttpSettings(metrics=self.http.metrics)
+        )

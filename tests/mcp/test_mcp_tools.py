@@ -9,12 +9,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+import references
 from anyio.from_thread import BlockingPortal
 from mcp.shared.exceptions import MCPError
 from mount_world import World, until
 from peers import Peer, stdio
 
-from avmfs.mcp import reference, registry
+from avmfs.mcp import registry
 from avmfs.text.tokens import TokenCounter
 
 pytestmark = pytest.mark.mount
@@ -43,6 +44,7 @@ WANTED = {
     "avm_index",
     "avm_digest",
     "avm_bundle",
+    "avm_consolidate",
 }
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
@@ -78,6 +80,7 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_index": ({"action": "status"}, "no project is indexed"),
     "avm_digest": ({"under": "/memory/shared", "days": 1}, "## Cold for 90 days (0)"),
     "avm_bundle": ({"query": "zebra stripes", "max_tokens": 500}, "## Timeline"),
+    "avm_consolidate": ({"under": "/memory/shared/ground"}, "nothing repeats"),
     "avm_claim": ({"path": "/shared/ground", "action": "next", "lease": "1m"}, "/memory/shared/ground/"),
 }
 
@@ -101,6 +104,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_index": ({"action": "find"}, "query: find needs one"),
     "avm_digest": ({"days": -1}, "days -1.0: expected 0 to 100000"),
     "avm_bundle": ({"query": "x", "under": "/memory/nowhere"}, "No such file"),
+    "avm_consolidate": ({"action": "apply"}, "look at the plan again"),
     "avm_claim": ({"path": "/shared/ground/zebra.md", "lease": "soon"}, "soon"),
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),
@@ -384,7 +388,6 @@ def test_a_write_over_another_version_than_was_read_is_refused(alice: Peer, bob:
 
 
 def test_the_reference_is_what_the_server_offers() -> None:
-    text = reference.PAGE.read_text("utf-8")
-    assert reference.page(text) == text, "run: python -m avmfs.mcp.reference"
+    text = references.MCP.read_text("utf-8")
     for name in NAMES:
         assert f"### `{name}`" in text
