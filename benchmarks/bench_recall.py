@@ -3,11 +3,11 @@
     python -m benchmarks.bench_recall [--sizes 1000,10000] [--engines torch,onnx-int8] [--questions 60] [--quick]
 
 Each size and engine is a store of its own, one note a file, asked in this process (on one thread but for the model's
-own) and then through a daemon: the view `:recall`, the tool `avm_recall` of one MCP server that lives on, and the
-program `avm recall`. The second table has the memory of the daemon's processes after all these questions. A *new*
-question needs a vector; a *known* one was asked before, so that its vector is remembered. `vector` is the engine
-alone, `search` is AVM.search: what recall takes beyond it is packing. The program also takes what it takes to start
-(`avm --help`). The column "cpu" is this process's, on average: on a busy machine it tells more than the clock.
+own) and then through a daemon: the view `:recall`, and the program `avm recall`. A *new* question needs a vector; a
+*known* one was asked before, so that its vector is remembered. `vector` is the engine alone, `search` is AVM.search:
+what recall takes beyond it is packing. The program also takes what it takes to start (`avm --help`). The column "cpu"
+is this process's, on average: on a busy machine it tells more than the clock. The second table has the memory of the
+daemon's processes after all these questions.
 
 The notes are paragraphs of the docstrings of installed packages, repeated with a number beyond 10,000. To embed 10,000
 of them takes minutes: their vectors are planted, a static table's in the model's name and dimension. It costs the same
@@ -47,12 +47,12 @@ from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
 from benchmarks import processes
 from benchmarks.bench_start import AVM as PROGRAM
-from benchmarks.bench_start import MCP
+from benchmarks.bench_start import mcp_server
 from benchmarks.clients import breaking_off, started_clients
-from benchmarks.daemons import Daemon, agents, temporary_daemon
+from benchmarks.daemons import Daemon, agents, temporary_daemon, until_loaded
 from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, summarize, timed_loop
 from benchmarks.harness import filesystem_of, scratch_directory
-from benchmarks.results import Table, Target, Value
+from benchmarks.results import Table, Target, Value, measured
 from benchmarks.script import Findings, Run, add_models, names_among, options, positive, positive_numbers, run_script
 from benchmarks.texts import Matrix, sentences
 from benchmarks.vector_store import BENCH, named_errors
@@ -60,12 +60,11 @@ from benchmarks.vector_store import BENCH, named_errors
 ENGINES: Sequence[str] = get_args(EngineName)
 DISTINCT = 10_000
 KNOWN = 6
-"""Questions that are asked again and again."""
 WAYS = 6
-"""Of asking, each with new questions of its own."""
+"""Each asks new questions of its own."""
+"""Questions that are asked again and again."""
 TOKENS = 1000
 LIMIT_S = 60.0
-READY_WITHIN_S = 180.0
 MODERATE = 10_000
 BOUNDS_MS = {"torch": 20.0, "onnx-int8": 6.0}
 SEARCH, NEW, SEEN = "search, in process", "new", "known"
@@ -144,7 +143,7 @@ def measure(run: Run) -> Findings:
                             run.local, folder / f"{size}.db", name, chosen.cache, questions, programs
                         )
                         found.setdefault((size, name), []).append(one)
-    return Findings([_table(found), _memory(held)], _targets(found), failures)
+    return Findings([_table(found), _memory(held)], _targets(found), failures, {"percentiles, ms": _curves(found)})
 
 
 def _question(text: str) -> str:
@@ -205,7 +204,7 @@ def _look(
             (database.parent / "models").symlink_to(cache)
 
         with temporary_daemon(local, agents("bench"), settings, stock=stock) as daemon:
-            _until_loaded(daemon)
+            until_loaded(daemon)
             times |= _by_mount(daemon, questions)
             times |= _by_mcp(daemon, questions)
             times |= _by_program(daemon, questions, programs)
@@ -217,7 +216,8 @@ def _in_process(folder: Path, settings: Mapping[str, object], cache: Path, quest
     """On a store that this process has opened itself."""
     (folder / "config.yaml").write_text(json.dumps(settings))
     (folder / "models").symlink_to(cache)
-    environment = {**os.environ, **{f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}}
+    folders = {f"AVM_{name}_DIR": str(folder) for name in ("CONFIG", "DATA", "RUNTIME")}
+    environment = {**os.environ, **folders, "AVM_AUTOSTART": "0"}
     with AVM(db=folder / "avm.db", config=folder / "config.yaml", agent="bench", environ=environment) as avm:
         memory = avm.agent_memory()
 
@@ -266,30 +266,15 @@ def _by_mount(daemon: Daemon, questions: Questions) -> Rounds:
 
 
 def _by_mcp(daemon: Daemon, questions: Questions) -> Rounds:
-    command = [sys.executable, "-c", MCP, "--user", "bench"]
-    with subprocess.Popen(
-        command, env=dict(daemon.environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            assert server.stdin is not None and server.stdout is not None
-            into, out = server.stdin, server.stdout
+    """By an `avm-mcp` that has started, over its pipes."""
+    known, new = questions.known, questions.new[5]
+    with mcp_server(daemon.environment) as call:
 
-            def ask(method: str, **given: object) -> None:
-                into.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}).encode() + b"\n")
-                into.flush()
-                if b'"isError":true' in (answer := out.readline()) or b'"result"' not in answer:
-                    raise BenchmarkError(f"avm-mcp answers {answer[:500]!r}")
+        def recall(question: str) -> None:
+            call("tools/call", {"name": "avm_recall", "arguments": {"query": question, "max_tokens": TOKENS}})
 
-            client = {"name": "bench", "version": "1"}
-            ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
-            into.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
-
-            def recall(question: str) -> None:
-                ask("tools/call", name="avm_recall", arguments={"query": question, "max_tokens": TOKENS})
-
-            return _both("recall, MCP", recall, questions.known, questions.new[5])
-        finally:
-            server.kill()
+        found = _both("recall, MCP", recall, known, new)
+    return {key: Asked(one.round) for key, one in found.items()}
 
 
 def _by_program(daemon: Daemon, questions: Questions, count: int) -> Rounds:
@@ -314,23 +299,6 @@ def _by_program(daemon: Daemon, questions: Questions, count: int) -> Rounds:
     return {("avm --help", ""): Asked(summarize([start])), **{key: Asked(one.round) for key, one in found.items()}}
 
 
-def _until_loaded(daemon: Daemon) -> None:
-    give_up = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < give_up:
-        status = daemon.status()
-        if status.get("embedding", {}).get("state") == "failed":
-            raise BenchmarkError(f"the daemon has no model: {status['embedding'].get('reason')}")
-        waiting = status.get("store", {}).get("waiting_semantic", 1)
-        if (
-            status.get("embedding", {}).get("state") == "ready"
-            and status.get("index", {}).get("vectors")
-            and not waiting
-        ):
-            return
-        time.sleep(0.2)
-    raise BenchmarkError(f"the index is not loaded after {READY_WITHIN_S:g} s")
-
-
 # ---- what was found ----
 
 
@@ -342,8 +310,21 @@ def _table(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> Table:
             figure = over_rounds([one[way, kind].round for one in looks])
             spent = [cpu for one in looks if (cpu := one[way, kind].cpu_ms) is not None]
             cpu_ms = statistics.median(spent) if spent else None
-            rows.append((f"{size:,}", name, way, kind, figure.n, figure.median_us / 1e3, figure.p99_us / 1e3, cpu_ms))
-    return Table("one question", ("notes", "engine", "way", "question", "N", "median ms", "p99 ms", "cpu ms"), rows)
+            times = (figure.median_us / 1e3, figure.rounds, figure.p99_us / 1e3)
+            rows.append((f"{size:,}", name, way, kind, figure.n, *times, cpu_ms))
+    return Table(
+        "one question", ("notes", "engine", "way", "question", "N", "median ms", "of rounds", "p99 ms", "cpu ms"), rows
+    )
+
+
+def _curves(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> dict[str, list[float]]:
+    """For a picture: of the last round of the last engine at the largest size."""
+    looks = found[max(found, key=lambda one: one[0])] if found else []
+    return {
+        f"{way}, {kind}": [us / 1e3 for us in one.round.curve_us]
+        for way, kind in (looks[-1] if looks else {})
+        if (one := looks[-1][way, kind]).round.curve_us
+    }
 
 
 def _memory(held: Mapping[tuple[int, str], Held]) -> Table:
@@ -359,8 +340,10 @@ def _targets(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> list[Target]:
     targets = []
     for name, bound in BOUNDS_MS.items():
         looks = found.get((MODERATE, name))
-        took = over_rounds([one[SEARCH, NEW].round for one in looks]).median_us / 1e3 if looks else None
-        targets.append(Target(f"search in process, {MODERATE:,} notes, a new question, {name}, ms", took, "<=", bound))
+        took = [one[SEARCH, NEW].round.median_us / 1e3 for one in looks or ()]
+        targets.append(
+            measured(f"search in process, {MODERATE:,} notes, a new question, {name}, ms", took, "<=", bound)
+        )
     return targets
 
 
