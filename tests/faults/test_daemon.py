@@ -112,6 +112,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "version",
         "mounts",
         "embedding",
+        "reranker",
         "index",
         "gossip",
         "outbox",
