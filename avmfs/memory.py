@@ -36,6 +36,7 @@ from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 from avmfs.text.escapes import visible
+from avmfs.trust import sources_of
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
@@ -242,10 +243,12 @@ class Memory:
         created: int | None = None,
         ttl: str | None = None,
         supersedes: str | None = None,
+        source: str = "own",
     ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
         first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
-        ``supersedes``: a file, by path or handle. Raises Invalid, and NotFound or IsDirectory for that."""
+        ``supersedes``: a file, by path or handle. ``source``: "own" words, or how it came in (trust.SOURCES). Raises
+        Invalid, and NotFound or IsDirectory for ``supersedes``."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:
@@ -267,6 +270,7 @@ class Memory:
             "created": created,
             "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
             "supersedes": None if supersedes is None else self._file(supersedes).id,
+            "sources": sources_of(source),
         }
 
     def _file(self, path: str) -> Node:

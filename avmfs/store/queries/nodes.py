@@ -469,8 +469,8 @@ class Reader:
 
     def within(self, under: int) -> str:
         """As JSON, the scopes of what is looked through below a directory: of the whole tree neither the trash nor the
-        archive."""
-        return self.visible.searched()[1] if under == ROOT else self.visible.json
+        archive; what is in quarantine nowhere."""
+        return self.visible.searched()[1] if under == ROOT else self.visible.told_json
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()
