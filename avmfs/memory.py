@@ -36,7 +36,7 @@ from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 from avmfs.text.escapes import visible
-from avmfs.trust import sources_of
+from avmfs.trust import named_by, sources_of
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
@@ -257,7 +257,7 @@ class Memory:
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
-            where = (*self._namespace(namespace or "private"), slug(title or content))
+            where = (*self._namespace(namespace or "private"), slug(title or named_by(content, source)))
         if len(where) < 2:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"

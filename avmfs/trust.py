@@ -6,6 +6,7 @@ and by whoever says, or tells, where something came from. Knows neither rules' p
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -13,6 +14,7 @@ from avmfs.errors import Invalid
 
 Trust = Literal["allow", "mark", "quarantine"]
 LEVELS: Final[tuple[Trust, ...]] = get_args(Trust)
+QUARANTINED: Final = "(in quarantine)"
 SOURCES: Final = ("imported", "live", "tool", "web")
 
 
@@ -57,6 +59,18 @@ def level(rules: Iterable[Trusted], origin: Origin, matches: Callable[[str], boo
     }
     strictest: Trust = max(found, key=LEVELS.index, default="allow")
     return "mark" if strictest == "quarantine" and origin.released else strictest
+
+
+def marked(line: str, came: str) -> str:
+    """A line that quotes what ``came`` so (``Visible.untrusted``); nothing is said of what is to be trusted."""
+    return f"(untrusted: {came}) {line}" if came and line else line
+
+
+def named_by(content: str, source: str) -> str:
+    """What a file without a title is named by: a stranger's words would be read in every listing, unmarked."""
+    return (
+        content if source == "own" else f"{source} {hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    )
 
 
 def origin_of(sources: Iterable[str]) -> Origin:

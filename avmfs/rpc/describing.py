@@ -122,7 +122,7 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
 
 
 _FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(
-    ("content", "title", "path", "namespace", "ttl", "supersedes"), (str,)
+    ("content", "title", "path", "namespace", "ttl", "supersedes", "source"), (str,)
 )
 _FIELDS |= {"tags": (list, tuple), "importance": (int, float), "created": (int,)}
 

@@ -243,6 +243,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
     with past.reading() as then:
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
+        sources = [*then.visible.origin(old.scope).sources]
     if old.kind is Kind.DIRECTORY:
         if action == "make":
             memory.make_directories(place)
@@ -255,7 +256,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"
-        memory.submit("write_path", path=list(place), data=data, mode=mode)
+        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources)
     if old.kind is Kind.FILE:
         _set_mode(memory, place, old.mode)
 

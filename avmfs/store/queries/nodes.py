@@ -26,11 +26,13 @@ from avmfs.store.queries.mail import MailReader
 from avmfs.store.queries.outbox import OutboxReader
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
+from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.schema.tables import ROOT
+from avmfs.trust import QUARANTINED, marked
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
 # All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
@@ -93,6 +95,10 @@ class Reader:
     @property
     def pending(self) -> PendingReader:
         return PendingReader(self._db, self.who, self.visible, self.now)
+
+    @property
+    def quarantine(self) -> QuarantineReader:
+        return QuarantineReader(self._db, self.visible, self.now)
 
     @property
     def claims(self) -> ClaimsReader:
@@ -379,6 +385,7 @@ class Reader:
         # SQLite's substr of an empty blob is null.
         told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
         line = preview.first_line(bytes(head or b"")) if told else ""
+        line = QUARANTINED if node.scope in self.visible.held else marked(line, self.visible.untrusted(node.scope))
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:

@@ -13,7 +13,7 @@ import apsw
 from avmfs.access import Access, Principal, Scope
 from avmfs.errors import Denied, NotFound
 from avmfs.lru import FIFO
-from avmfs.trust import Origin
+from avmfs.trust import Origin, Trust
 
 _PRINCIPALS = 4096  # remembered ones
 
@@ -60,6 +60,9 @@ class Visible:
 
     def origin(self, scope: int) -> Origin:
         return self._scopes[scope].origin
+
+    def trust(self, scope: int) -> Trust:
+        return self._scopes[scope].trust
 
     def untrusted(self, scope: int) -> str:
         """The sources of a class of what is to be marked where it is quoted, ``tool,web``; else nothing."""
@@ -112,10 +115,10 @@ class Scopes:
         self._visible.clear()
         self._highest = 0
 
-    def origin(self, db: apsw.Connection, scope: int) -> Origin:
+    def of(self, db: apsw.Connection, scope: int) -> Scope:
         if scope not in self._by_id:
             self.load(db)
-        return self._by_id[scope].origin
+        return self._by_id[scope]
 
     def intern(self, db: apsw.Connection, scope: Scope) -> int:
         spec = scope.spec

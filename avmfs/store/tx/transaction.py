@@ -206,7 +206,7 @@ class Tx:
 
     def origin(self, scope: int) -> Origin:
         """How what is of this class came in, whoever may see it."""
-        return self.known.scopes.origin(self.db, scope)
+        return self.known.scopes.of(self.db, scope).origin
 
     def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, origin: Origin = OWN) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
