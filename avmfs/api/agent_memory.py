@@ -148,7 +148,8 @@ class AgentMemory:
 
     def fetch(self, *targets: str | Iterable[str], max_bytes: int = 50_000) -> list[dict[str, Any]]:
         """Several files at once, by path or handle, one by one or in a list: [{"path", "content", "more",
-        "untrusted"}], cut at ``max_bytes`` each; ``untrusted``: where it came from, if that is to be marked. Raises Invalid naming those that cannot be read."""
+        "untrusted"}], cut at ``max_bytes`` each; ``untrusted``: where it came from, if that is to be marked. Raises
+        Invalid naming those that cannot be read."""
         wanted = [each for given in targets for each in ([given] if isinstance(given, str) else given)]
         found = self._door.call("fetch", targets=wanted, max_bytes=max_bytes)
         if found["missing"]:

@@ -34,7 +34,8 @@ TOLD = 1000  # paths that a dry run names
 @method
 def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
     """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
-    most 8 MiB), a view whole; ``untrusted``: where a file came from, if that is to be marked, which views do. Without ``banner`` no view has urgent mail on top: the caller shows that apart."""
+    most 8 MiB), a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart.
+    ``untrusted``: where a file came from, if that is to be marked; views do so by themselves."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:

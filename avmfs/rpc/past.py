@@ -157,8 +157,8 @@ def restore(
 
 @method
 def blame(memory: Memory, path: str) -> dict[str, Any]:
-    """Of each line of a text, with which version it came: {"path", "lines": [{"version", "author", "at", "text"}]}.
-    What is older than the oldest version that is kept counts as of that one."""
+    """Of each line of a text, with which version it came: {"path", "untrusted", "lines": [{"version", "author", "at",
+    "text"}]}.    What is older than the oldest version that is kept counts as of that one."""
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         if node.kind is not Kind.FILE:

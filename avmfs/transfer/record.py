@@ -31,8 +31,9 @@ class Door(Protocol):
 @dataclass(frozen=True, slots=True)
 class Record:
     """A file (``data``), symlink (``target``) or directory (neither). ``path`` is relative to what is exported, and so
-    is a link's when it does not begin with a slash. Times in ns since the epoch. ``sources``: how the text came in, if it is not its author's own words (avmfs.trust). ``source`` names what a foreign record
-    was in its own place, the same whenever it is read there; ``place`` says where that is, for a person."""
+    is a link's when it does not begin with a slash. Times in ns since the epoch. ``sources``: how the text came in, if
+    it is not its author's own words (avmfs.trust). ``source`` names what a foreign record was in its own place, the
+    same whenever it is read there; ``place`` says where that is, for a person."""
 
     path: str
     data: bytes | None = None

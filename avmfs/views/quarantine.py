@@ -1,5 +1,5 @@
-"""What came from untrusted sources and waits until somebody lets it out. Owns :quarantine (docs/FORMATS.md), and what the
-door's methods do. Of the texts themselves it says nothing.
+"""What came from untrusted sources and waits until somebody lets it out. Owns :quarantine (docs/FORMATS.md), and what
+the door's methods do. Of the texts themselves it says nothing.
 """
 
 from __future__ import annotations

@@ -393,6 +393,13 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("snapshot diff none", 1, "no snapshot"),
         Bad("snapshot rm none", 1, "no snapshot"),
     ],
+    "quarantine": [
+        Good("quarantine", "(nothing in quarantine)", "held more"),
+        Bad(f"quarantine release {A}", 1, "not in quarantine"),
+        Bad(f"quarantine reject {A}", 1, "not in quarantine"),
+        Bad("quarantine release", 2, "release what"),
+        Bad(f"quarantine ls {A}", 2, "ls takes no paths"),
+    ],
     "claim": [
         Good(f"claim {A} --lease 1h", "/memory/shared/e/a.md", "path until"),
         Good("claim", "alice", "claims"),
