@@ -158,18 +158,19 @@ def restore(
 @method
 def blame(memory: Memory, path: str) -> dict[str, Any]:
     """Of each line of a text, with which version it came: {"path", "untrusted", "lines": [{"version", "author", "at",
-    "text"}]}.    What is older than the oldest version that is kept counts as of that one."""
+    "text"}]}. What is older than the oldest version that is kept counts as of that one."""
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         if node.kind is not Kind.FILE:
             raise IsDirectory(path=path)
         where = paths.text(reader.path(node.id))
+        came = reader.visible.untrusted(node.scope)
         lines = attributed(reader, reader.document(node))
     told = [
         {"version": by.number, "author": by.author, "at": mail.iso(by.at), "text": line.rstrip("\n")}
         for by, line in lines
     ]
-    return {"path": where, "lines": told}
+    return {"path": where, "untrusted": came, "lines": told}
 
 
 def _at(reader: Reader, where: tuple[bytes, ...]) -> Node | None:

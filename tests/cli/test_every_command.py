@@ -395,8 +395,8 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "quarantine": [
         Good("quarantine", "(nothing in quarantine)", "held more"),
-        Bad(f"quarantine release {A}", 1, "not in quarantine"),
-        Bad(f"quarantine reject {A}", 1, "not in quarantine"),
+        Bad(f"quarantine release {A}", 2, "not in quarantine"),
+        Bad(f"quarantine reject {A}", 2, "not in quarantine"),
         Bad("quarantine release", 2, "release what"),
         Bad(f"quarantine ls {A}", 2, "ls takes no paths"),
     ],
@@ -413,7 +413,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("release /shared/e/none", 1, "No such"),
     ],
     "blame": [
-        Good(f"blame {A}", "alice", "lines path"),
+        Good(f"blame {A}", "alice", "lines path untrusted"),
         Bad("blame /shared/e", 1, "directory"),
         Bad("blame /shared/e/none", 1, "No such"),
     ],

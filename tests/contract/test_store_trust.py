@@ -1,4 +1,4 @@
-"""How text came in goes wherever it goes: with a file, over a file, into what is made of it; and what rules make of it."""
+"""How text came in goes where the text goes: with a file, over one, into what is made of it; and what rules say."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ class Chain:
 
     def step(self) -> None:
         one, other = self.random.sample(sorted(self.came), 2)
-        getattr(self, self.random.choice(["derive", "over", "away", "swap", "save", "aside", "share", "said"]))(one, other)
+        getattr(self, self.random.choice(["derive", "over", "away", "swap", "save", "aside", "share", "said"]))(
+            one, other
+        )
         while grown := [(a, b) for a, b in self.made_of if not self.came[a] >= self.came[b]]:
             for a, b in grown:
                 self.came[a] |= self.came[b]

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import quote
 
 import pytest
 from avmfs_config import load_settings
@@ -19,16 +18,15 @@ from click.testing import CliRunner
 from recipes import Ground, cases, command_cases, of_function
 from shells import environment
 from test_sweep_doors import ELSEWHERE, LocalCall, _called, method_cases, python_cases
+from test_sweep_mount import suffixes
 
 from avmfs import AVM
 from avmfs.cli.commands import COMMANDS
 from avmfs.cli.main import avm
 from avmfs.errors import AvmError
 from avmfs.mcp import registry as mcp_registry
-from avmfs.node import Kind
 from avmfs.rpc import methods
 from avmfs.rpc.local import LocalDoor
-from avmfs.views import registry
 
 PLANT, HELD = "zqplantqz", "zqheldqz"
 CONFIG = 'trust:\n  - {source: web, pattern: "/memory/shared/held/*", action: quarantine}\n'
@@ -107,7 +105,7 @@ def _lines(text: str, word: str) -> Iterator[str]:
         elif line.startswith("=== "):
             below = "(untrusted: " in line
         elif re.match(r"@\w+ \([^()]*untrusted: ", line):
-            closes = re.compile(r"  \((?!000000)\w+ untrusted ends\)")
+            closes = re.compile(r"  \((?!000000)\d{6} untrusted ends\)")
         if word in line and not (below or closes or "untrusted: " in line):
             yield line
         if closes is not None and closes.fullmatch(line):
@@ -145,21 +143,11 @@ def test_nothing_tells_what_a_page_says_as_if_it_were_to_be_trusted(home: Path) 
 
 def test_no_view_does(home: Path) -> None:
     asked, ground, bob = Asked(), ground_of(), door_of(home, "bob")
-    memory = bob._memory
-    with memory.reading() as reader:
-        nodes = {path: memory.resolve(reader, path) for path in (*ground.files, *ground.folders)}
-    for each in registry.all_views():
-        if each.read is None or each.name == "next":
-            continue
-        hints = get_type_hints(each.read, include_extras=True)
-        for path, node in nodes.items():
-            if not each.fits(node):
-                continue
-            for given in cases(ground, f":{each.name}", of_function(each.read, hints, skip=1)):
-                query = "&".join(f"{name.rstrip('_')}={quote(str(value), safe='')}" for name, value in given.items())
-                view = f"{path.rstrip('/')}/:{each.name}" if node.kind is Kind.DIRECTORY else f"{path}:{each.name}"
-                where = f"{view}?{query}" if query else view
-                asked.ask(f":{each.name}", where, lambda where=where: bob.call("read", path=where))
+    for kind, where in (("file", ground.files), ("directory", ground.folders), ("root", ("/",))):
+        for suffix in suffixes(ground, kind):
+            for path in where if not suffix.startswith(":next") else ():
+                named = f"{path}{suffix}" if kind == "file" else f"{path.rstrip('/')}/{suffix}"
+                asked.ask(suffix.partition("?")[0], named, lambda named=named: bob.call("read", path=named))
     bob.close()
     assert {":recall", ":search", ":list", ":timeline", ":digest", ":bundle", ":synthesis"} <= asked.quoting
     assert {":annotated", ":blame", ":delta", ":diff", ":data"} <= asked.quoting
@@ -179,7 +167,15 @@ def test_no_tool_does(home: Path) -> None:
         for given in cases(ground, name, of_function(tool.run, get_type_hints(tool.run), skip=1)):
             asked.ask(name, given, lambda given=given, run=run: run(given))
         bob.close()
-    assert {"avm_recall", "avm_search", "avm_browse", "avm_fetch", "avm_read", "avm_list", "avm_digest"} <= asked.quoting
+    assert {
+        "avm_recall",
+        "avm_search",
+        "avm_browse",
+        "avm_fetch",
+        "avm_read",
+        "avm_list",
+        "avm_digest",
+    } <= asked.quoting
 
 
 def test_no_method_of_the_python_class_does(home: Path) -> None:
