@@ -32,7 +32,6 @@ from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
 from avmfs.store.rows.stored_policy import policy_in_force
 from avmfs.store.schema.tables import ROOT
-from avmfs.trust import QUARANTINED, marked
 
 _SEEN = "scope in (select value from json_each(:scopes)) and (expires is null or expires > :now)"
 # All nodes below a directory that the asker may see, through directories that it may see. What follows joins with
@@ -384,8 +383,7 @@ class Reader:
         handle, head = row
         # SQLite's substr of an empty blob is null.
         told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
-        line = preview.first_line(bytes(head or b"")) if told else ""
-        line = QUARANTINED if node.scope in self.visible.held else marked(line, self.visible.untrusted(node.scope))
+        line = self.visible.quoted(node.scope, preview.first_line(bytes(head or b""))) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:

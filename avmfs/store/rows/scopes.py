@@ -13,7 +13,7 @@ import apsw
 from avmfs.access import Access, Principal, Scope
 from avmfs.errors import Denied, NotFound
 from avmfs.lru import FIFO
-from avmfs.trust import Origin, Trust
+from avmfs.trust import QUARANTINED, Origin, Trust, marked
 
 _PRINCIPALS = 4096  # remembered ones
 
@@ -68,6 +68,10 @@ class Visible:
         """The sources of a class of what is to be marked where it is quoted, ``tool,web``; else nothing."""
         found = self._scopes[scope]
         return "" if found.trust == "allow" else found.origin.plain
+
+    def quoted(self, scope: int, line: str) -> str:
+        """A line of what is of this class, as a listing has it."""
+        return QUARANTINED if scope in self.held else marked(line, self.untrusted(scope))
 
     def live(self, scope: int) -> bool:
         """Return whether it is a class of what comes from outside the store."""
