@@ -197,6 +197,11 @@ class Scope:
             LEVELS[LEVELS.index(level)] if level else "allow",
         )
 
+    @property
+    def taken(self) -> bool:
+        """Return whether some agent may write: an operator may everywhere, also where no source takes it."""
+        return Access.WRITE in (self.everyone, *(may for _, may in self.agents))
+
     def access(self, who: Principal) -> Access:
         may = Access.WRITE if who.operator else self.of(who.name)
         return may if who.key is None else min(may, who.key.access(self))
@@ -216,7 +221,7 @@ def _alone(spec: str) -> str | None:
     return None if found is None else found[1]
 
 
-_FOLDING: Final = 3  # how rules are folded into scopes: another number makes every store fold them anew
+_FOLDING: Final = 4  # how rules are folded into scopes: another number makes every store fold them anew
 NOBODY: Final = Scope(Access.NONE)  # of what only an operator may see
 
 
@@ -370,9 +375,12 @@ class Policy:
         where = paths.text(paths.join(parts)) if origin.sources or live else ""
         owner = paths.agent_space(parts)
         if live:
-            through = [each for each in self.live if paths.matches(each[0], parts)]
-            base = Scope(Access.WRITE if any(takes for _, takes, _ in through) else Access.READ)
-            origin = Origin(tuple(sorted({via for *_, via in through})))
+            takes = any(
+                takes and (paths.matches(pattern, parts) or paths.is_directly_above(pattern, parts))
+                for pattern, takes, _ in self.live
+            )
+            base = Scope(Access.WRITE if takes else Access.READ)
+            origin = Origin(tuple(sorted({via for pattern, _, via in self.live if paths.matches(pattern, parts)})))
         elif owner is not None:
             base = Scope(Access.NONE, ((owner, Access.WRITE),))
         elif shared is not None:
