@@ -249,8 +249,7 @@ class Memory:
     ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
         first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
-        ``supersedes``: a file, by path or handle. ``source``: "own" words, or how it came in (trust.SOURCES). Raises
-        Invalid, and NotFound or IsDirectory for ``supersedes``."""
+        ``supersedes``: a file, by path or handle. Raises Invalid, and NotFound or IsDirectory for that."""
         if not content.strip():
             raise Invalid("nothing to remember: the content is empty")
         if importance is not None and not 0 <= importance <= 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from avmfs import calls, paths
+from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
@@ -368,7 +368,7 @@ class Reader:
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
-            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            rows = [row[:-1] for row in rows if preview.mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
         else:
             total = self._one(f"{below} select count(*) {chosen}", **bound)
@@ -498,8 +498,3 @@ class Reader:
 
     def _one(self, sql: str, **bindings: Any) -> Any:
         return self._all(sql, **bindings)[0][0]
-
-
-def _mentions(query: str, name: bytes, head: bytes) -> bool:
-    calls.go_on()
-    return preview.mentions(query, name, head)
