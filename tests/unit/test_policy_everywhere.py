@@ -385,6 +385,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
+    "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},
@@ -490,7 +491,7 @@ _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
     "archive": [{"path": _X}],
-    "consolidate": [{}, {"path": SPACE}, {"path": _X}],
+    "consolidate": [{}, {"path": SPACE}, {"path": _X}, {"summaries": True, "cold": 1.0}],
     "unconsolidate": [{}, {"run": 1}],
     "claim": [{"path": _X}],
     "claim_next": [{"path": f"{SPACE}/d"}],
