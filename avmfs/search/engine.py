@@ -43,7 +43,7 @@ Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
-OTHER_MODEL: Final = "avm help embedding has others"
+OTHER_MODEL: Final = "avm model use universal changes to one that knows 16 languages"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
