@@ -310,6 +310,16 @@ class Engine:
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
 
+    def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
+        """Cosines of texts with a question; None where there are no vectors, and why."""
+        if self._embedder is None:
+            return None, self._absent
+        try:
+            vectors = self._embedder.embed_batch([q, *texts], urgent=True).vectors
+        except (EmbeddingUnavailable, Busy) as error:
+            return None, error.reason
+        return (vectors[1:] @ vectors[0]).tolist(), None
+
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has
         its model a moment later. False once EARLY_S have been waited, in all."""
