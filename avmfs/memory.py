@@ -21,14 +21,14 @@ from typing import Any
 
 from avmfs_config import SearchWeights
 
-from avmfs import metrics, paths
+from avmfs import paths
 from avmfs.access import Principal
 from avmfs.agents import mail, moments
 from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirectory, NameTooLong, NotDirectory, NotFound
 from avmfs.node import Kind, Message, Moment, Node
 from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
-from avmfs.search.recall import Recall, recall
+from avmfs.search.recall import Recall, counted, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
 from avmfs.store.queries.nodes import Reader
@@ -36,6 +36,7 @@ from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 from avmfs.text.escapes import visible
+from avmfs.trust import named_by, sources_of
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
@@ -154,10 +155,14 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
-        """What is in the archive is found from there, or where it is asked for; an index of code only from there."""
+    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str) -> Engine:
+        """What is in the archive is found from there, or where it is asked for; an index of code only from there. Live
+        paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
         engine = self.around.engine.searching(aside) if aside else self.around.engine
+        live = self.around.live if self.then is None and q.strip() else None
+        engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
+        self.make_searchable()
         return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
@@ -165,10 +170,9 @@ class Memory:
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
-        self.make_searchable()
         wanted = limit if self.then is None else limit * then.CANDIDATES
         least, below = self.around.search.min_relevance, under if self.then is None else ()
-        find, now, tz = self._engine(under, archive).search, self.now(), self.zone
+        find, now, tz = self._engine(under, archive, q).search, self.now(), self.zone
         ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
@@ -196,8 +200,7 @@ class Memory:
         reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured. ``archive``: what
         is archived too."""
         _check_question(q)
-        self.make_searchable()
-        settings, engine = self.around.search, self._engine(under, archive)
+        settings, engine = self.around.search, self._engine(under, archive, q)
         ask = partial(
             recall,
             engine if weights is None else engine.weighing(weights),
@@ -218,13 +221,9 @@ class Memory:
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         if handed_out and self.around.questions is not None:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
-        if handed_out:
-            outcome = "degraded" if found.degraded else "answered" if found.hits else "silent"
-            metrics.counter("avm_recalls_total", outcome=outcome).add()
-            metrics.counter("avm_recall_tokens_total").add(found.tokens)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
-        return found
+        return counted(found) if handed_out else found
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
@@ -246,6 +245,7 @@ class Memory:
         created: int | None = None,
         ttl: str | None = None,
         supersedes: str | None = None,
+        source: str = "own",
     ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
         first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
@@ -258,7 +258,7 @@ class Memory:
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
-            where = (*self._namespace(namespace or "private"), slug(title or content))
+            where = (*self._namespace(namespace or "private"), slug(title or named_by(content, source)))
         if len(where) < 2:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"
@@ -271,6 +271,7 @@ class Memory:
             "created": created,
             "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
             "supersedes": None if supersedes is None else self._file(supersedes).id,
+            "sources": sources_of(source),
         }
 
     def _file(self, path: str) -> Node:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from avmfs.text.escapes import visible
 
 RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
+ITS_SEARCH = "the search of"  # likewise, where a source of live content was to be searched
 Priority = Literal["urgent", "normal", "low"]
 
 
@@ -170,6 +171,10 @@ DISPUTES = ("supersedes", "contradicts")
 """Types of links that say something of the truth of their target."""
 
 
+DERIVES = ("derived", "summarizes", "supersedes")
+"""Types of links from what was made of their target: what is known of how that came in holds of it, too."""
+
+
 class Dispute(NamedTuple):
     """A document, whose handle this is, supersedes or contradicts another, ``target``."""
 
@@ -212,7 +217,8 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A passage that a search found, with what ranking and rendering need of its document. ``whole``: the
-    passage is the entire text. ``start`` and ``stop`` are characters."""
+    passage is the entire text. ``start`` and ``stop`` are characters. ``untrusted``: where it came from, with commas,
+    if that is to be marked."""
 
     passage: int
     document: int
@@ -230,6 +236,7 @@ class Hit:
     stop: int
     whole: bool
     route: str = ""
+    untrusted: str = ""
 
 
 class StoredNode(str):
@@ -260,5 +267,5 @@ def notice(degraded: str | None) -> str:
     """The line above an answer that says what had no part in it, and why; "" where all had."""
     if degraded is None:
         return ""
-    said = degraded if degraded.startswith(RERANKER) else f"semantic search unavailable: {degraded}"
+    said = degraded if degraded.startswith((RERANKER, ITS_SEARCH)) else f"semantic search unavailable: {degraded}"
     return f"# {visible(' '.join(said.split()))}\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from avmfs.codeindex import modules, scanning
@@ -21,6 +21,8 @@ from avmfs.transfer.record import Door
 
 NOTES: Final = 100  # that are looked into for one question
 CALLING: Final = 1000
+MEANT: Final = 50  # symbols that meaning is asked of
+MEANING: Final = 2.0  # of a cosine, beside a share of the best score by words
 NAMED: Final = 1000.0  # beyond any score: what has the very name that was asked for
 SATURATION: Final = 2.0  # of BM25F, whose weights and shares of length were chosen on one project's questions
 PART: Final = 0.6
@@ -34,17 +36,22 @@ def sigs(door: Door, project: str, pattern: str = "", *, kind: str = "") -> Iter
     a symbol's name (with or without what it is in). Raises NotFound for an unknown project."""
     where, _ = scanning.found(door, project)
     for each in exporting.told(door, where, data=True):
-        source = _source(each)
-        if source is None:
-            continue
-        within = not pattern or source.startswith(pattern.rstrip("/") + "/") or fnmatch.fnmatchcase(source, pattern)
-        for symbol in modules.read(_text(door, each)):
-            if kind in ("", symbol.kind) and (within or _named(symbol.name, pattern)):
-                yield Place(project, each["path"], source, symbol)
+        for place in _places(door, each):
+            source, symbol = place.source, place.symbol
+            within = not pattern or source.startswith(pattern.rstrip("/") + "/") or fnmatch.fnmatchcase(source, pattern)
+            if kind in ("", symbol.kind) and (within or named(symbol.name, pattern)):
+                yield place
 
 
-def find(door: Door, question: str, project: str | None = None, limit: int = 5) -> list[Place]:
-    """The symbols that answer a question best, of a project or of all that this agent may see, best first."""
+def find(
+    door: Door,
+    question: str,
+    project: str | None = None,
+    limit: int = 5,
+    degraded: Callable[[str], object] = lambda reason: None,
+) -> list[Place]:
+    """The symbols that answer a question best, of a project or of all that this agent may see, best first: by words,
+    the first MEANT of them by meaning too, or ``degraded`` is told why not."""
     if limit < 1:
         raise Invalid(f"limit {limit}: expected 1 or more")
     apart = modules.apart(question)
@@ -52,10 +59,43 @@ def find(door: Door, question: str, project: str | None = None, limit: int = 5) 
     scores = _scores(places, [forms.of(each) for each in dict.fromkeys(segment.query_terms(apart))])
     plain = question.strip().lower().removesuffix("()")
     for number, each in enumerate(places):
-        if plain in (each.symbol.name.lower(), _last(each.symbol.name.lower())):
+        if plain in (each.symbol.name.lower(), last(each.symbol.name.lower())):
             scores[number] += NAMED
-    order = sorted(range(len(places)), key=lambda each: (-scores[each], places[each].source, places[each].symbol.line))
-    return [places[each] for each in order if scores[each] > 0][:limit]
+    found = _ordered((score, each) for score, each in zip(scores, places, strict=True) if score > 0)
+    if found and found[0][0] < NAMED:
+        found[:MEANT] = _by_meaning(door, question, found[:MEANT], degraded)
+    return [each for _, each in found[:limit]]
+
+
+_Scored = list[tuple[float, Place]]
+
+
+def _ordered(scored: Iterable[tuple[float, Place]]) -> _Scored:
+    return sorted(scored, key=lambda each: (-each[0] * _standing(each[1]), each[1].source, each[1].symbol.line))
+
+
+def _by_meaning(door: Door, question: str, scored: _Scored, degraded: Callable[[str], object]) -> _Scored:
+    """The same by words and meaning: names and one line of text are short, and a question is put otherwise."""
+    told = door.call("nearness", q=question, texts=[_said(each) for _, each in scored])
+    if told["cosines"] is None:
+        degraded(told["degraded"])
+        return scored
+    best = max(score for score, _ in scored)
+    near = zip(scored, told["cosines"], strict=True)
+    return _ordered((score / best + MEANING * max(cosine, 0.0), each) for (score, each), cosine in near)
+
+
+def _said(place: Place) -> str:
+    """What a symbol is, in words."""
+    of = modules.apart(place.source.rpartition(".")[0])
+    return f"{modules.apart(place.symbol.name)}: {place.symbol.doc} ({of})"
+
+
+def _standing(place: Place) -> float:
+    """What is asked for is seldom a constant, private, or a test."""
+    small = 0.8 if place.symbol.kind in _SMALL else 1.0
+    private = 0.9 if last(place.symbol.name).startswith("_") else 1.0
+    return small * private * (0.5 if _testing(place.source) else 1.0)
 
 
 def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
@@ -70,7 +110,7 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
     ]
     near = [{word for word in count if _begin(word, each[0])} for each in wanted]
     scores = []
-    for place, fields in zip(places, said, strict=True):
+    for fields in said:
         total = met = 0.0
         for each, close, weight in zip(wanted, near, rare, strict=True):
             often = 0.0
@@ -81,10 +121,7 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
                 often += share * times / (1 - by_length + by_length * len(field) / mean[at])
             total += weight * often * (SATURATION + 1) / (often + SATURATION)
             met += weight * bool(often)
-        total *= met / (sum(rare) or 1.0)
-        total *= 0.8 if place.symbol.kind in _SMALL else 1.0
-        total *= 0.9 if _last(place.symbol.name).startswith("_") else 1.0
-        scores.append(total * (0.5 if _testing(place.source) else 1.0))
+        scores.append(total * met / (sum(rare) or 1.0))
     return scores
 
 
@@ -95,14 +132,18 @@ def _begin(word: str, other: str) -> bool:
 
 def callers(door: Door, name: str, project: str | None = None) -> list[Place]:
     """What calls something of this name, as far as names tell: which of several is meant no parser knows."""
-    last = _last(name)
-    return [each for each in _candidates(door, last, project, CALLING) if last in each.symbol.calls]
+    return calling(_candidates(door, last(name), project, CALLING), name)
+
+
+def calling(places: Iterable[Place], name: str) -> list[Place]:
+    called = last(name)
+    return [each for each in places if called in each.symbol.calls]
 
 
 def callees(door: Door, name: str, project: str | None = None) -> list[Place]:
     """The symbols of this name, each with the names that it calls."""
     asked = f"{name} {modules.apart(name)}"
-    return [each for each in _candidates(door, asked, project, CALLING) if _named(each.symbol.name, name)]
+    return [each for each in _candidates(door, asked, project, CALLING) if named(each.symbol.name, name)]
 
 
 def _candidates(door: Door, question: str, project: str | None, most: int) -> Iterator[Place]:
@@ -113,10 +154,7 @@ def _candidates(door: Door, question: str, project: str | None, most: int) -> It
                 each = door.call("records", path=hit["path"], data=True)["records"][0]
             except NotFound:
                 continue  # it has gone since
-            if (source := _source(each)) is not None:
-                named = each["path"][: -len(source) - 4].rpartition("/")[2]
-                for symbol in modules.read(_text(door, each)):
-                    yield Place(named, each["path"], source, symbol)
+            yield from _places(door, each)
 
 
 def _words_of(place: Place) -> list[list[str]]:
@@ -126,26 +164,24 @@ def _words_of(place: Place) -> list[list[str]]:
     return [segment.terms(modules.apart(each)) for each in parts]
 
 
-def _source(record: dict[str, Any]) -> str | None:
+def _places(door: Door, record: dict[str, Any]) -> Iterator[Place]:
     said = record.get("user", {}).get(modules.META)
-    return said.get("source") if isinstance(said, dict) else None
+    if isinstance(said, dict):
+        data = record["data"] if "data" in record else exporting.contents(door, record["path"])
+        yield from modules.places(record["path"], said, data.decode("utf-8", "replace"))
 
 
-def _text(door: Door, record: dict[str, Any]) -> str:
-    data = record["data"] if "data" in record else exporting.contents(door, record["path"])
-    return str(data.decode("utf-8", "replace"))
-
-
-def _named(name: str, asked: str) -> bool:
+def named(name: str, asked: str) -> bool:
     return name == asked or name.endswith(f".{asked.replace('::', '.')}")
 
 
-def _last(name: str) -> str:
+def last(name: str) -> str:
     return name.replace("::", ".").rpartition(".")[2]
 
 
 def _testing(source: str) -> bool:
-    return not {"test", "tests", "testing", "spec", "examples"}.isdisjoint(segment.terms(source.replace("_", " ")))
+    words = segment.terms(source.replace("_", " "))
+    return source.startswith("t/") or not {"test", "tests", "testing", "spec", "examples"}.isdisjoint(words)
 
 
 def lines(places: Iterable[Place], *, project: bool = False) -> Iterator[str]:

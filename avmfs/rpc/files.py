@@ -33,8 +33,9 @@ TOLD = 1000  # paths that a dry run names
 
 @method
 def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
-    """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of ``limit`` bytes (at most 8 MiB),
-    a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart."""
+    """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
+    most 8 MiB), a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart.
+    ``untrusted``: where a file came from, if that is to be marked; views do so by themselves."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -46,7 +47,8 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
-    handle = tree.open(_located(tree, path, _canonical(memory, path)), os.O_RDONLY)
+    found = _located(tree, path, _canonical(memory, path))
+    handle = tree.open(found, os.O_RDONLY)
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
@@ -55,10 +57,20 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
                 whole += piece
                 if len(whole) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
-            return {"data": bytes(whole), "more": False}
-        return {"data": data, "more": len(data) == limit}
+            return {"data": bytes(whole), "more": False, "untrusted": ""}
+        return {"data": data, "more": len(data) == limit, "untrusted": _untrusted(memory, found)}
     finally:
         handle.release()
+
+
+def _untrusted(memory: Memory, found: address.Address) -> str:
+    if isinstance(found, Then):
+        with memory.at(found.moment).reading() as then:
+            return then.visible.untrusted(then.node(found.node).scope)
+    if not isinstance(found, Real):
+        return ""
+    with memory.reading() as reader:
+        return reader.visible.untrusted(found.node.scope)
 
 
 @method
@@ -85,7 +97,7 @@ def write(
     if real and live is not None and live.takes(memory.who, parts):
         if mode != "replace" or instead_of is not None or if_version is not None:
             raise Invalid("a source takes what is written as a whole, whatever it has", path)
-        live.write(parts, data)
+        live.write(memory.who, parts, data)
         return {"path": paths.text(where), "version": None}
     if real:
         memory.enroll()
@@ -114,7 +126,7 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     if isinstance(found, Real) and found.node.kind is Kind.DIRECTORY and found.node.id != ROOT:
         # In one question: a tree of this door has no open files, whose edits the store would not know.
         with memory.reading() as reader:
-            writable = reader.visible.writable
+            writable = reader.visible.shown_writable
             return [
                 _entry(where, node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
                 for node in reader.children(found.node.id)

@@ -13,9 +13,11 @@ from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
 from avmfs.text import segment
+from avmfs.trust import marked
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
 
+NEAR, NEAR_TEXT = 100, 500
 WARMUP_S = 100.0  # below the client's own time limit
 
 
@@ -67,6 +69,16 @@ def recall(
 
 
 @method
+def nearness(memory: Memory, q: str, texts: list[Any]) -> dict[str, Any]:
+    """How near texts are to a question in meaning. {"cosines", "degraded"}: None, and why, where there are no vectors.
+    NEAR texts at most, of which NEAR_TEXT characters each count."""
+    if len(texts) > NEAR or not all(isinstance(each, str) for each in texts):
+        raise Invalid(f"texts: expected {NEAR} texts at most")
+    cosines, degraded = memory.around.engine.nearness(q[:NEAR_TEXT], [each[:NEAR_TEXT] for each in texts])
+    return {"cosines": cosines, "degraded": degraded}
+
+
+@method
 def verify(memory: Memory, text: str, q: str | None = None) -> dict[str, Any]:
     """What a text cites, checked. {"text", "verdicts": [{"what", "version", "state", "about"}], "good"}: of answers,
     whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers."""
@@ -114,7 +126,7 @@ def _hits(answer: Answer) -> Any:
             "handle": f"@{scored.hit.handle}",
             "relevance": scored.relevance,
             "score": scored.score,
-            "summary": summary(scored.hit.text, terms),
+            "summary": marked(summary(scored.hit.text, terms), scored.hit.untrusted),
         }
         for scored in answer.hits
     ]

@@ -22,11 +22,12 @@ from functools import lru_cache
 from typing import Final
 
 from avmfs import calls, paths
-from avmfs.node import notice, signed
+from avmfs.node import Hit, notice, signed
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
+from avmfs.trust import marked
 
 USUAL: Final = "balanced"  # the strategy that is not named
 NOTHING: Final = "(nothing relevant)\n"
@@ -183,9 +184,9 @@ def format_search(answer: Answer) -> str:
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
-        of = live if scored.hit.route == "live" else ""
+        of = live if _route(scored.hit) == "live" else ""
         lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
-        lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
+        lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
 
@@ -314,10 +315,10 @@ def _place_in_text(item: _Item) -> int:
 def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
     """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
-    route = _most(hit.route for hit in seen)
+    route = _most(map(_route, seen))
     days = [_day(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
-    authors = [_word(signed(hit.author, "" if hit.route == route else hit.route or "?")) for hit in seen]
+    authors = [_word(signed(hit.author, "" if _route(hit) == route else _route(hit) or "?")) for hit in seen]
     places = [_directory(hit.path) for hit in seen]
     groups = dict.fromkeys(zip(places, days, authors, strict=True))
     base = _base([place for place, *_ in groups], counter)
@@ -335,7 +336,7 @@ def _placed(item: _Item, part: int, frame: Frame) -> _Item:
     if shared is None:
         return item
     place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-    author = _word(signed(hit.author, "" if hit.route == shared.route else hit.route or "?"))
+    author = _word(signed(hit.author, "" if _route(hit) == shared.route else _route(hit) or "?"))
     where = ""
     if place != shared.base:
         where = _place(_beside(place, shared.base))
@@ -395,8 +396,8 @@ def _header(group: _Group) -> str:
 
 def _block(passages: Sequence[_Item], frame: Frame) -> str:
     """What is given of one document, its passages in order. With its handle where there is more to it than its text:
-    where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, and on
-    demand."""
+    where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, where it
+    is not to be trusted, and on demand."""
     first = passages[0]
     hit = first.scored.hit
     text, stop = "", hit.start
@@ -410,17 +411,26 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     replaced = any(item.scored.replaced for item in passages)
     # What was only read to fill the note up has none, and may come first.
     standing = tuple(dict.fromkeys(said for item in passages for said in item.scored.standing))
-    marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing))
-    if not marked and (first.day or not _FRAME.match(text)):
+    said = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing, hit.untrusted))
+    if not said and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
     figure = (
         [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
     )
     others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
-    noted = ", ".join([*figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
+    came = [f"untrusted: {hit.untrusted}"] if hit.untrusted else []
+    noted = ", ".join(
+        [*came, *figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)]
+    )
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
-    return " ".join(filter(None, [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted])) + "\n"
+    told = [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted]
+    return " ".join(filter(None, told)) + closing(frame.nonce, hit.untrusted) + "\n"
+
+
+def closing(nonce: str, came: str) -> str:
+    """What ends a quotation that is not to be trusted, behind a line end: no text knows the nonce."""
+    return f"\n  ({nonce or 'end'} untrusted ends)" if came else ""
 
 
 def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
@@ -479,3 +489,8 @@ def _figure(relevance: float) -> str:
 def _plain(text: str, frame: Frame, counter: TokenCounter) -> Packed:
     tokens = counter.count(text)
     return Packed(text, (), tokens) if tokens <= frame.budget else Packed("", (), 0)
+
+
+def _route(hit: Hit) -> str:
+    """By which door it came: what stands at a live path is live, whoever gave it to the source."""
+    return "live" if paths.is_live(tuple(hit.path.split(b"/")[1:2])) else hit.route

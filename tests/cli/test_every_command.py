@@ -129,6 +129,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("consolidate /shared/none", 1, "No such"),
         Bad("consolidate /archive", 2, "archive"),
         Bad("consolidate --likeness 0.2", 2, "likeness"),
+        Good("consolidate /shared/e --cold 30 --summaries -n", "notes", "agreed bytes fewer left_out notes run steps"),
+        Bad("consolidate --cold 0", 2, "cold"),
         Bad("consolidate --limit 0", 2, "limit"),
         Bad("consolidate --run 5", 2, "--undo"),
         Bad("consolidate --undo", 1, "consolidation"),
@@ -385,6 +387,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
         Bad("model import /none", 2, "/none"),
         Bad("model nonsense", 2, "nonsense"),
+        Bad("model use nonsense", 2, "universal"),
     ],
     "setup": [
         Good("setup status", "claude", "client file there what"),
@@ -404,6 +407,13 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("snapshot diff none", 1, "no snapshot"),
         Bad("snapshot rm none", 1, "no snapshot"),
     ],
+    "quarantine": [
+        Good("quarantine", "(nothing in quarantine)", "held more"),
+        Bad(f"quarantine release {A}", 2, "not in quarantine"),
+        Bad(f"quarantine reject {A}", 2, "not in quarantine"),
+        Bad("quarantine release", 2, "release what"),
+        Bad(f"quarantine ls {A}", 2, "ls takes no paths"),
+    ],
     "claim": [
         Good(f"claim {A} --lease 1h", "/memory/shared/e/a.md", "path until"),
         Good("claim", "alice", "claims"),
@@ -417,7 +427,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("release /shared/e/none", 1, "No such"),
     ],
     "blame": [
-        Good(f"blame {A}", "alice", "lines path"),
+        Good(f"blame {A}", "alice", "lines path untrusted"),
         Bad("blame /shared/e", 1, "directory"),
         Bad("blame /shared/e/none", 1, "No such"),
     ],

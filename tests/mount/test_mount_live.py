@@ -7,6 +7,7 @@ import errno
 import http.server
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,12 +19,63 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mount_world import World, cat, cat_bytes, code_of, echo, meta, sh, until
+from mount_world import World, cat, code_of, echo, meta, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
 BRIEF = {"timeout_s": 1.0}
 ENDLESS = "86399.731"  # seconds of a sleep that nothing else on this machine sleeps
+
+DESK = """
+import errno
+from avmfs import BaseHandler
+
+class Desk(BaseHandler):
+    tickets = {}
+
+    def read(self, path, context):
+        return self.tickets.get(context.params["id"])
+
+    def list(self, path, context):
+        return list(self.tickets)
+
+    def write(self, path, data, context):
+        what = data.decode()
+        if what == "denied":
+            raise PermissionError("no denied")
+        if what == "full":
+            raise OSError(errno.ENOSPC, "no full")
+        if what == "odd":
+            raise RuntimeError("no odd")
+        with open(self.config["log"], "a") as file:
+            file.write(context.params["id"] + " " + what + "\\n" * (not what.endswith("\\n")))
+        self.tickets[context.params["id"]] = data
+
+    def search(self, path, query, context):
+        if query == "down":
+            raise ConnectionError("the desk is closed")
+        return [id for id, said in self.tickets.items() if "print" in query and b"toner" in said] + ["../x", "none"]
+"""
+
+
+ODD = {
+    "latin": (("Content-Type", "text/plain; charset=latin-1"), "é".encode("latin-1")),
+    "liar": (("Content-Type", "text/plain; charset=utf-16"), b"abc"),
+    "short": (("Content-Length", "100"), b"cut"),
+}
+BAD = """
+import time
+
+def read(path, context):
+    what = context.params["what"]
+    if what == "raises":
+        raise ValueError("as it is")
+    if what == "hangs":
+        time.sleep(3)
+    if what == "exits":
+        raise SystemExit(3)
+    return 7
+"""
 
 
 class Site(http.server.BaseHTTPRequestHandler):
@@ -33,13 +85,20 @@ class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
         what = self.path.rpartition("/")[2]
+        if what in ODD:
+            self.send_response(200)
+            self.send_header(*ODD[what][0])
+            self.end_headers()
+            self.wfile.write(ODD[what][1])
+            return
         status = {"bad": 500, "none": 404, "away": 302}.get(what, 200)
         self.send_response(status)
         if what == "away":
             self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/prices/in")  # type: ignore[attr-defined]
         self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(b"x" * 10_000_000 if what == "big" else f"{what} {len(self.asked)}\n".encode())
+            said = f"{self.path if self.path.startswith('/web') else what} {len(self.asked)}\n".encode()
+            self.wfile.write(b"x" * 10_000_000 if what == "big" else said)
             while what == "slow" and not self.over.wait(0.1):
                 self.wfile.write(b".")
 
@@ -63,6 +122,10 @@ def settings(place: Path) -> Iterator[str]:
     (place / "news").write_text("the harvest of quinces was early\n")
     (place / "code").mkdir()
     (place / "code/plug_of_a_test.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
+    (place / "code/bad_of_a_test.py").write_text(BAD)
+    (place / "files/away").symlink_to(place)
+    os.mkfifo(place / "files/pipe")
+    (place / "code/desk_of_a_test.py").write_text(DESK)
     with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
         db.executescript("create table price(symbol, at); insert into price values('NVDA', 7);")
     os.environ["API_KEY_OF_TEST"] = SECRET
@@ -73,6 +136,33 @@ def settings(place: Path) -> Iterator[str]:
         http_config = {"url": url, "headers": {"Authorization": "Bearer ${API_KEY_OF_TEST}"}}
         providers: list[dict[str, Any]] = [
             {"pattern": "/live/prices/{symbol}", "handler": "http", "config": http_config, **BRIEF, "ttl": 60},
+            {
+                "pattern": "/live/web/{what}",
+                "handler": "http",
+                "config": {"url": f"http://127.0.0.1:{site.server_port}/web/${{what}}"},
+                **BRIEF,
+            },
+            {
+                "pattern": "/live/head/{v}",
+                "handler": "http",
+                "config": {"url": f"http://127.0.0.1:{site.server_port}/", "headers": {"X-V": "${v}"}},
+            },
+            {"pattern": "/live/host/{name}", "handler": "http", "config": {"url": "http://${name}/"}},
+            {
+                "pattern": "/live/rows",
+                "handler": "sqlite",
+                "config": {
+                    "database": str(place / "d.db"),
+                    "query": "with recursive n(x) as (select 1 union all select x + 1 from n) select x from n",
+                },
+                **BRIEF,
+            },
+            {
+                "pattern": "/live/bad/{what}",
+                "handler": "plugin",
+                "config": {"plugin": "bad_of_a_test", "path": str(place / "code")},
+                **BRIEF,
+            },
             {"pattern": "/live/unset/{n}", "handler": "http", "config": {"url": "http://127.0.0.1/${NOT_SET_HERE}"}},
             {"pattern": "/live/echo/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}},
             {"pattern": "/live/hung/{n}", "handler": "script", "config": {"command": wait + " ${n}"}, "timeout_s": 300},
@@ -115,6 +205,15 @@ def settings(place: Path) -> Iterator[str]:
                 "history": True,
             },
             {"pattern": "/live/once", "handler": "script", "config": {"command": f"cat {place}/news"}, "ttl": 0},
+            {
+                "pattern": "/live/tickets/{id}",
+                "handler": "plugin",
+                "config": {"plugin": "desk_of_a_test", "path": str(place / "code"), "log": str(place / "tickets")},
+                "writable": True,
+                "search": True,
+                "history": True,
+                "ttl": 0,
+            },
             {"pattern": "/system/status", "handler": "script", "config": {"command": "uptime"}},
             {"pattern": "/live/chosen/{city}", "handler": "script", "config": {"command": "echo ${city}"}}
             | {"values": {"city": ["Oslo", "Rome"]}},
@@ -165,41 +264,73 @@ def test_listings_show_what_can_be_known(live: Path, alice: Path) -> None:
     assert "from a file" in sh(f"grep -r . {live}/files").stdout and {"live", "system"} < set(os.listdir(alice))
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("prices/bad", "answered 500"),
-        ("prices/none", ""),
-        ("prices/big", "more than 1048576 bytes"),
-        ("prices/slow", "within 1 s"),
-        ("prices/away", "127.0.0.1"),
-        ("unset/1", "${NOT_SET_HERE} is no parameter"),
-        ("stuck", "within 1 s"),
-        ("forks", "within 1 s"),
-        ("flood", "more than 1048576 bytes"),
-        ("files/out", "symbolic links"),
-        ("files/../secret", ""),
-        ("files/nothing", ""),
-        ("sql/' or 1=1 --", ""),
-        ("echo/--version", "cannot become an option"),
-    ],
+# What is attempted, at which path below /live, and what it comes to: the bytes, or errno and reason.
+ATTEMPTS = (
+    ("http", "an answer of 500", "web/bad", "EIO answered 500"),
+    ("http", "an answer of 404", "web/none", "ENOENT"),
+    ("http", "a body of 10 MB", "web/big", "EIO more than 1048576 bytes"),
+    ("http", "a body that never ends", "web/slow", "EIO within 1 s"),
+    ("http", "a body that ends early", "web/short", "EIO"),
+    ("http", "a redirect to this machine", "web/away", "EIO 127.0.0.1"),
+    ("http", "latin-1", "web/latin", "é"),
+    ("http", "a charset that the body is not in", "web/liar", "abc"),
+    *(
+        ("http", "a parameter that is more of an address", f"web/{each}", "/web/")
+        for each in ("a?b=c#d", "x y", "a\r\nHost: evil", "%2e%2e", "@evil.example", "${API_KEY_OF_TEST}")
+    ),
+    ("http", "a line break in a header", "head/a\r\nX: y", "EIO printable ASCII"),
+    ("http", "a parameter as the host", "host/127.0.0.1", "EIO"),
+    ("http", "a variable that is not set", "unset/1", "EIO ${NOT_SET_HERE} is no parameter"),
+    ("script", "hangs", "stuck", "EIO not done within 1 s"),
+    ("script", "leaves children behind", "forks", "EIO not done within 1 s"),
+    ("script", "floods", "flood", "EIO more than 1048576 bytes"),
+    *(
+        ("script", "the text of a shell", f"echo/{each}", each)
+        for each in ("$(touch hit)", "; touch hit", "`id`", "${API_KEY_OF_TEST}", "a b\nc", "%2e%2e", "&|<>", "$HOME")
+    ),
+    ("script", "an option", "echo/--version", "EIO cannot become an option"),
+    ("sqlite", "a condition", "sql/' or 1=1 --", "ENOENT"),
+    ("sqlite", "a statement", 'sql/x"; drop table price; --', "ENOENT"),
+    ("sqlite", "rows without end", "rows", "EIO"),
+    ("file", "..", "files/../secret", "ENOENT"),
+    ("file", "a symlink to a file", "files/out", "EIO symbolic links"),
+    ("file", "a symlink to a directory", "files/away/secret", "EIO"),
+    ("file", "a fifo", "files/pipe", "EIO"),
+    ("file", "nothing", "files/nothing", "ENOENT"),
+    ("plugin", "raises", "bad/raises", "EIO ValueError: as it is"),
+    ("plugin", "hangs", "bad/hangs", "EIO no answer within 1 s"),
+    ("plugin", "is no text", "bad/number", "EIO the handler returned int"),
+    ("plugin", "would end the process", "bad/exits", "EIO SystemExit"),
 )
-def test_what_goes_wrong_is_an_error_of_this_path(live: Path, alice: Path, path: str, reason: str) -> None:
-    assert code_of(cat_bytes, live / path) == (errno.EIO if reason else errno.ENOENT)
-    assert reason in cat(alice / ":error") and SECRET not in cat(alice / ":error")
-    assert cat(live / "echo/still") == "still"
+
+
+def outcome(agent: Path, path: str) -> str:
+    try:
+        return cat(agent / "live" / path).strip()
+    except OSError as e:
+        said = cat(agent / ":error").strip()
+        return f"{errno.errorcode[e.errno or 0]} {said if '/' + path.rpartition('/')[0] in said else ''}"
+
+
+def test_each_attempt_of_two_agents_comes_to_what_the_table_says(alice: Path, bob: Path, place: Path) -> None:
+    """Prints the table: pytest -s."""
+    wrong = []
+    for handler, attempt, path, expected in ATTEMPTS:
+        for name, agent in (("alice", alice), ("bob", bob)):
+            told = outcome(agent, path)
+            print(f"| {handler} | {attempt} | {name} | `{path!r}` | {told!r:.110} |")
+            code, _, reason = expected.partition(" ")
+            right = told.startswith(code) and reason in told if code.startswith("E") else expected in told
+            beside = cat(agent / "live/echo/still") == "still"
+            if not right or SECRET in told or not beside:
+                wrong.append((name, path, expected, told))
+    assert not wrong
     until(lambda: sleeping() == 0)
-
-
-@pytest.mark.parametrize(
-    "word", ["$(touch hit)", "; touch hit", "`id`", "${API_KEY_OF_TEST}", "a b\nc", "%2e%2e", "&|<>"]
-)
-def test_a_parameter_is_text_wherever_it_goes(live: Path, word: str) -> None:
-    assert cat(live / "echo" / word) == word
-    cat(live / "prices" / word)
-    path, header = Site.asked[-1]
-    assert path.startswith("/prices/") and "\n" not in path and " " not in path and SECRET not in path
-    assert header == f"Bearer {SECRET}"
+    assert not list(place.rglob("hit")) and not Path("hit").exists()
+    assert {path.partition("/")[0] + path[:5] for path, _ in Site.asked if path.startswith("/web")} == {"/web/"}
+    assert all("\n" not in path and " " not in path and SECRET not in path for path, _ in Site.asked)
+    with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
+        assert db.execute("select count(*) from price").fetchone() == (1,)
 
 
 def test_meta_tells_the_source_without_secrets(live: Path) -> None:
@@ -272,7 +403,9 @@ def test_rules_hide_a_source_and_no_one_asks_it_for_whom_it_is_hidden(live: Path
     assert "prices" not in os.listdir(bob / "live") and "HID" not in cat(bob / ":changes?limit=500")
 
 
-def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: Path, alice: Path, place: Path) -> None:
+def test_nobody_changes_what_is_live_but_through_its_source(
+    world: World, live: Path, alice: Path, bob: Path, place: Path
+) -> None:
     cat(live / "put/a"), cat(live / "echo/x")
     attempts = [
         (os.unlink, live / "echo/x"),
@@ -280,8 +413,8 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
         (os.rmdir, live / "echo"),
         (os.rename, live / "echo/x", alice / "memory/x"),
         (os.rename, alice / "memory/beside-0.md", live / "put/b"),
-        (echo, "mine", live / "put/a"),
-        (echo, "mine", live / "put/b"),
+        (echo, "mine", live / "echo/x"),
+        (echo, "mine", live / "echo/y"),
         (os.chmod, live / "put/a", 0o600),
         (echo, "tag", live / "put/a:tags"),
         (echo, "1h", live / "put/a:ttl"),
@@ -289,6 +422,7 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
     (alice / "memory/beside-0.md").write_text("0\n")
     for attempt, *given in attempts:
         assert code_of(attempt, *given) in (errno.EACCES, errno.EPERM, errno.EROFS), given
+    assert code_of(echo, "mine", bob / "live/put/a") == code_of(echo, "mine", bob / "live/put/new") == errno.EACCES
     assert code_of(os.mkdir, alice / "elsewhere") in (errno.EACCES, errno.EPERM)
     done = cli(world, "alice", "write", "/live/put/a", "-", data="by alice\n")
     assert (
@@ -299,6 +433,57 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
     assert "read-only" in cli(world, "bob", "write", "/live/put/a", "-", data="by bob\n", fails=True)
     assert (place / "put/a").read_text() == "by alice\n"
     assert cli(world, "bob", "rm", "/live/put/a", fails=True) and cat(live / "put/a") == "by alice\n"
+
+
+def test_what_is_written_through_a_mount_is_given_to_its_source_as_a_whole(
+    live: Path, alice: Path, bob: Path, place: Path
+) -> None:
+    ticket = live / "tickets/7"
+    assert os.access(live / "tickets", os.W_OK) and code_of(cat, ticket) == errno.ENOENT
+    ticket.write_text("broken\n")  # made
+    assert cat(bob / "live/tickets/7") == "broken\n" and (place / "tickets").read_text() == "7 broken\n"
+    sh(f"echo more >> {bob}/live/tickets/7")
+    assert cat(ticket) == "broken\nmore\n"
+    sh(f"echo fixed > {ticket}")
+    with ticket.open("r+") as file:
+        file.seek(2)
+        file.write("XX")
+    os.truncate(ticket, 4)
+    assert cat(bob / "live/tickets/7") == "fiXX"
+    given = (place / "tickets").read_text().splitlines()
+    assert given == ["7 broken", "7 broken", "more", "7 fixed", "7 fiXXd", "7 fiXX"]  # never empty, each once
+    told = [line.split() for line in cat(f"{ticket}:history").splitlines()]
+    assert [line[4] for line in told] == ["alice/mount", "alice/mount", "alice/mount", "bob/mount", "alice/mount"]
+
+
+def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice: Path, bob: Path) -> None:
+    (live / "tickets/8").write_text("kept\n")
+    for what, code in (("denied", errno.EACCES), ("full", errno.ENOSPC), ("odd", errno.EIO)):
+        file = os.open(live / "tickets/8", os.O_WRONLY | os.O_TRUNC)
+        os.write(file, what.encode())
+        assert code_of(os.fsync, file) == code
+        assert code_of(os.close, file) is None  # told once
+        file = os.open(live / "tickets/8", os.O_WRONLY | os.O_TRUNC)
+        os.write(file, what.encode())
+        assert code_of(os.close, file) == code and f"no {what}" in cat(alice / ":error")
+        assert cat(bob / "live/tickets/8") == "kept\n"
+    assert code_of((live / "tickets/9").write_text, "denied") == errno.EACCES
+    assert code_of(cat, live / "tickets/9") == errno.ENOENT and "9" not in os.listdir(live / "tickets")
+    assert code_of((live / "tickets/8").write_bytes, bytes(2 * 1024 * 1024)) == errno.EFBIG
+    assert cat(live / "tickets/8") == "kept\n" and cat(live / "echo/still") == "still"
+
+
+def test_a_source_that_can_be_searched_is_asked_for_what_no_word_finds(live: Path, alice: Path, bob: Path) -> None:
+    (live / "tickets/20").write_text("the toner is empty on the second floor\n")
+    (live / "tickets/21").write_text("a chair squeaks\n")
+    said = cat(bob / "live/tickets/:search?q=why does nobody print")
+    assert len(re.findall(r"(?m)^\[", said)) == 1 and "/live/tickets/20  (live, of 20" in said
+    recalled = cat(bob / "live/tickets/:recall?q=why does nobody print")
+    assert "the toner is empty" in recalled and ") live " in recalled
+    assert "/live/" not in cat(bob / ":search?q=why does nobody print")
+    assert "/live/tickets/21" in cat(alice / "live/:search?q=squeaks")
+    down = cat(alice / "live/tickets/:search?q=down").splitlines()[0]
+    assert down.startswith("# ") and "the search of /live/tickets" in down and "the desk is closed" in down
 
 
 def test_of_what_is_live_there_is_no_past_and_no_export(world: World, live: Path, alice: Path) -> None:

@@ -316,3 +316,77 @@ def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:
 
     scanning.watch(scanned, code, 0.01, over, signals=False)
     assert [each.added for each in seen] == [2, 1]
+
+
+def test_a_note_shows_who_calls_what_it_defines_and_what_that_calls(world: World, code: Path) -> None:
+    (code / "src" / "lib.py").write_text("class Key:\n    def turn(self): return snap()\n\ndef unused(): pass\n")
+    (code / "src" / "other.py").write_text("def second(): turn(1)\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    (code / "far.py").write_text("def elsewhere(): turn(2)\n")
+    scanning.scan(door(world, "bob"), "far", code)
+    alice, note = world.agent("alice"), "/index/house/src/lib.py.md"
+    method = "src/lib.py:2  Key.turn (method)  def turn(self)\n"
+    calling = (
+        "    src/door.py:1  open_door (function)  def open_door(key)\n"
+        "    src/other.py:1  second (function)  def second()\n"
+    )
+    assert alice.cat(f"{note}:callers") == method + calling
+    assert alice.cat(f"{note}:callers?name=turn") == alice.cat(f"{note}:callers")
+    assert alice.cat(f"{note}:callers?name=unused") == "src/lib.py:4  unused (function)  def unused()\n"
+    assert alice.cat(f"{note}:callees") == f"{method}    snap\n" == alice.cat(f"{note}:callees?name=Key.turn")
+    assert alice.cat(f"{note}:callees?name=nothing") == "(none)\n" == alice.cat("/index/house/INDEX.md:callers")
+    alice.put("/memory/a.md", "## turn (function, line 1)\n    def turn()\ncalls: snap\n")
+    assert alice.cat("/memory/a.md:callees") == "(none)\n"
+
+
+def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:
+    scanning.scan(door(world, "alice"), "hidden", code)
+    (code / "src" / "door.py").write_text("def turn(): pass\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    assert world.agent("bob").cat("/index/house/src/door.py.md:callers") == "(none)\n"
+
+
+def test_meaning_decides_where_words_say_as_much_and_is_said_to_be_missing(world: World, code: Path) -> None:
+    names = ("alpha_mail", "beta_mail", "_gamma_mail")
+    (code / "src" / "post.py").write_text("".join(f"def {each}(to): pass\n" for each in names))
+    alice, asked = door(world, "alice"), list[str]()
+    scanning.scan(alice, "house", code)
+
+    class Meaning(Door):
+        cosines: list[float] | None = None
+
+        def call(self, method: str, **arguments: Any) -> Any:
+            if method != "nearness":
+                return super().call(method, **arguments)
+            asked.extend(arguments["texts"])
+            near = (
+                None if self.cosines is None else [self.cosines[names.index(each)] for each in self._named(arguments)]
+            )
+            return {"cosines": near, "degraded": "no model"}
+
+        @staticmethod
+        def _named(arguments: dict[str, Any]) -> list[str]:
+            return [next(name for name in names if modules.apart(name) in each) for each in arguments["texts"]]
+
+    mail, told = Meaning(alice.memory), list[str]()
+    plain = [each.symbol.name for each in finding.find(mail, "of mail", degraded=told.append)]
+    assert plain == list(names) and told == ["no model"] and asked[0] == "alpha mail:  (src post)"
+    Meaning.cosines = [0.1, 0.6, 0.3]
+    assert [each.symbol.name for each in finding.find(mail, "of mail", degraded=told.append)] == [
+        "beta_mail",
+        "_gamma_mail",
+        "alpha_mail",
+    ]
+    Meaning.cosines = [0.9, -1.0, 0.0]
+    assert finding.find(mail, "beta_mail")[0].symbol.name == "beta_mail"  # its very name
+    assert len(told) == 1
+
+
+def test_nearness_is_of_so_many_texts(world: World) -> None:
+    alice = door(world, "alice")
+    found = alice.call("nearness", q="a mail", texts=["a mail", "x" * 5000])
+    assert round(found["cosines"][0], 5) == 1.0 and len(found["cosines"]) == 2 and found["degraded"] is None
+    assert alice.call("nearness", q="x", texts=[])["cosines"] == []
+    for texts in (["x"] * 101, [1]):
+        with pytest.raises(Invalid, match="100 texts"):
+            alice.call("nearness", q="x", texts=texts)

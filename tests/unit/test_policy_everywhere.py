@@ -38,6 +38,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.outbox import OutboxReader
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
+from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.rows import api_keys, hash_chain
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT
 from avmfs.store.store import Store
@@ -274,6 +275,7 @@ _CLAIMS: dict[str, Ask] = {
 }
 _PARTS: dict[str, tuple[type, dict[str, Ask]]] = {
     "claims": (ClaimsReader, _CLAIMS),
+    "quarantine": (QuarantineReader, {"held": lambda q, it: q.held(99)}),
     "people": (PeopleReader, {}),
     "discovery": (DiscoveryReader, _DISCOVERY),
     "mail": (MailReader, _MAIL),
@@ -345,6 +347,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_shown_writable": lambda s, it: s.world.store.cached_shown_writable(s.who, it.scope),
     "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
@@ -384,6 +387,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
+    "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},
@@ -450,6 +454,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "rmdir": lambda it: {"parent": PRIVATE, "name": b"alice"},
     "set_attributes": lambda it: {"node": it.file, "mode": 0o777},
     "set_shared": lambda it: {"node": it.file, "agents": ["bob"]},
+    "set_sources": lambda it: {"node": it.file, "sources": ["web"]},
+    "let_out": lambda it: {"node": it.file},
     "set_tags": lambda it: {"node": it.file, "add": ["t"], "remove": [], "replace": True},
     "set_ttl": lambda it: {"node": it.file, "expires": 1},
     "settle": lambda it: {},
@@ -489,12 +495,15 @@ _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
     "archive": [{"path": _X}],
-    "consolidate": [{}, {"path": SPACE}, {"path": _X}],
+    "consolidate": [{}, {"path": SPACE}, {"path": _X}, {"summaries": True, "cold": 1.0}],
     "unconsolidate": [{}, {"run": 1}],
     "claim": [{"path": _X}],
     "claim_next": [{"path": f"{SPACE}/d"}],
     "claims": [{}],
     "release": [{"path": _X}],
+    "quarantine": [{}],
+    "let_out": [{"path": _X}],
+    "reject": [{"path": _X}],
     "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
     "trash": [{}],
     "empty_trash": [{}, {"under": SPACE}],
@@ -544,6 +553,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
     "warmup": [{}],
+    "nearness": [{"q": "x", "texts": ["y", "z"]}],
     "verify": [{"text": f"[{_X}@{number}]"} for number in (1, 2, 9)],
     "watch": [{}],
     "write": [{"path": _X, "data": b"x"}, {"path": f"{_X}:tags", "data": b"t"}],
