@@ -14,6 +14,7 @@ from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
 from avmfs.text import segment
 from avmfs.trust import marked
+from avmfs.views.receipts import replayed
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
 
@@ -79,10 +80,11 @@ def nearness(memory: Memory, q: str, texts: list[Any]) -> dict[str, Any]:
 
 
 @method
-def verify(memory: Memory, text: str, q: str | None = None) -> dict[str, Any]:
+def verify(memory: Memory, text: str, q: str | None = None, replay: bool = False) -> dict[str, Any]:
     """What a text cites, checked. {"text", "verdicts": [{"what", "version", "state", "about"}], "good"}: of answers,
-    whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers."""
-    found = verified(memory, text, q)
+    whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers. ``replay``:
+    then of each answer (the text may be its ``SEQ:NONCE`` alone) asked again as of its seq, and of the chain."""
+    found = verified(memory, text, q) + (replayed(memory, text, q) if replay else [])
     verdicts = [
         {"what": each.what, "version": each.version, "state": each.state, "about": each.about} for each in found
     ]
