@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from avmfs_config.gossip import GossipSettings
+from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.parse import Range
 from avmfs_config.people import AgentSettings
@@ -244,8 +245,12 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":
-        """Without what only the policy is made of: a change of the rest needs new processes."""
-        return replace(self, permissions=(), default_access="ro", agents={})
+        """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new
+        processes."""
+        return replace(
+            self, permissions=(), default_access="ro", agents={}, http=HttpSettings(metrics=self.http.metrics)
+        )

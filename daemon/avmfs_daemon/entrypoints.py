@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from avmfs_config import Paths
+
 from avmfs.errors import AvmError, StoreFailed
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
@@ -325,6 +327,29 @@ def run_live(spec: ChildSpec) -> None:
         fetcher.close()
 
 
+def run_http(spec: ChildSpec) -> None:
+    """REST, events, MCP, metrics and the page, by the door's own socket. What fails or hangs here is this one alone."""
+    with living(spec) as runtime:
+        try:
+            from avmfs.http.service import Server
+        except ImportError as e:
+            raise StoreFailed(f"the HTTP service needs more: pip install 'avmfs[http]' ({e})") from None
+        from avmfs.http.doors import Caller
+
+        assert spec.listener is not None
+        folder = spec.database.parent
+        where = Paths(folder, folder, spec.runtime_dir, folder, folder, spec.database)  # what a client of the door uses
+        server = Server(spec.listener, spec.settings.http, where, lambda service: [])
+
+        def admit(message: dict[str, Any]) -> None:
+            code = server.sessions.code(Caller(message["agent"], message["operator"]))
+            runtime.tell({"admitted": message["number"], "code": code})
+
+        runtime.on_admit = admit
+        runtime.on_stop = lambda message: server.stop()
+        server.run(runtime.ready)
+
+
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The entry function of each kind."""
@@ -335,6 +360,7 @@ class Entries:
     mount: Entry = run_mount
     index: Entry = run_index
     live: Entry = run_live
+    http: Entry = run_http
 
     def of(self, kind: Kind) -> Entry:
         found: Entry = getattr(self, kind)

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "mount",
     "playground",
     "warmup",
+    "open",
     "purge",  # the door's methods have it, with plans that nobody agreed to
     "repair",
     "setup",

@@ -100,6 +100,7 @@ ELSEWHERE = {
     "mount",
     "playground",
     "warmup",
+    "open",
     "init",
     "model",
     "hook",

@@ -564,6 +564,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "delta": [{"path": "/memory", "peek": True}, {"path": _X, "peek": True}],
     "explore": [{"path": _X}],
     "nonce": [{"about": "x"}],
+    "sign_in": [{}, {"start": True}],
     "fetch": [{"targets": [_X, f"{SPACE}/d/none.md"]}],
     "graph": [{}, {"path": SPACE}, {"format": "graphml"}],
     "digest": [{"days": 9.0}, {"cold": 0.0, "days": 0.0}, {"path": SPACE}],
