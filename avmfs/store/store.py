@@ -212,6 +212,10 @@ class Store:
     def cached_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
+    def cached_shown_writable(self, who: Principal, scope: int) -> bool:
+        """See Visible.shown_writable."""
+        return self._visible(self._remembered(), who).shown_writable(scope)
+
     def cached_live(self, who: Principal, scope: int) -> bool:
         """Return whether what has this scope comes from outside the store."""
         return self._visible(self._remembered(), who).live(scope)

@@ -129,6 +129,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("consolidate /shared/none", 1, "No such"),
         Bad("consolidate /archive", 2, "archive"),
         Bad("consolidate --likeness 0.2", 2, "likeness"),
+        Good("consolidate /shared/e --cold 30 --summaries -n", "notes", "agreed bytes fewer left_out notes run steps"),
+        Bad("consolidate --cold 0", 2, "cold"),
         Bad("consolidate --limit 0", 2, "limit"),
         Bad("consolidate --run 5", 2, "--undo"),
         Bad("consolidate --undo", 1, "consolidation"),

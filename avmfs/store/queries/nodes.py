@@ -416,7 +416,7 @@ class Reader:
         wrote, (document, kind, path before). (0, []) where there is none that could be undone."""
         rows = self._all(
             "select run, document, kind, path from consolidated where agent = :agent and run = coalesce(:run,"
-            " (select max(run) from consolidated where agent = :agent)) order by path, document",
+            " (select max(run) from consolidated where agent = :agent)) order by kind <> 'summary', path, document",
             agent=self.who.name,
             run=run,
         )
