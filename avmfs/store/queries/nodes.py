@@ -45,11 +45,8 @@ with recursive below(id) as (
 # A column for each field of Document, by its name; the newest version has some.
 _FIELDS = tuple(Document.__dataclass_fields__)
 _SHARED, _USER = map(_FIELDS.index, ("shared", "user"))
-_OF_NEWEST = {
-    "author": "coalesce(version.author, creator)",
-    "updated": "coalesce(version.at, document.created)",
-    "route": "coalesce(version.route, '')",
-}
+_NEWEST = ("coalesce(version.author, creator)", "coalesce(version.at, document.created)", "coalesce(version.route, '')")
+_OF_NEWEST = dict(zip(("author", "updated", "route"), _NEWEST, strict=True))
 _DOCUMENT = f"""
 select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in _FIELDS)}
 from document left join version on version.document = document.id and version.number = head where document.id = ?
