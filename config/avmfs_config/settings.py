@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from avmfs_config.backup import BackupSettings
+from avmfs_config.consolidate import ConsolidateSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.parse import Range
@@ -236,6 +237,7 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
+    consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":
