@@ -1,8 +1,7 @@
 """One request and its whole answer, from an address that has been vetted, within one time limit and one size.
 
-Owns the exchange and how its failures are told. Called by the handler ``http`` and by the clients of a re-ranker and of a
-writer of summaries.
-Redirects are answers like any other. Threads may call it; it keeps nothing.
+Owns the exchange and how its failures are told. Called by the handler ``http`` and by the clients of a re-ranker and of
+a writer of summaries. Redirects are answers like any other. Threads may call it; it keeps nothing.
 """
 
 from __future__ import annotations
