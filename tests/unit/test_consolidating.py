@@ -373,7 +373,8 @@ def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: Wor
     for agent in ("alice", "bob"):
         for name in "12":
             world.agent(agent).put(f"/memory/private/{agent}/{name}.md", FACT)
-    now, heard = [0.0], []
+    now = [0.0]
+    heard: list[dict[str, Any]] = []
 
     def round_(**keys: Any) -> None:
         keeper = Consolidation(world.store, wanted(**keys), heard.append, lambda: now[0])
