@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
-<<<<<<< HEAD
-=======
-    from avmfs_config.backup import BackupSettings
     from avmfs_config.consolidate import ConsolidateSettings
->>>>>>> 8bf30978c5fb36e2e67a6c9c415d20c335e90d46
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -67,11 +63,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
-<<<<<<< HEAD
-=======
-    "backup": ("BackupSettings",),
     "consolidate": ("ConsolidateSettings",),
->>>>>>> 8bf30978c5fb36e2e67a6c9c415d20c335e90d46
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

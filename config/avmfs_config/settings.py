@@ -10,11 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-<<<<<<< HEAD
-=======
-from avmfs_config.backup import BackupSettings
 from avmfs_config.consolidate import ConsolidateSettings
->>>>>>> 8bf30978c5fb36e2e67a6c9c415d20c335e90d46
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -250,11 +246,8 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
-<<<<<<< HEAD
     http: HttpSettings = field(default_factory=HttpSettings)
-=======
     consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
->>>>>>> 8bf30978c5fb36e2e67a6c9c415d20c335e90d46
     autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":

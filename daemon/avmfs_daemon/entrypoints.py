@@ -148,21 +148,9 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
-<<<<<<< HEAD
-=======
         consolidation = Consolidation(
             store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
         )
-
-        def open_among(nodes: list[int]) -> list[int] | None:
-            try:
-                found: list[int] | None = runtime.ask("open", {"nodes": nodes})
-            except AvmError as e:
-                log.warning("not known which files are open: %s", e)
-                return None
-            return found
-
->>>>>>> 8bf30978c5fb36e2e67a6c9c415d20c335e90d46
         keeper = Housekeeper(
             store,
             embedder,
