@@ -133,7 +133,8 @@ def consolidate(
         raise Invalid(f"limit {limit}: expected 1 to {MOST}")
     if cold is not None and not 1 <= cold <= DAYS_MOST:
         raise Invalid(f"cold {cold}: expected 1 to {DAYS_MOST} days")
-    found = sorted(_notes(memory, path), key=lambda each: (each.kind, -each.document.created, each.node.id))
+    # Of notes that say the same the first stays: its handle is known, and its date is when it was so.
+    found = sorted(_notes(memory, path), key=lambda each: (each.kind, each.document.created, each.node.id))
     steps = _planned(memory, found, likeness, limit, cold, summaries)
     gone = [each for step in steps for each in step.gone]
     digest = hashlib.sha256(repr([step.said for step in steps]).encode()).hexdigest()

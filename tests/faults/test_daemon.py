@@ -125,8 +125,6 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "automatic",
         "backup",
         "consolidation",
-        "reranker",
-        "http",
     }
     (mount,) = status["mounts"]
     assert mount.keys() == {
