@@ -13,7 +13,7 @@ from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
-from avmfs_config.settings import MAX_UID, Mount, Provider, RerankSettings, Rule, SearchSettings, Settings
+from avmfs_config.settings import MAX_UID, Mount, Provider, RerankSettings, Rule, SearchSettings, Settings, TrustRule
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
@@ -142,6 +142,7 @@ HOOK: Readers = {"pattern": _pattern, "command": read_command}
 SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
+    "trust": lambda value: value.items(lambda item: item.record(TrustRule, {"pattern": _pattern})),
     "uids": _uids,
     "search": lambda value: value.record(SearchSettings, {"rerank": _rerank}),
     "agents": read_agents,
