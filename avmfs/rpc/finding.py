@@ -8,7 +8,7 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.memory import Memory
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Limit, method
 from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
@@ -24,13 +24,11 @@ WARMUP_S = 100.0  # below the client's own time limit
 
 @method
 def search(
-    memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
+    memory: Memory, q: str, limit: Limit = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
 ) -> dict[str, Any]:
     """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
     if mode not in ("hybrid", "lexical", "semantic"):
         raise Invalid(f"search mode {mode!r}")
-    if not 1 <= limit <= 1000:
-        raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
     text = memory.unsearched() + format_search(answer)
     return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
