@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from avmfs_config.consolidate import ConsolidateSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -259,6 +260,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     autostart: bool = True
     trust: tuple[TrustRule, ...] = ()
 
