@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 
 from avmfs.errors import Exists, NotFound
 from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
@@ -47,7 +47,7 @@ _APPEND: Final = """
 with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
      record as (insert into avm_record(number, token, host, data)
                 select %(number)s, %(token)s, %(host)s, %(data)s from baton returning number)
-select number, pg_notify('avm_record', number::text) from record
+select number, pg_notify((select 'avm_' || cluster from avm_baton), number::text) from record
 """
 
 
@@ -118,8 +118,9 @@ class PostgresLog:
     def wait(self, after: int, most_s: float) -> int:
         deadline = time.monotonic() + most_s
         if not self._listening:
+            channel = self.cluster()
             with self._asking() as db:
-                db.execute("listen avm_record")
+                db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
                 self._listening = True
         newest = int(self._baton("newest"))
         while newest <= after and (left := deadline - time.monotonic()) > 0:

@@ -247,15 +247,7 @@ class Writer:
         before = self._applier.db.total_changes()
         replies: _Replies = []
         try:
-            self._apply(batch, replies)
-            if len(batch) > 1:  # one alone has nobody who would come meanwhile
-                self._peers.poll(0.0)
-                late = self._scheduler.late()
-                batch += late
-                self._apply(late, replies)
-            if self._begun:
-                self._applier.commit()
-                self._change_ring.tell()
+            self._transact(batch, replies)
         except AvmError as e:
             self._change_ring.lost()
             self._applier.rollback()
@@ -279,6 +271,18 @@ class Writer:
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:
             self._drain(BEHIND_STEP)
+
+    def _transact(self, batch: list[_Asked], replies: _Replies) -> None:
+        """Raises AvmError when the transaction is lost."""
+        self._apply(batch, replies)
+        if len(batch) > 1:  # one alone has nobody who would come meanwhile
+            self._peers.poll(0.0)
+            late = self._scheduler.late()
+            batch += late
+            self._apply(late, replies)
+        if self._begun:
+            self._applier.commit()
+            self._change_ring.tell()
 
     def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
         for peer, request in batch:
