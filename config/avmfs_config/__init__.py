@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SearchSettings,
         SearchWeights,
         Settings,
+        StoreSettings,
     )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "SearchSettings",
     "SearchWeights",
     "Settings",
+    "StoreSettings",
     "WebhookSettings",
     "changed_settings",
     "check",

@@ -7,11 +7,11 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 import re
 
 from avmfs_config.agent_id import check_agent_id
-from avmfs_config.gossip import read_gossip
+from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
-from avmfs_config.settings import MAX_UID, Mount, Provider, Rule, Settings
+from avmfs_config.settings import MAX_UID, Mount, Provider, Rule, Settings, StoreSettings
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
@@ -108,6 +108,13 @@ def _uids(value: Value) -> dict[int, tuple[str, ...]]:
     return result
 
 
+def _log_address(value: Value) -> str:
+    text = value.text()
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise value.error("expected postgresql://HOST/DATABASE")
+    return text
+
+
 RULE: Readers = {"pattern": _pattern, "agents": _names(_agent_id), "groups": _names(read_group)}
 PROVIDER: Readers = {
     "pattern": _provider_pattern,
@@ -116,6 +123,10 @@ PROVIDER: Readers = {
     "values": lambda value: {str(name): each.items(Value.text) for name, each in value.entries().items()},
 }
 HOOK: Readers = {"pattern": _pattern, "command": read_command}
+STORE: Readers = {
+    "log": lambda value: value.optional(_log_address),
+    "host": lambda value: value.optional(host_name),
+}
 SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
@@ -124,5 +135,6 @@ SETTINGS: Readers = {
     "gossip": read_gossip,
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),
+    "store": lambda value: value.record(StoreSettings, STORE),
 }
 MOUNT: Readers = {"agent_id": _agent_id}

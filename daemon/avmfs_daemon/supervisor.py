@@ -374,6 +374,7 @@ class Supervisor:
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
             "outbox": self._figures.get("outbox", {}),
+            "cluster": self._figures.get("cluster", {}),
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
             "automatic": self._idle_s is not None,

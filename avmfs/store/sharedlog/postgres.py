@@ -29,7 +29,7 @@ HELD_S: Final = 5.0  # longer nobody waits for a host that holds the baton and s
 BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
-_HOUSE: Final = 0x61766D66735F68  # the advisory lock of who keeps house, with the baton's row as its other half
+_HOUSE: Final = 0x61766D66  # the advisory lock of who keeps house, with the baton's row as its other half
 
 _TABLES: Final = """
 create table avm_baton(one bool primary key default true check (one), cluster text not null,
@@ -79,8 +79,7 @@ class PostgresLog:
     def take(self) -> int:
         with self._asking() as db:
             db.execute("begin")
-            row = db.execute("select newest from avm_baton for update").fetchone()
-            return int(row[0])
+            return int(_one(db.execute("select newest from avm_baton for update")))
 
     def append(self, record: Record) -> None:
         sent = False
@@ -131,12 +130,12 @@ class PostgresLog:
 
     def keep(self) -> bool:
         with self._asking() as db:
-            row = db.execute(
+            mine = db.execute(
                 "select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())"
                 " or pg_try_advisory_lock(%s, house) from avm_baton",
-                (_HOUSE % 2**31,),
-            ).fetchone()
-            return bool(row[0])
+                (_HOUSE,),
+            )
+            return bool(_one(mine))
 
     def report(self, host: str, number: int, version: int) -> None:
         with self._asking() as db:
@@ -243,6 +242,13 @@ class PostgresLog:
         db, self._db, self._listening = self._db, None, False
         if db is not None:
             db.close()
+
+
+def _one(found: psycopg.Cursor[Any]) -> Any:
+    row = found.fetchone()
+    if row is None:
+        raise psycopg.InterfaceError("the log has lost its table of one row")
+    return row[0]
 
 
 class _Watch:

@@ -137,11 +137,7 @@ class Writer:
         if self._log.failure is not None:
             self._withstand()
             return
-        while self._calls:
-            self._calls.popleft()()
-            self._unsynced = True
-            self._change_ring.tell()
-            self._tell_sinks()
+        self._run_calls()
         if self._scheduler:
             batch = self._scheduler.next()
             if self._only_in_parts(batch[0][1]):
@@ -155,6 +151,13 @@ class Writer:
         self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and self._until_sync() <= 0.0:
             self._sync([])
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+            self._unsynced = True
+            self._change_ring.tell()
+            self._tell_sinks()
 
     def _patience(self) -> float | None:
         """How long nothing may happen, in seconds; None for ever."""

@@ -2,9 +2,8 @@
 
 Owns the form of a record's data, and one connection, on which records are applied: without triggers, whose doings are
 in the record as well. Beside the rows (a patchset of SQLite's session extension) a record has what that cannot see, the
-words of passages, whose index is a virtual table; and what caches have to hear. Where this store stands in the log is
-the setting 'shared_log', a row that no record has: the log's id, the newest record applied here, and a digest of the
-rules with which this host was last at one with the others.
+words of passages, whose index is a virtual table; and what caches have to hear. Where this store stands in the log
+(``log_position``) is in no record.
 
 Records are applied in order to a store that is equal to the one that they were made on, so nothing can be in their way.
 If something is, the stores differ: that is damage, and nothing more is applied.
@@ -23,40 +22,16 @@ import apsw
 from avmfs import wire
 from avmfs.errors import Invalid, StoreFailed
 from avmfs.store.rows.log_ops import Event
+from avmfs.store.rows.log_position import place, position
 from avmfs.store.rows.nodes import LogRow
 from avmfs.store.schema import database, tables
 from avmfs.store.sharedlog.protocol import Record
 
 Words = Sequence[tuple[int, str | None]]
 
-KEY: Final = "shared_log"
 _FORM: Final = 1
 _OWN: Final = ("sqlite_", "terms_")  # tables of each host alone: SQLite's, and the words' index, made by statements
 _SETTINGS: Final = "setting"  # some of its rows go without a record: 'unwiped', once this host's file is written anew
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """See the module. ``number``: of the newest record that is applied. ``rules``: "" before the first time."""
-
-    cluster: str
-    number: int
-    rules: str = ""
-
-
-def position(db: apsw.Connection) -> Position | None:
-    """None of a store that is not one of several."""
-    text = db.execute("select value from setting where key = ?", (KEY,)).get
-    if text is None:
-        return None
-    cluster, number, rules = text.split(" ")
-    return Position(cluster, int(number), rules)
-
-
-def place(db: apsw.Connection, at: Position) -> None:
-    """No session may see this."""
-    value = f"{at.cluster} {at.number} {at.rules}"
-    db.execute("insert or replace into setting(key, value) values(?, ?)", (KEY, value))
 
 
 def session(db: apsw.Connection) -> apsw.Session:

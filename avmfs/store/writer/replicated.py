@@ -22,6 +22,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from avmfs.access import Policy, Principal
 from avmfs.errors import AvmError, ReadOnly, StoreFailed
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows.log_ops import Event
+from avmfs.store.rows.log_position import place
 from avmfs.store.rows.nodes import LogRow
 from avmfs.store.rows.stored_policy import stored_people
 from avmfs.store.schema import tables
@@ -52,6 +55,7 @@ DOUBT_S: Final = 10.0  # for so long a record is looked for
 HEARTBEAT_S: Final = 2.0
 AGAIN_S: Final = 0.2
 STOP_S: Final = 2.0
+START_S: Final = 5.0  # so long the first changes wait in any case
 _OTHERS: Final = (
     "the rules of this host's config.yaml are not those in force in the shared store: make them the same, or put these"
     " in force everywhere: avm-daemon reload"
@@ -81,7 +85,7 @@ class ReplicatedApplier(Applier):
         self.replica = Replica(path)
         super().__init__(path, policy, index, orphans=orphans, clock=clock)
         self.words = []
-        self.down: AvmError | None = None
+        self.down: AvmError | None = ReadOnly("the shared log has not answered yet")
         self.followed: Callable[[], None] = lambda: None
         self._session: apsw.Session | None = None
         self._row_list: list[LogRow] = []  # of this transaction
@@ -132,9 +136,9 @@ class ReplicatedApplier(Applier):
         self._forget_told()
 
     def _commit_appended(self) -> None:
-        at = replicas.Position(self.replica.at.cluster, self.number + 1, self.replica.at.rules)
+        at = replace(self.replica.at, number=self.number + 1)
         try:
-            replicas.place(self.db, at)
+            place(self.db, at)
             super().commit()
         except Exception as e:
             raise CommitLost(f"record {at.number} is in the shared log, and cannot be committed here: {e}") from e
@@ -305,10 +309,10 @@ class ReplicatedWriter(Writer):
         super().__init__(listener, key, applier)
         self._replicated = applier
         self._wait_s = wait_s
-        self._up = threading.Event()
+        self._begun_at = time.monotonic()
         self._change_ring.hear(applier.replica.db)
         applier.followed = self._tell_followed
-        self._follower = _Follower(self, applier, heard, self._up, tell)
+        self._follower = _Follower(self, applier, heard, tell)
 
     def run(self) -> None:
         db = self._replicated.replica.db
@@ -358,13 +362,16 @@ class ReplicatedWriter(Writer):
     def _ready(self, batch: list[tuple[Peer, Request]]) -> bool:
         """Return whether the log is there, or was when it was last asked. Else they have heard."""
         deadline = time.monotonic() + self._wait_s
+        if not self._follower.settled:
+            deadline = max(deadline, self._begun_at + START_S)
         while (down := self._replicated.down) is not None:
             left = deadline - time.monotonic()
             if left <= 0 or self._stopping:
                 error = ReadOnly(f"nothing can be written: {down.reason}")
                 self._send_all([(peer, refused(request.number, error)) for peer, request in batch])
                 return False
-            self._up.wait(min(left, AGAIN_S))
+            self._peers.poll(min(left, AGAIN_S))
+            self._run_calls()
         return True
 
 
@@ -376,15 +383,14 @@ class _Follower(threading.Thread):
         writer: Writer,
         applier: ReplicatedApplier,
         shared_log: SharedLog,
-        up: threading.Event,
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         super().__init__(name="follow", daemon=True)
         self._writer, self._applier, self._log = writer, applier, shared_log
-        self._up, self._tell = up, tell
+        self._tell = tell
         self._over = threading.Event()
         self._reported = -math.inf
-        self._settled = False
+        self.settled = False
         self._said = ""
 
     def stop(self) -> None:
@@ -398,7 +404,6 @@ class _Follower(threading.Thread):
                 newest = self._round()
             except AvmError as e:
                 self._applier.down = e
-                self._up.clear()
                 if str(e) != self._said:
                     log.warning("%s", e)
                     self._said = str(e)
@@ -409,11 +414,11 @@ class _Follower(threading.Thread):
     def _round(self) -> int:
         applier = self._applier
         newest = self._log.wait(max(applier.number, applier.appended), HEARTBEAT_S)
-        if applier.down is not None or not self._settled:
+        if applier.down is not None or not self.settled:
             self._in_writer(self._come_up)
         while max(applier.number, applier.appended) < newest and not self._over.is_set():
             records = self._log.read(applier.number, AT_ONCE)
-            self._in_writer(lambda found=records: applier.follow(found, newest))
+            self._in_writer(partial(applier.follow, records, newest))
         if time.monotonic() - self._reported >= HEARTBEAT_S:
             self._reported = time.monotonic()
             self._log.report(applier.host, applier.number, tables.VERSION)
@@ -421,14 +426,13 @@ class _Follower(threading.Thread):
         return newest
 
     def _come_up(self) -> None:
-        if not self._settled:
+        if not self.settled:
             self._applier.settle()
-            self._settled = True
+            self.settled = True
         self._applier.down = None
         if self._said:
             log.info("the shared log is there again")
             self._said = ""
-        self._up.set()
 
     def _report(self, newest: int) -> None:
         number = self._applier.number
