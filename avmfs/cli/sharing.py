@@ -16,6 +16,8 @@ from avmfs.errors import Invalid
 from avmfs.store.backup import cluster
 from avmfs.store.sharedlog.engines import host_name, shared_log
 from avmfs.store.sharedlog.protocol import SharedLog
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
 from avmfs.text.escapes import visible
 
 
@@ -28,8 +30,10 @@ def cluster_() -> None:
 @cluster_.command("init", cls=Command)
 def init_() -> None:
     """Make the log, and this machine's store its first host's."""
+    path = locations().database
     with _log() as (log, settings):
-        at = cluster.init(locations().database, log, host_name(settings.store))
+        open_direct(path, Policy.from_settings(settings), IndexRules.of(settings)).close()  # with the rules of today
+        at = cluster.init(path, log, host_name(settings.store))
     show({"cluster": at.cluster, "record": at.number}, f"shared log {at.cluster}; avm-daemon start\n")
 
 
