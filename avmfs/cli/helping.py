@@ -39,6 +39,7 @@ TOPICS: Final = {
     "security": ("SECURITY.md", "permissions, modes, API keys, quotas, isolation"),
     "audit": ("AUDIT.md", "who changed what, and how to verify it"),
     "operations": ("OPERATIONS.md", "running the daemon: reload, upgrade, backup, repair"),
+    "scaling": ("SCALING.md", "one memory on many hosts"),
     "transfer": ("TRANSFER.md", "export, import, and what they keep"),
     "providers": ("PROVIDERS.md", "live content: prices, builds, tickets as files; handlers of your own"),
     "posix": ("POSIX.md", "where a mount differs from a local filesystem"),

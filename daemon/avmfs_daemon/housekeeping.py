@@ -125,7 +125,7 @@ class Housekeeper:
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                more = self._may() and self.step()
+                more = self.step() if self._may() else self.of_this_host()
                 self._said = ""
             except AvmError as e:
                 if str(e) != self._said:  # a damaged store says so at every look
@@ -134,6 +134,14 @@ class Housekeeper:
             if not more:
                 self._woken.wait(self._pause)
                 self._woken.clear()
+
+    def of_this_host(self) -> bool:
+        """Where another host keeps house: what each has to do to its own file."""
+        if self._clock() >= self._chores_at:
+            self._chores_at = self._clock() + CHORES_S
+            if self._store.unwiped():
+                self._store.submit(OPERATOR, "wipe")
+        return False
 
     def step(self) -> bool:
         """One piece of each kind of work; whether more waits."""

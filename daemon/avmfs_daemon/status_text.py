@@ -67,7 +67,7 @@ def _cluster(said: dict[str, Any]) -> list[str]:
     if not said:
         return []
     behind = "" if not said["behind"] else f", {said['behind']} behind"
-    lines = [f"shared log record {said['record']}{behind}, as {said['host']}"]
+    lines = [f"shared log {said['host']}, record {said['record']}{behind}"]
     return lines + ([f"           {said['error']}"] if said["error"] else [])
 
 

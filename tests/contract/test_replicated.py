@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from avmfs.access import Policy, Principal
@@ -23,23 +22,11 @@ from avmfs.store.tx.transaction import IndexRules
 from avmfs.store.writer.applier import Applier
 from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
 from tests.contract.memory_log import MemoryLog, MemoryServer
+from tests.equal_stores import rows
 
 ALICE, BOB = Principal("alice"), Principal("bob")
 RULES = IndexRules(past_days=30)
 POLICY = Policy.from_words([("/memory/*", "rw", None)], "none")
-
-
-def dump(db: apsw.Connection) -> dict[str, list[Any]]:
-    """Every row of every table but the words' index and where the host stands; of the words' index what it finds."""
-    tables = [
-        name
-        for (name,) in db.execute("select name from sqlite_schema where type = 'table' and name not like 'terms%'")
-        if not name.startswith("sqlite_") and name != "posting"
-    ]
-    found = {name: sorted(db.execute(f"select * from {name}").fetchall(), key=repr) for name in tables}
-    found["setting"] = [row for row in found["setting"] if row[0] != log_position.KEY]
-    found["posting"] = sorted(db.execute("select term, doc, offset from posting").fetchall())
-    return found
 
 
 class Hosts:
@@ -71,7 +58,7 @@ class Hosts:
         for each in self.opened:
             each._unapplied = True
             each.resolve()
-        first, *others = [dump(each.db) for each in self.opened]
+        first, *others = [rows(each.db) for each in self.opened]
         for other in others:
             for table in first:
                 assert other[table] == first[table], table
@@ -161,11 +148,11 @@ def test_records_are_as_good_as_the_words_that_they_bring(hosts: Hosts) -> None:
     b.resolve()
     b._unapplied = True
     b.resolve()
-    assert len(dump(b.db)["posting"]) == len(dump(a.db)["posting"]) > 0
+    assert len(rows(b.db)["posting"]) == len(rows(a.db)["posting"]) > 0
     unlink(b, "one.md")
     drain(b)
     hosts.equal()
-    assert not dump(a.db)["posting"]
+    assert not rows(a.db)["posting"]
 
 
 def test_a_host_that_was_overtaken_begins_anew_with_what_the_others_did(hosts: Hosts) -> None:
@@ -220,7 +207,8 @@ def _fails(self: Applier) -> None:
 
 
 def test_doubt_is_settled_before_the_next_change(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = hosts.open("a"), hosts.open("b")
+    a = hosts.open("a")
+    hosts.open("b")
     monkeypatch.setattr("avmfs.store.writer.replicated.DOUBT_S", 0.0)
     write(a, "one.md", b"1")
     hosts.server.lose = ["after", "take"]
@@ -264,14 +252,14 @@ def test_a_record_that_does_not_fit_stops_the_host(hosts: Hosts) -> None:
     b.resolve()
     b._unapplied = True
     b.resolve()
-    before = dump(b.db)
+    before = rows(b.db)
     b.replica.db.execute("delete from node where name = 'one.md'")
     b.replica.db.execute("delete from version")
     unlink(a, "one.md")
-    damaged = dump(b.db)
+    damaged = rows(b.db)
     with pytest.raises(StoreFailed, match="does not fit"):
         write(b, "two.md", b"2")
-    assert dump(b.db) == damaged != before
+    assert rows(b.db) == damaged != before
     hosts.opened.remove(b)
     b.close()
 
