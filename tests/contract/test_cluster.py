@@ -99,7 +99,7 @@ def test_one_of_the_same_log_is_brought_anew(tmp_path: Path, log: MemoryLog) -> 
     shared(a, log, "four.md")
     cluster.snapshot(a, log, "a")
     host = ReplicatedApplier(b, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
-    with pytest.raises(OSError, match="joined anew|join"):
+    with pytest.raises(OSError, match="joined anew"):
         host.settle()
     host.close()
     cluster.join(b, log, POLICY)

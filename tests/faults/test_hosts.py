@@ -212,7 +212,7 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     note.write_text("written again")
     wait(lambda: reads(a.at("alice") / "memory/note.md", "written again"))
     link.stopped = True  # no answer, and no end of the connection either
-    with pytest.raises(OSError, match="Read-only|Input/output"):
+    with pytest.raises(OSError, match=r"Read-only|Input/output"):
         note.write_text("lost")
     link.stopped = False
     link.cut()

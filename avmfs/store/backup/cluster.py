@@ -1,6 +1,6 @@
 """A store becomes one of several, joins them, leaves them, and leaves a snapshot for those who join.
 
-Owns the order in which the shared log and the store's file change, so that a command that was killed can be given again.
+Owns the order in which the shared log and the store's file change, so that a killed command can be given again.
 Called by `avm cluster`. A snapshot is an image of a store (``image``), which says where in the log it stands.
 """
 

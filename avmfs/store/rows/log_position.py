@@ -15,7 +15,7 @@ KEY: Final = "shared_log"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``cluster``: the log's id. ``number``: of the newest record that is applied. ``rules``: a digest of the rules with
+    """``cluster``: the log's id. ``number``: of the newest record that is applied. ``rules``: digest of the rules with
     which this host was last at one with the others, "" before the first time."""
 
     cluster: str

@@ -73,8 +73,8 @@ class Replica:
         self.at = at
 
     def apply(self, records: Sequence[Record]) -> Applied:
-        """Lay down those that follow, in one transaction: all or none. Raises StoreFailed where they do not fit, and for
-        one that this program cannot read."""
+        """Lay down those that follow, in one transaction: all or none. Raises StoreFailed where they do not fit, for
+        one that this program cannot read too."""
         done = Applied()
         fresh = [record for record in records if record.number > self.at.number]
         if not fresh:
