@@ -165,3 +165,23 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         log.take()
     log.close()
+
+
+def test_who_holds_the_baton_and_says_nothing_loses_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog import postgres
+
+    monkeypatch.setattr(postgres, "HELD_S", 0.5)
+    address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+    silent, other = postgres.PostgresLog(address), postgres.PostgresLog(address)
+    silent.create("c1")
+    silent.take()
+    assert other.take() == 0
+    other.append(record(1))
+    with pytest.raises(Unreachable):
+        silent.append(record(1))
+    assert silent.take() == 1
+    for log in (silent, other):
+        log.close()

@@ -25,7 +25,7 @@ from avmfs.errors import Exists, NotFound
 from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
 
 CALL_S: Final = 10.0  # longer no call takes
-HELD_S: Final = 5.0  # longer nobody waits for a host that holds the baton and says nothing
+HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
 BULK_S: Final = 600.0  # of a snapshot
 KEPT: Final = 2  # snapshots
 _LOOK_S: Final = 0.25
@@ -77,7 +77,7 @@ class PostgresLog:
         return str(self._baton("cluster"))
 
     def take(self) -> int:
-        with self._asking() as db:
+        with self._asking(HELD_S + self._call_s) as db:
             db.execute("begin")
             return int(_one(db.execute("select newest from avm_baton for update")))
 
@@ -220,7 +220,7 @@ class PostgresLog:
     def _connect(self) -> psycopg.Connection[Any]:
         limits = {
             "idle_in_transaction_session_timeout": HELD_S,
-            "lock_timeout": self._call_s,
+            "lock_timeout": HELD_S + self._call_s,
             "tcp_user_timeout": self._call_s,
         }
         said = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())

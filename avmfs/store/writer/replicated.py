@@ -172,13 +172,23 @@ class ReplicatedApplier(Applier):
     def _append(self, record: Record) -> None:
         """Raises Overtaken when the log has not got it, InDoubt when that cannot be known now."""
         try:
-            self._log.append(record)
+            self._try_to_append(record)
             self.appended = record.number
         except Unreachable as e:
             raise Overtaken(e.reason) from e  # the next attempt finds out whether the log is there
         except InDoubt as e:
             log.warning("%s", e)
             self._look_up(record, e)
+
+    def _try_to_append(self, record: Record) -> None:
+        """Once more where the baton was lost, as it is by who holds it for long: its number may be free still."""
+        try:
+            self._log.append(record)
+        except Unreachable:
+            if self._log.take() != record.number - 1:
+                self._log.give()
+                raise Overtaken(f"record {record.number} is another host's") from None
+            self._log.append(record)
 
     def _look_up(self, record: Record, doubt: InDoubt) -> None:
         """With the baton: whoever has it has waited for the end of our lost transaction."""
