@@ -85,7 +85,7 @@ class Principal:
     @property
     def nameless(self) -> bool:
         """Nobody in particular, who sees what every agent may see and changes nothing."""
-        return not self.name and not self.operator and self.key is None
+        return not self.name and not self.operator
 
     @property
     def rights(self) -> bool | str:

@@ -144,6 +144,18 @@ class AVM(Collaboration, CodeIndex):
         """Removed files, the newest removal first: {"path", "was", "at", "agent", "size"}, ``at`` in ISO 8601."""
         return list(self._door.call("trash", limit=limit)["files"])
 
+    def consolidate(
+        self, path: str = "/memory", *, likeness: float = 0.6, limit: int = 1000, agreed: str | None = None
+    ) -> dict[str, Any]:
+        """What would go to the archive since another note below ``path`` says it too: {"steps": [{"into", "gone"}],
+        "notes", "fewer", "bytes", "agreed", "run", "left_out"}. Given "agreed" back, it is done; raises Stale where it
+        would be something else by now."""
+        return dict(self._door.call("consolidate", path=path, likeness=likeness, limit=limit, agreed=agreed))
+
+    def unconsolidate(self, run: int | None = None) -> builtins.list[dict[str, Any]]:
+        """Undo this agent's last run, or that one: [{"path", "was"}]."""
+        return list(self._door.call("unconsolidate", run=run)["back"])
+
     def put_back(self, path: str, to: str | None = None) -> str:
         """Bring back what is in the trash or the archive, by its path there or the one it had; returns where it is
         now: its old name, or a free one beside that."""

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+from avmfs.text.escapes import visible
+
+RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
 Priority = Literal["urgent", "normal", "low"]
 
 
@@ -251,3 +254,11 @@ class StoredNode(str):
 def signed(author: str, route: str) -> str:
     """Who wrote something and by which door, ``alice/cli``; the author alone where the door is not known."""
     return f"{author}/{route}" if route else author
+
+
+def notice(degraded: str | None) -> str:
+    """The line above an answer that says what had no part in it, and why; "" where all had."""
+    if degraded is None:
+        return ""
+    said = degraded if degraded.startswith(RERANKER) else f"semantic search unavailable: {degraded}"
+    return f"# {visible(' '.join(said.split()))}\n"

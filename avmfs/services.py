@@ -20,10 +20,11 @@ from avmfs.agents import digest_cache as digests
 from avmfs.agents.presence import Presence
 from avmfs.agents.questions import QuestionLog
 from avmfs.agents.refusals import Refusals
-from avmfs.embed.protocol import Embedder
+from avmfs.embed.protocol import Embedder, Reranker
 from avmfs.localtime import LocalZone
 from avmfs.providers.live import Asker, LiveTree
 from avmfs.search.engine import NO_EMBEDDER, Engine
+from avmfs.search.reranking import Second
 from avmfs.store.store import Store
 from avmfs.text.tokens import TokenCounter
 
@@ -62,9 +63,11 @@ def composed(
     of_daemon: bool,
     absent: str = NO_EMBEDDER,
     presence: Presence | None = None,
+    reranker: Reranker | None = None,
 ) -> Services:
     """Services on a store as the settings say. ``asker`` makes who fetches what providers show; ``absent`` is why
-    there is no embedder. A process ``of_daemon`` lives on, and its embedder keeps the vectors of questions by itself.
+    there is no embedder; ``reranker`` is the one that the settings name. A process ``of_daemon`` lives on, and its
+    embedder keeps the vectors of questions by itself.
     """
     engine = Engine(
         store.search_index,
@@ -74,6 +77,7 @@ def composed(
         cache_size=0 if of_daemon else QUESTIONS,
         absent=absent,
         half_life_days=settings.search.half_life_days,
+        second=None if reranker is None else Second(reranker, settings.search.rerank),
     )
     live = LiveTree(store, settings.providers, asker(), time.time_ns, lasting=of_daemon) if settings.providers else None
     return Services(

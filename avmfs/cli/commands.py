@@ -74,6 +74,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "backup": "avm backup /media/usb/avm",
         "restore": "avm restore /shared/plan.md --at yesterday",
         "snapshot": "avm snapshot make before-cleanup",
+        "consolidate": "avm consolidate /shared --dry-run",
         "purge": "avm purge /private/secret.md",
         "export": "avm export tar memory.tar.gz /shared",
         "import": "avm import markdown notes --into /shared/notes",

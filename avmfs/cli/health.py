@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from avmfs_config import ConfigError, Paths, load_mounts, load_settings
+from avmfs_config import ConfigError, Paths, Settings, load_mounts, load_settings
 
 from avmfs.cli.main import subcommand
 from avmfs.cli.needs import Finding, mounting
@@ -68,9 +68,11 @@ def _model(where: Paths) -> Iterator[Finding]:
     from avmfs.embed.weights import resolve
 
     try:
-        wanted = load_settings(where.config_file, os.environ).embedding
+        settings = load_settings(where.config_file, os.environ)
     except ConfigError:
         return  # said above
+    yield from _reranker(settings)
+    wanted = settings.embedding
     if not wanted.enabled:
         yield Finding("model", "note", "turned off (config.yaml: embedding.enabled): searches use words alone")
         return
@@ -80,6 +82,21 @@ def _model(where: Paths) -> Iterator[Finding]:
     except EmbeddingUnavailable as e:
         todo = "avm model pull, or avm model import FOLDER"
         yield Finding("model", "note" if wanted.allow_download else "problem", e.reason, todo)
+
+
+def _reranker(settings: Settings) -> Iterator[Finding]:
+    """Asked for real, where there is one."""
+    from avmfs.agents import reranking
+    from avmfs.embed.protocol import EmbeddingUnavailable
+
+    second = reranking.made(settings)
+    if second is None:
+        return
+    try:
+        second.judged("ready", ["ready"])
+        yield Finding("re-ranker", "ok", str(settings.search.rerank.model or settings.search.rerank.endpoint))
+    except EmbeddingUnavailable as e:
+        yield Finding("re-ranker", "problem", e.reason, "config.yaml: search.rerank; avm help embedding")
 
 
 _OPEN = {

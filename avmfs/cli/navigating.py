@@ -11,6 +11,7 @@ import click
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import at_option, door, names_of, show, then, words_of
 from avmfs.errors import NotFound
+from avmfs.node import notice
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
@@ -52,12 +53,12 @@ def browse_(target: tuple[str, ...], depth: int, limit: int) -> None:
 
 
 def _hits(found: Mapping[str, Any]) -> str:
-    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
+    above = notice(found["degraded"])
     lines = (
         f"{hit['handle']}  [{hit['relevance']:.2f}]  {escaped(hit['path'])}  {hit['summary']}\n"
         for hit in found["hits"]
     )
-    return notice + ("".join(lines) or "(nothing found)\n")
+    return above + ("".join(lines) or "(nothing found)\n")
 
 
 @subcommand("fetch", "Print several files at once, by path or handle.")
@@ -172,8 +173,8 @@ def bundle_(memory: Door, query: tuple[str, ...], max_tokens: int, under: str) -
     It has what you may read, private notes too unless --under leaves them out: whom you give it to can read it all.
     """
     found = memory.call("bundle", q=words_of(query), max_tokens=max_tokens, under=under)
-    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
-    show(found, found["text"] or f"{notice}(nothing relevant)\n")
+    above = notice(found["degraded"])
+    show(found, found["text"] or f"{above}(nothing relevant)\n")
 
 
 @subcommand("retrieve", "Search, and what the hits are linked with.")

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from avmfs.errors import Invalid
+from avmfs.node import notice
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
@@ -123,7 +124,7 @@ def summary(found: Sequence[Replayed]) -> dict[str, Any]:
 
 def text(found: Sequence[Replayed]) -> str:
     """For a person: what is the same in one line for all, what is not with its files."""
-    lines = [f"# semantic search unavailable: {why}" for why in {each.degraded for each in found} - {None}]
+    lines = [notice(why).rstrip() for why in {each.degraded for each in found} - {None}]
     for each in sorted(found, key=lambda one: one.overlap):
         if not each.moved:
             continue

@@ -12,14 +12,13 @@ A process that has run it must never fork.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +127,7 @@ class _Session:
         except ImportError as error:
             raise EmbeddingUnavailable(f"{error.name} is not installed (pip install avmfs)") from error
         self._require_mean(folder)
-        self.longest = int(_json(folder / "sentence_bert_config.json").get("max_seq_length") or 512)
+        self.longest = int(weights.read_json(folder / "sentence_bert_config.json").get("max_seq_length") or 512)
         options = onnxruntime.SessionOptions()
         # A second thread helps little with a question, and on a busy machine each of a hundred meetings of the two may
         # wait for its turn of the processor (p99 beside a batch 4.4 ms, with two threads 10.5). Batches have threads.
@@ -142,12 +141,12 @@ class _Session:
         self.tokenizer.enable_padding()
         self._inputs = {each.name for each in self._session.get_inputs()}
         self.dimension = int(
-            _json(folder / "config.json").get("hidden_size") or self._session.get_outputs()[0].shape[-1]
+            weights.read_json(folder / "config.json").get("hidden_size") or self._session.get_outputs()[0].shape[-1]
         )
 
     @staticmethod
     def _require_mean(folder: Path) -> None:
-        pooling = _json(folder / "1_Pooling" / "config.json")
+        pooling = weights.read_json(folder / "1_Pooling" / "config.json")
         if pooling and not pooling.get("pooling_mode_mean_tokens", pooling.get("pooling_mode") == "mean"):
             raise EmbeddingUnavailable(f"{folder}: only models that pool by the mean can run on ONNX")
 
@@ -195,13 +194,3 @@ def _quantise(found: weights.Weights, file: Path) -> None:
     quantize_dynamic(
         source or bert.model(found.path), file, weight_type=QuantType.QInt8, per_channel=True, extra_options=types
     )
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise EmbeddingUnavailable(f"cannot read {file}: {error}") from error
-    return found

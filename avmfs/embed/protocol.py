@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 
 class EmbeddingUnavailable(Exception):
-    """No vectors for now. ``reason`` is one line for a person; search then answers from words and shows it."""
+    """No vectors, or no second opinion, for now. ``reason`` is one line for a person; search then answers without and
+    shows it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -66,3 +67,21 @@ class Embedder(Protocol):
         Any str is taken; what is too long for the model is cut. Raises EmbeddingUnavailable.
         """
         ...
+
+
+class Reranker(Protocol):
+    def judged(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """How well each of ``texts`` answers ``question``: (n,) from 0 to 1, within its own time limit. Raises
+        EmbeddingUnavailable."""
+        ...
+
+
+def checked(figures: Sequence[float] | NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Figures of a re-ranker for ``count`` texts, from 0 to 1; those that are not are logits, all of them. Raises
+    EmbeddingUnavailable for what is no such thing."""
+    found = np.asarray(figures, np.float64)
+    if found.shape != (count,) or not np.isfinite(found).all():
+        raise EmbeddingUnavailable(f"no figure for each of {count} texts")
+    if count and (found.min() < 0 or found.max() > 1):
+        found = 1 / (1 + np.exp(-np.clip(found, -60, 60)))
+    return found

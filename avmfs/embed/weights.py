@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import json
 import os
 import shutil
 import tempfile
@@ -134,6 +135,16 @@ def _weights_file(folder: Path) -> Path | None:
     if not any((folder / name).is_file() for name in ("modules.json", "config.json", "tokenizer.json")):
         return None
     return next((folder / name for name in _FILES if (folder / name).is_file()), None)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise EmbeddingUnavailable(f"cannot read {file}: {error}") from error
+    return found
 
 
 def _digest(file: Path) -> str:

@@ -60,7 +60,7 @@ class Asked(Result):
 class Answered(Result):
     recalled: str = Field(description="The packed memories, empty when nothing is relevant.")
     tokens: int = Field(description="Of these, exactly.")
-    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+    degraded: str | None = Field(description="What had no part in the answer, and why: vectors, the re-ranker.")
     knows: list[Knows] = Field(description="Who knows about it, best first.")
     asked: Asked | None = Field(description="The message that carries the question, where one was sent.")
 

@@ -20,7 +20,7 @@ class Recalled(Result):
     text: str = Field(description="The packed memories, empty when nothing is relevant.")
     items: int = Field(description="How many memories are in it.")
     tokens: int = Field(description="Its exact size in tokens.")
-    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+    degraded: str | None = Field(description="What had no part in the answer, and why: vectors, the re-ranker.")
     seq: int = Field(description="The state of the memory that it was made from.")
 
 
@@ -71,7 +71,7 @@ class Hit(Result):
 
 class Hits(Result):
     hits: list[Hit]
-    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+    degraded: str | None = Field(description="What had no part in the answer, and why: vectors, the re-ranker.")
 
 
 @tool("Search", reads=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.node import notice
 
 Below = Annotated[str, Field(description="Only below this directory.", min_length=1)]
 
@@ -62,7 +63,7 @@ class Bundle(Result):
     text: str = Field(description="Empty when nothing is relevant.")
     tokens: int = Field(description="Its exact size in tokens.")
     paths: list[str] = Field(description="Of the notes in it.")
-    degraded: str | None = Field(description="Why the answer is from words alone, null when it is not.")
+    degraded: str | None = Field(description="What had no part in the answer, and why: vectors, the re-ranker.")
     seq: int = Field(description="The state of the memory that it was made from.")
 
 
@@ -77,5 +78,5 @@ def avm_bundle(
 
     With your private notes, unless ``under`` leaves them out."""
     found = call.door("bundle", q=query, max_tokens=max_tokens, under=under)
-    notice = f"# semantic search unavailable: {found['degraded']}\n" if found["degraded"] else ""
-    return Answer(found["text"] or f"{notice}(nothing relevant)\n", Bundle(**found))
+    above = notice(found["degraded"])
+    return Answer(found["text"] or f"{above}(nothing relevant)\n", Bundle(**found))

@@ -152,11 +152,12 @@ def output_schema(found: Tool) -> dict[str, Any]:
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """What an argument is where it is given: that it may be left out, ``required`` says."""
+    """What an argument is where it is given: that it may be left out, ``required`` says. That it is not empty is
+    checked and not told: it would cost every session as much as a tool."""
     kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     if len(kinds) == 1 and schema.get("default", 0) is None:
         schema = {**kinds[0], **{key: each for key, each in schema.items() if key not in ("anyOf", "default")}}
-    return schema
+    return {key: each for key, each in schema.items() if (key, each) != ("minLength", 1)}
 
 
 def bind(found: Tool, given: dict[str, Any]) -> dict[str, Any]:

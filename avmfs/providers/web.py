@@ -7,9 +7,6 @@ too, which takes no configured header to another host. All together has one time
 
 from __future__ import annotations
 
-import http.client
-import ssl
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,8 +14,8 @@ from urllib.parse import quote, urljoin
 
 from avmfs.agents import destinations
 from avmfs.agents.destinations import Allowed
-from avmfs.agents.http_delivery import connected
-from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed, TimedOut, TooBig
+from avmfs.agents.http_exchange import exchange
+from avmfs.errors import AvmError, Invalid, NotFound, StoreFailed
 from avmfs.providers.handler import BaseHandler, Context, text_of, texts_of
 
 REDIRECTS: Final = 3
@@ -44,24 +41,23 @@ class HttpHandler(BaseHandler):
         url = context.fill(self._url, lambda value: quote(value, safe="/", errors="surrogateescape"))
         headers = {name: context.fill(value, _for_header) for name, value in self._headers.items()}
         deadline = time.monotonic() + context.timeout_s
+        where = _parsed(url)
         for hop in range(REDIRECTS + 1):
-            try:
-                where = destinations.parse(url)
-                status, answer, data = _once(where, method, headers, body, context, deadline, configured=hop == 0)
-            except AvmError as e:
-                raise type(e)(e.reason.removeprefix("webhook: ")) from None
-            except ssl.SSLError as e:
-                raise StoreFailed(f"TLS: {e.reason}") from None
-            except (http.client.HTTPException, ValueError) as e:
-                raise StoreFailed(f"no answer in HTTP: {type(e).__name__}") from None
-            except TimeoutError:
-                raise TimedOut(f"no answer within {context.timeout_s:g} s") from None
-            except OSError as e:
-                raise StoreFailed(f"cannot be reached: {e.strerror or e}") from None
+            allowed = Allowed(context.allowed, operator=hop == 0)  # who wrote this address may name this machine
+            status, answer, data = exchange(
+                method,
+                where,
+                headers,
+                body,
+                allowed,
+                deadline,
+                timeout_s=context.timeout_s,
+                max_bytes=context.max_bytes,
+            )
             if status in (301, 302, 303, 307, 308) and method == "GET" and answer.get("Location"):
-                url = urljoin(url, answer["Location"])
-                there = destinations.parse(url)
-                if (there.secure, there.host, there.port) != (where.secure, where.host, where.port):
+                url, before = _joined(url, answer["Location"]), where
+                where = _parsed(url)
+                if (where.secure, where.host, where.port) != (before.secure, before.host, before.port):
                     headers = {}
                 continue
             if status in (404, 410):
@@ -72,48 +68,18 @@ class HttpHandler(BaseHandler):
         raise StoreFailed(f"more than {REDIRECTS} redirects")
 
 
-def _once(
-    where: destinations.Destination,
-    method: str,
-    headers: dict[str, str],
-    body: bytes,
-    context: Context,
-    deadline: float,
-    *,
-    configured: bool,
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """``configured``: the operator wrote this address, and may name this machine."""
-    over = threading.Event()
-    with connected(where, Allowed(context.allowed, operator=configured), deadline) as sock:
-        sock.settimeout(max(0.01, deadline - time.monotonic()))
+def _parsed(url: str) -> destinations.Destination:
+    try:
+        return destinations.parse(url)
+    except AvmError as e:
+        raise type(e)(e.reason.removeprefix("webhook: ")) from None
 
-        def end() -> None:
-            over.set()
-            sock.shutdown(2)  # a source that sends a byte now and then would never time out
 
-        watch = threading.Timer(max(0.0, deadline - time.monotonic()), end)
-        watch.daemon = True
-        watch.start()
-        connection = http.client.HTTPConnection(where.host, where.port)
-        try:
-            connection.sock = sock
-            given = {"Host": where.header, "User-Agent": "avmfs", "Accept": "*/*", "Connection": "close", **headers}
-            connection.request(method, where.target, body or None, given)
-            answer = connection.getresponse()
-            data = answer.read(context.max_bytes + 1)
-            if over.is_set():  # what was cut off looks like an end
-                raise TimeoutError
-            if len(data) > context.max_bytes:
-                raise TooBig(f"more than {context.max_bytes} bytes")
-            if answer.length:
-                raise http.client.IncompleteRead(b"")
-        except (OSError, http.client.HTTPException):
-            if over.is_set():
-                raise TimedOut(f"no whole answer within {context.timeout_s:g} s") from None
-            raise
-        finally:
-            watch.cancel()
-        return answer.status, answer.headers, data
+def _joined(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise StoreFailed("redirected to no address") from None
 
 
 def _for_header(value: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from avmfs_config import Settings
 
 from avmfs.access import Policy, Principal
-from avmfs.agents import anchors, digest_cache
+from avmfs.agents import anchors, digest_cache, reranking
 from avmfs.agents.auditing import Chainer
 from avmfs.embed import engines
 from avmfs.embed.protocol import EmbeddingUnavailable
@@ -57,7 +57,10 @@ class LocalDoor:
         def asker() -> Fetcher:
             return Fetcher(self._store, settings.providers, time.time_ns, os.environ, settings.webhooks.allow)
 
-        around = composed(self._store, settings, self._embedder, self._host, asker, of_daemon=False, absent=absent)
+        second = reranking.made(settings) if embeddings else None
+        around = composed(
+            self._store, settings, self._embedder, self._host, asker, of_daemon=False, absent=absent, reranker=second
+        )
         try:
             self._memory = Memory(around, _identified(around, agent, operator, key, route))
             chainer = Chainer(self._store, kept, settings.audit.interval_s, time.time_ns)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from avmfs_config import SearchWeights
@@ -33,6 +33,9 @@ from avmfs.store.index.columns import NONE, Columns
 from avmfs.store.index.vectors import NONE_YET
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from avmfs.search.reranking import Second
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -75,8 +78,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Hits, best first. ``degraded`` is why vectors had no part in it; ``seq`` the snapshot it came from. ``links`` are
-    what the order heeds."""
+    """Hits, best first. ``degraded`` is why vectors, or the re-ranker, had no part in it (``node.notice``); ``seq`` the
+    snapshot it came from. ``links`` are what the order heeds."""
 
     query: str
     hits: tuple[Scored, ...]
@@ -127,7 +130,8 @@ class Ranking:
 
 class Engine:
     """``index_for`` gives the index of one asker, ``aside`` saying of what (``Visible.searched``); ``embedder`` None
-    answers from words alone, for the reason ``absent``. In ``half_life_days`` what counts for being recent halves."""
+    answers from words alone, for the reason ``absent``. In ``half_life_days`` what counts for being recent halves.
+    ``second`` reads the best hits of a question by words and meaning once more."""
 
     def __init__(
         self,
@@ -139,8 +143,10 @@ class Engine:
         cache_size: int = 512,
         absent: str = NO_EMBEDDER,
         half_life_days: float = 30.0,
+        second: Second | None = None,
     ) -> None:
         self.counter = counter
+        self.second = second
         self.half_life_days = half_life_days
         self._weights = weights or SearchWeights()
         self._absent = absent
@@ -217,13 +223,17 @@ class Engine:
             keep = here & shown
         elif keep.any():
             keep |= here & ((ranking.relevance >= FILLING * min_relevance) | np.isin(documents, documents[keep]))
-        found = _fetch(index, ranking.only(keep), limit, under, one_per_document)
+        second = self.second if mode == "hybrid" else None
+        wanted = limit if second is None else max(limit, second.settings.top)
+        found = _fetch(index, ranking.only(keep), wanted, under, one_per_document)
+        found, unjudged = (found, None) if second is None else second.on(found, q)
         spans = signals.spans(signals.asked(q, now, tz), now, tz) if now is not None else ()
         links = index.disputed([scored.hit.document for scored in found]) if self._heeds_links else []
         hits = linked.placed(current.ordered(found, q, spans, self._weights.current, linked.replaced(links)), links, q)
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
         degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
+        degraded = "; ".join(filter(None, [degraded, unjudged])) or None
         hits = hits[:limit]
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)

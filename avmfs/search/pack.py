@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final
 
 from avmfs import calls, paths
-from avmfs.node import signed
+from avmfs.node import notice, signed
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
@@ -120,7 +120,7 @@ class Frame:
     timed: bool = False  # the question is about a time
 
     def notice(self) -> str:
-        return "" if self.degraded is None else f"# semantic search unavailable: {one_line(self.degraded)}\n"
+        return notice(self.degraded)
 
 
 _Group = tuple[int, str]
@@ -179,7 +179,7 @@ def _packed(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Pack
 
 def format_search(answer: Answer) -> str:
     """``[0.85] /path`` and one indented line of the passage for each hit; what is degraded first."""
-    lines = [] if answer.degraded is None else [f"# semantic search unavailable: {one_line(answer.degraded)}"]
+    lines = notice(answer.degraded).splitlines()
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"

@@ -1,6 +1,7 @@
 """Cutting a document into passages: what is indexed, embedded and handed out as one piece.
 
-Owns the sizes and the choice of places. Called by the store's indexer. Knows characters only.
+Owns the sizes and the choice of places, and what a sentence is. Called by the store's indexer and by whoever draws
+sentences from notes. Knows characters only.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _BREAKS: Final = (
     re.compile(r"""[.!?…]["'”’)\]]*\s+|[。！？；][」』”’）]*\s*"""),
     re.compile(r"\s+|[，、]"),
 )
+_SENTENCE: Final = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 _SHY: Final = 32  # how far a cut without any break moves back to keep a letter and its marks together
 
 
@@ -48,6 +50,11 @@ def cut(text: str) -> list[tuple[int, int]]:
         start = stop
     spans.append((start, len(text)))
     return spans
+
+
+def sentences(text: str) -> list[str]:
+    """The pieces that end with a sentence or a line, as they stand."""
+    return _SENTENCE.split(text)
 
 
 def _place(text: str, low: int, high: int) -> int:

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.memory import Memory
-from avmfs.search.excerpts import one_line
+from avmfs.node import notice
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
@@ -43,8 +43,8 @@ def bundle(ctx: Context, *, q: str, max_tokens: Annotated[int, Range(LEAST, 200_
     with ctx.memory.reading() as reader:
         under = parts(reader.path(ctx.node.id))
     found = bundled(ctx.memory, q, under, max_tokens)
-    notice = "" if found.degraded is None else f"# semantic search unavailable: {one_line(found.degraded)}\n"
-    return found.text or notice + NOTHING
+    above = notice(found.degraded)
+    return found.text or above + NOTHING
 
 
 def bundled(memory: Memory, q: str, under: tuple[bytes, ...], max_tokens: int) -> Bundle:

@@ -7,12 +7,13 @@ configuration says (``search``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from avmfs import paths
 from avmfs.errors import Invalid
-from avmfs.node import Kind
-from avmfs.search.engine import Mode, Ranking, Scored
+from avmfs.node import Kind, notice
+from avmfs.search.engine import Answer, Mode, Ranking, Scored
 from avmfs.search.explain import RankExplanation, Words, explained, matched
 from avmfs.search.index import SearchIndex
 from avmfs.search.pack import NOTHING, format_search
@@ -99,24 +100,26 @@ def plan(ctx: Context, *, q: str, min_relevance: Annotated[float | None, Range(0
 @view("why", "directory", summary="parts of each hit's score for `q`; why `path` is not among them")
 def why(ctx: Context, *, q: str, path: str | None = None, limit: Annotated[int, Range(1, 100)] = 5) -> str:
     memory = ctx.memory
-    answer = memory.search(q, limit=limit, under=_under(ctx))
+    second = memory.around.engine.second
+    wanted = limit if path is None or second is None else second.settings.top
+    answer = memory.search(q, limit=wanted, under=_under(ctx))
     index = memory.around.store.search_index(memory.who)
     ranking = memory.around.engine.ranking(index, q, now=memory.now(), tz=memory.zone)
-    notice = [] if answer.degraded is None else [f"# semantic search unavailable: {answer.degraded}"]
+    above = notice(answer.degraded).splitlines()
     if path is not None:
-        return "\n".join([*notice, *_of_path(ctx, index, ranking, q, path)]) + "\n"
+        return "\n".join([*above, *_of_path(ctx, index, ranking, q, path, answer)]) + "\n"
     if not answer.hits:
-        return "\n".join([*notice, "(no matches)"]) + "\n"
+        return "\n".join([*above, "(no matches)"]) + "\n"
     words = matched(index, ranking, q, [scored.hit.passage for scored in answer.hits])
     lines = []
     for number, scored in enumerate(answer.hits, 1):
         shown = paths.printable(scored.hit.path)
         lines.append(f"{number}. [{scored.relevance:.2f}] @{scored.hit.handle} {shown}")
         lines += _reasons(scored, words[scored.hit.passage])
-    return "\n".join([*notice, *lines]) + "\n"
+    return "\n".join([*above, *lines]) + "\n"
 
 
-def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: str) -> list[str]:
+def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: str, answer: Answer) -> list[str]:
     memory = ctx.memory
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
@@ -126,6 +129,9 @@ def _of_path(ctx: Context, index: SearchIndex, ranking: Ranking, q: str, path: s
         reason = reader.unindexed(node.document)
         inside = where.startswith((b"" if ctx.path == b"/" else reader.path(ctx.node.id)) + b"/")
     found = explained(index, ranking, node.document)
+    for rank, scored in enumerate(answer.hits, 1):
+        if scored.hit.document == node.document and "rerank" in scored.parts:
+            found = replace(found, best=scored, rank=rank)
     shown = paths.printable(where)
     if reason:
         return [f"{shown} is in no index: {reason}"]

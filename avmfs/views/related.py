@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from avmfs import paths
 from avmfs.agents.graph import document_at
+from avmfs.node import notice
 from avmfs.signatures import Range
 from avmfs.store.queries.nodes import Reader
 from avmfs.text.escapes import escaped
@@ -36,8 +37,8 @@ def related(ctx: Context, *, depth: Annotated[int, Range(1, 5)] = 1, limit: Anno
         for scored in (answer.hits if answer is not None else ())
         if scored.hit.path != here and scored.hit.path not in linked and scored.relevance >= least
     ]
-    notice = f"# semantic search unavailable: {answer.degraded}\n" if answer is not None and answer.degraded else ""
-    return notice + lines([*rows, *alike[:limit]], "nothing related")
+    above = notice(answer.degraded if answer is not None else None)
+    return above + lines([*rows, *alike[:limit]], "nothing related")
 
 
 def linked_with(reader: Reader, document: int | None, here: bytes, depth: int) -> dict[bytes, str]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from avmfs import paths
+from avmfs.node import notice
 from avmfs.search.engine import Scored
 from avmfs.signatures import Range
-from avmfs.text import segment
+from avmfs.text import passages, segment
 from avmfs.text.segment import one_line
 from avmfs.views.registry import Context, view
 from avmfs.views.related import linked_with
@@ -23,7 +24,6 @@ from avmfs.views.shape import parts
 SENTENCE: Final = 400  # characters of one that are told
 SOURCES: Final = 40
 _CITED: Final = re.compile(r"\[(\d+)\]")
-_END: Final = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
     if node.document is not None:
         hits = [hit for hit in hits if hit.hit.path in linked or hit.hit.path == here]
     told = _chosen(hits, question, sentences)
-    notice = "" if recalled.degraded is None else f"# semantic search unavailable: {recalled.degraded}\n"
+    above = notice(recalled.degraded)
     if not told:
-        return notice + "(nothing relevant)\n"
+        return above + "(nothing relevant)\n"
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
     nonce = memory.store.nonce(memory.who, recalled.seq, question)
     body = [f"- {_uncited(each.text)} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
-    return notice + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
+    return above + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
 
 
 def _uncited(text: str) -> str:
@@ -71,7 +71,7 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
     wanted = frozenset(segment.query_terms(question))
     found = []
     for scored in hits:
-        for place, piece in enumerate(_END.split(scored.hit.text)):
+        for place, piece in enumerate(passages.sentences(scored.hit.text)):
             words = frozenset(segment.terms(piece))
             if len(words) >= 2 and not piece.lstrip().startswith("#"):
                 shared = len(wanted & words) / max(len(wanted), 1)

@@ -18,6 +18,7 @@ from avmfs.agents import librarian, mail
 from avmfs.agents.librarian import Knows
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
+from avmfs.node import notice
 from avmfs.search.engine import Answer
 from avmfs.search.pack import NOTHING
 from avmfs.signatures import Range
@@ -42,7 +43,7 @@ class Known:
 
     @property
     def text(self) -> str:
-        head = "" if self.degraded is None else f"# semantic search unavailable: {self.degraded}\n"
+        head = notice(self.degraded)
         return head + lines(map(librarian.shown, self.lines), _NOBODY)
 
 

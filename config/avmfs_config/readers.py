@@ -11,7 +11,16 @@ from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
-from avmfs_config.settings import MAX_UID, Mount, Provider, Rule, Settings, StoreSettings
+from avmfs_config.settings import (
+    MAX_UID,
+    Mount,
+    Provider,
+    RerankSettings,
+    Rule,
+    SearchSettings,
+    Settings,
+    StoreSettings,
+)
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
@@ -115,6 +124,27 @@ def _log_address(value: Value) -> str:
     return text
 
 
+def _rerank(value: Value) -> RerankSettings:
+    settings = value.record(RerankSettings, {"endpoint": _address})
+    if settings.model is not None and settings.endpoint is not None:
+        raise value.error("either `model`, a folder, or `endpoint`, an address")
+    if settings.model is None and settings.endpoint is None and value.entries():
+        raise value.error("needs `model`, a folder with a cross-encoder, or `endpoint`, the address of a /rerank")
+    for name in ("name", "key_env", "key_file") if settings.endpoint is None else ():
+        if getattr(settings, name) is not None:
+            raise value.child(name).error("is for an `endpoint`")
+    if settings.key_env is not None and settings.key_file is not None:
+        raise value.error("either `key_env` or `key_file`")
+    return settings
+
+
+def _address(value: Value) -> str | None:
+    text = value.optional(Value.text)
+    if text is not None and not re.match(r"https?://[^/@\s]+(/\S*)?\Z", text):
+        raise value.error(f"expected an address such as https://api.example.com/v1/rerank, not {text!r}")
+    return text
+
+
 RULE: Readers = {"pattern": _pattern, "agents": _names(_agent_id), "groups": _names(read_group)}
 PROVIDER: Readers = {
     "pattern": _provider_pattern,
@@ -131,6 +161,7 @@ SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
     "uids": _uids,
+    "search": lambda value: value.record(SearchSettings, {"rerank": _rerank}),
     "agents": read_agents,
     "gossip": read_gossip,
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),

@@ -152,6 +152,26 @@ class SearchWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class RerankSettings:
+    """Who reads the best hits of a question once more; nobody without `model` and `endpoint`.
+
+    `model` is a folder with a cross-encoder (tokenizer.json and an ONNX file), `endpoint` the address of a /rerank as
+    Cohere, Jina and others have it, where `name` says which model, and the key is the value of the environment variable
+    `key_env` or the text of `key_file`. The first `top` hits get `weight` times what it says of them (0 to 1), in
+    shares of the best hit's score. After `timeout_s` the answer goes out without.
+    """
+
+    model: Path | None = None
+    endpoint: str | None = None
+    name: str | None = None
+    key_env: str | None = None
+    key_file: Path | None = None
+    weight: Annotated[float, Range(0.0, 10.0)] = 1.0
+    top: Annotated[int, Range(1, 200)] = 50
+    timeout_s: Annotated[float, Range(0.01, 60.0)] = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSettings:
     """How answers are found and counted.
 
@@ -169,6 +189,7 @@ class SearchSettings:
     weights: SearchWeights = field(default_factory=SearchWeights)
     query_log: Annotated[int, Range(0, 10_000)] = 0
     half_life_days: Annotated[float, Range(0.01, 36_500.0)] = 30.0
+    rerank: RerankSettings = field(default_factory=RerankSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """One model for all processes: the service beside the supervisor's loop, and its client in each child.
 
 Owns the pipe protocol. Requests are msgpack maps of at most REQUEST_LIMIT bytes: {"id", "op": "embed", "texts",
-"urgent"} or {"id", "op": "info"}; replies {"id", "model", "dimension", "vectors"} (float32, little-endian, row by
-row; no vectors for info) or {"id", "error"}. One request is in flight per pipe. Nothing is ever unpickled.
+"urgent"}, {"id", "op": "info"} or {"id", "op": "rerank", "question", "texts"}; replies {"id", "model", "dimension",
+"vectors"} (float32, little-endian, row by row; no vectors for info), {"id", "figures"} or {"id", "error"}. One request
+is in flight per pipe. Nothing is ever unpickled.
 
 Threads: the service has one thread per pipe, which alone reads and writes it, so a child that floods, sends
 garbage or never reads its replies stops nothing but that thread; and two that compute: one what somebody waits for,
@@ -26,12 +27,14 @@ from typing import Any, Final
 
 import numpy as np
 from avmfs_config import EmbeddingSettings
+from numpy.typing import NDArray
 
 from avmfs import calls, wire
 from avmfs.embed import engines
 from avmfs.embed.cache import Remembered
-from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable
+from avmfs.embed.protocol import Batch, Embedder, EmbeddingUnavailable, checked
 from avmfs.errors import Interrupted
+from avmfs_daemon.reranking import RerankService
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class EmbeddingService:
     """The model and who is served from it. `load` may be called again with another engine."""
 
     def __init__(self) -> None:
+        self.reranking = RerankService()
         self._ready = threading.Condition()
         self._urgent: deque[_Job] = deque()
         self._waiting: deque[_Job] = deque()
@@ -240,6 +244,14 @@ class EmbeddingService:
                 log.warning("%s: embedding pipe closed: %s", name, e)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "rerank":
+            try:
+                return {"figures": self.reranking.judged(request["question"], request["texts"]).tolist()}
+            except EmbeddingUnavailable as e:
+                return {"error": e.reason}
+            except Exception as e:  # see _load
+                log.exception("re-ranking failed")
+                return {"error": f"the model failed: {type(e).__name__}"}
         with self._ready:
             self._requests += 1
             if request["urgent"]:
@@ -279,18 +291,20 @@ class EmbeddingService:
 
 def _checked(request: Any) -> dict[str, Any]:
     """The request with its defaults. Raises BadRequest."""
-    if not isinstance(request, dict) or not set(request) <= {"id", "op", "texts", "urgent"}:
+    if not isinstance(request, dict) or not set(request) <= {"id", "op", "texts", "urgent", "question"}:
         raise BadRequest("not a request")
     number, op = request.get("id"), request.get("op")
     texts, urgent = request.get("texts", []), request.get("urgent", False)
-    if not isinstance(number, int) or isinstance(number, bool) or op not in ("embed", "info"):
+    if not isinstance(number, int) or isinstance(number, bool) or op not in ("embed", "info", "rerank"):
         raise BadRequest("no id or no operation")
+    if isinstance(question := request.get("question"), str) != (op == "rerank"):
+        raise BadRequest("a question is text, and to be re-ranked")
     if not isinstance(urgent, bool) or not isinstance(texts, list) or len(texts) > TEXTS:
         raise BadRequest(f"urgent is a boolean, texts a list of at most {TEXTS}")
     for text in texts:
         if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES:
             raise BadRequest(f"a text is a string of at most {TEXT_BYTES} bytes")
-    return {"id": number, "op": op, "texts": texts, "urgent": urgent}
+    return {"id": number, "op": op, "texts": texts, "urgent": urgent, "question": question}
 
 
 # The child's side -----------------------------------------------------------------------------------------
@@ -309,11 +323,13 @@ class PipeEmbedder:
 
     A thread of its own does all reading and writing: callers wait for at most `timeout_s` and never on the pipe; until
     the service has answered for the first time, for `first_s` more: it may be loading the model.
-    What comes after a caller has given up is dropped. Once the supervisor is gone every call fails at once.
+    What comes after a caller has given up is dropped. Once the supervisor is gone every call fails at once. It is a
+    Reranker too, whose answer takes at most `rerank_s`.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float, first_s: float = 0.0) -> None:
+    def __init__(self, connection: Connection, timeout_s: float, first_s: float = 0.0, rerank_s: float = 0.0) -> None:
         self._connection = connection
+        self._rerank = rerank_s
         self._timeout = timeout_s
         self._first = timeout_s + first_s
         self._changed = threading.Condition()
@@ -337,6 +353,13 @@ class PipeEmbedder:
         """Model and dimension. Raises EmbeddingUnavailable with what stands in the way."""
         reply = self._ask({"op": "info"}, time.monotonic() + self._timeout)
         return str(reply["model"]), int(reply["dimension"])
+
+    def judged(self, question: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        room = min(TEXT_BYTES, _ROOM // (len(texts) + 1))
+        cut = [text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") for text in (question, *texts)]
+        request = {"op": "rerank", "question": cut[0], "texts": cut[1:]}
+        reply = self._ask(request, time.monotonic() + self._rerank + LOOK_S)
+        return checked(reply["figures"], len(texts))
 
     def _embed(self, texts: list[str], urgent: bool, deadline: float) -> Batch:
         reply = self._ask({"op": "embed", "texts": texts, "urgent": urgent}, deadline)
@@ -365,7 +388,10 @@ class PipeEmbedder:
                 raise Interrupted("nobody waits any more")
             if time.monotonic() >= deadline:
                 question.abandoned = True
-                raise EmbeddingUnavailable(f"no vectors within {self._timeout:g} s")
+                ranks = request["op"] == "rerank"
+                raise EmbeddingUnavailable(
+                    f"no answer within {self._rerank:g} s" if ranks else f"no vectors within {self._timeout:g} s"
+                )
         if question.reply is None:
             raise EmbeddingUnavailable(self._gone)
         if "error" in question.reply:
@@ -395,7 +421,8 @@ class PipeEmbedder:
         with self._changed:
             while True:
                 while self._questions:
-                    question = next((q for q in self._questions if q.request.get("urgent")), self._questions[0])
+                    first = (q for q in self._questions if q.request.get("urgent") or q.request["op"] == "rerank")
+                    question = next(first, self._questions[0])
                     self._questions.remove(question)
                     if not question.abandoned:
                         return question

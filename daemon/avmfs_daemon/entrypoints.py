@@ -26,7 +26,6 @@ from avmfs_daemon.sharing import House
 
 if TYPE_CHECKING:
     from avmfs.access import Policy
-    from avmfs.embed.protocol import Embedder
     from avmfs.memory import Memory
     from avmfs.store.tx.transaction import IndexRules
     from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
@@ -229,10 +228,12 @@ def run_keeper(spec: ChildSpec) -> None:
 
 
 def open_memory(
-    spec: ChildSpec, embedder: Embedder | None, host: Callable[[str, dict[str, Any]], Any] | None = None
+    spec: ChildSpec, embedder: PipeEmbedder, host: Callable[[str, dict[str, Any]], Any] | None = None
 ) -> Memory:
-    """The memory of the spec's agent, with the store and the engine below it."""
+    """The memory of the spec's agent, with the store and the engine below it. A model is the supervisor's to run; what
+    is elsewhere each process asks by itself."""
     from avmfs.access import Principal
+    from avmfs.agents import reranking
     from avmfs.agents.presence import FOLDER, Presence
     from avmfs.memory import Memory
     from avmfs.providers.live import SOCKET, RemoteAsker
@@ -245,8 +246,15 @@ def open_memory(
         return RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers)
 
     presence = Presence(spec.runtime_dir / FOLDER)
-    around = composed(store, spec.settings, embedder, host, asker, of_daemon=True, presence=presence)
+    second = embedder if spec.settings.search.rerank.model is not None else reranking.made(spec.settings)
+    around = composed(store, spec.settings, embedder, host, asker, of_daemon=True, presence=presence, reranker=second)
     return Memory(around, Principal(spec.agent, spec.operator, route="mount"))
+
+
+def _embedder(spec: ChildSpec) -> PipeEmbedder:
+    assert spec.embedding is not None
+    settings = spec.settings
+    return PipeEmbedder(spec.embedding, settings.embedding.timeout_s, WAITED_S, settings.search.rerank.timeout_s)
 
 
 def run_door(spec: ChildSpec) -> None:
@@ -259,8 +267,8 @@ def run_door(spec: ChildSpec) -> None:
 
     have_descriptors()
     with living(spec) as runtime:
-        assert spec.embedding is not None and spec.listener is not None
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, WAITED_S)
+        assert spec.listener is not None
+        embedder = _embedder(spec)
         around = open_memory(spec, embedder, runtime.ask).around  # one store and one engine for all clients
         stop = threading.Event()
         runtime.on_stop = lambda message: stop.set()
@@ -288,7 +296,7 @@ def run_mount(spec: ChildSpec) -> None:
 
     have_descriptors()
     with living(spec) as runtime:
-        assert spec.embedding is not None and spec.mount is not None
+        assert spec.mount is not None
         mount, path, device = spec.mount, spec.mount.mountpoint, ""
 
         def stop(message: dict[str, object]) -> None:
@@ -327,7 +335,7 @@ def run_mount(spec: ChildSpec) -> None:
 
         runtime.on_stop = stop
         runtime.on_terminated = lambda: os._exit(0)
-        embedder = PipeEmbedder(spec.embedding, spec.settings.embedding.timeout_s, WAITED_S)
+        embedder = _embedder(spec)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
         presence = tree.memory.around.presence

@@ -40,6 +40,10 @@ def status_text(answer: dict[str, Any]) -> str:
     model = f" {embedding['model']}, {embedding['dimension']} dimensions" if embedding["model"] else ""
     reason = f" ({embedding['reason']})" if embedding.get("reason") else ""
     lines += ["", f"embedding  {embedding['state']}{model}{reason}", f"store      {store['path']}"]
+    second = answer.get("reranker", {"state": "off"})
+    if second["state"] != "off":
+        because = f" ({second['reason']})" if second.get("reason") else ""
+        lines.insert(-1, f"re-ranker  {second['state']} {second['name']}{because}")
     index = answer.get("index", {})
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")

@@ -27,7 +27,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
-from avmfs.agents import anchors, backups, presence
+from avmfs.agents import anchors, backups, presence, reranking
 from avmfs.errors import AvmError
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
 from avmfs.store.schema import database
@@ -181,12 +181,14 @@ class Supervisor:
             self._notifier.ready(self._summary())
             self._started(problems)
             self._load_model()
+            self._service.reranking.load(reranking.made(self._settings))
 
     def _end(self) -> None:
         """Mounts, door and keeper go first, the writer last: what a release still commits gets in."""
         self._notifier.stopping()
         self._stopping = True
         self._service.load(None)
+        self._service.reranking.load(None)
         children = list(self._children.all)
         others = [child for child in children if child is not self._writer]
         for group in (others, [child for child in children if child is self._writer]):
@@ -370,6 +372,7 @@ class Supervisor:
                 if child.mount is not None and child.wanted
             ],
             "embedding": self._service.status(),
+            "reranker": self._service.reranking.status(),
             "index": self._index_status(),
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
@@ -411,6 +414,8 @@ class Supervisor:
         self._change_rules(before)
         if settings.embedding != before.embedding or self._service.status()["state"] == "failed":
             self._load_model()
+        if settings.search.rerank != before.search.rerank or self._service.reranking.status()["state"] == "failed":
+            self._service.reranking.load(reranking.made(settings))
         running = [child for child in self._children.all if child.mount is not None]
         wanted = {_place(mount): mount for mount in mounts}
         places = {_place(child.mount) for child in running if child.mount}

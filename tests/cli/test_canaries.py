@@ -820,6 +820,7 @@ def tool_calls(bob: Path, planted: Planted) -> dict[str, list[dict[str, Any]]]:
         "avm_digest": [{"under": place, "days": 9999.0, "limit": 1000} for place in (*places, *guessed)],
         "avm_bundle": [{"query": q, "max_tokens": 20_000} for q in QUERIES],
         "avm_inbox": [{}],
+        "avm_consolidate": [{"under": place} for place in (*places, *guessed)] + [{"action": "undo"}],
         "avm_index": [{"action": action, "query": q} for action in ("find", "callers", "callees") for q in QUERIES]
         + [{"action": "sigs", "query": q, "project": "x"} for q in ("", "*")]
         + [{"action": "status"}],

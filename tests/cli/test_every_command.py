@@ -124,6 +124,16 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("purge /shared/none -y", 1, "No such"),
         Bad("purge --verify harvest", 1, "--operator"),
     ],
+    "consolidate": [
+        Good("consolidate /shared/e -n", "notes", "agreed bytes fewer left_out notes run steps"),
+        Good("consolidate /shared/e -y", "0 of", "agreed bytes fewer left_out notes run steps"),
+        Bad("consolidate /shared/none", 1, "No such"),
+        Bad("consolidate /archive", 2, "archive"),
+        Bad("consolidate --likeness 0.2", 2, "likeness"),
+        Bad("consolidate --limit 0", 2, "limit"),
+        Bad("consolidate --run 5", 2, "--undo"),
+        Bad("consolidate --undo", 1, "consolidation"),
+    ],
     "archive": [
         Good("archive /shared/past/old.md", "-> /archive/shared/past/old.md", "moved"),
         Bad("archive /shared/none", 1, "No such"),

@@ -82,6 +82,8 @@ def test_doctor_says_what_there_is_and_what_to_do(alone: Shell) -> None:
     assert b"PROBLEM  config.yaml" in done.stdout and b"embedding.enabled" in done.stdout
     config.write_text("embedding: {path: /nowhere/at/all}\n")
     assert b"/nowhere/at/all" in alone.run("doctor", code=None).stdout
+    config.write_text("embedding: {enabled: false}\nsearch: {rerank: {model: /nowhere/at/all}}\n")
+    assert b"PROBLEM  re-ranker       no cross-encoder in /nowhere" in alone.run("doctor", code=1).stdout
     config.write_text("embedding: {enabled: false}\n")
     Path(alone.environ["AVM_DATA_DIR"], "avm.db").write_bytes(b"no database" * 1000)
     assert b"PROBLEM  database" in alone.run("doctor", code=1).stdout

@@ -674,6 +674,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "remove_snapshot": {"name": "none"},
     "restore": {"path": "/private/y.md", "version": 1},
     "purge": {"path": "/private/y.md"},
+    "consolidate": {"path": "/private"},
+    "unconsolidate": {"dry": True},
     "wipe": {},
     "names_log": {},
     "records": {},

@@ -43,6 +43,7 @@ WANTED = {
     "avm_index",
     "avm_digest",
     "avm_bundle",
+    "avm_consolidate",
 }
 
 # One good call of each tool, on what `ground` has written, and a word of its answer.
@@ -78,6 +79,7 @@ GOOD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_index": ({"action": "status"}, "no project is indexed"),
     "avm_digest": ({"under": "/memory/shared", "days": 1}, "## Cold for 90 days (0)"),
     "avm_bundle": ({"query": "zebra stripes", "max_tokens": 500}, "## Timeline"),
+    "avm_consolidate": ({"under": "/memory/shared/ground"}, "nothing repeats"),
     "avm_claim": ({"path": "/shared/ground", "action": "next", "lease": "1m"}, "/memory/shared/ground/"),
 }
 
@@ -101,6 +103,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "avm_index": ({"action": "find"}, "query: find needs one"),
     "avm_digest": ({"days": -1}, "days -1.0: expected 0 to 100000"),
     "avm_bundle": ({"query": "x", "under": "/memory/nowhere"}, "No such file"),
+    "avm_consolidate": ({"action": "apply"}, "look at the plan again"),
     "avm_claim": ({"path": "/shared/ground/zebra.md", "lease": "soon"}, "soon"),
     "avm_ask": ({"question": "zebra", "to": "nobody-of-that-name"}, "nobody-of-that-name"),
     "avm_inbox": ({"unread": True}, "unread: no such argument"),

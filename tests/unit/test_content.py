@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avmfs.errors import TooBig
+from avmfs.errors import StoreFailed, TooBig
 from avmfs.store.rows import content
 from avmfs.store.rows.content import Edit
 from avmfs.store.schema import database, tables
@@ -120,5 +120,17 @@ def test_small_pieces_are_folded_before_they_are_many_or_large(db: apsw.Connecti
                 assert db.execute("select count(*) from tail where node = 99").get < most
             added = content.read(db, 99, after.size, after.extents, INLINE_LIMIT + 1, after.size)
             assert added == piece * 3 * most
+        finally:
+            db.execute("rollback")
+
+
+def test_a_piece_that_is_gone_is_an_error_that_names_the_file(db: apsw.Connection) -> None:
+    for edit in (("w", 5, b"x"), ("t", 5)):
+        db.execute("begin")
+        try:
+            after = content.apply(db, 99, content.Applied(0, b""), [("w", 0, bytes(INLINE_LIMIT + 1))])
+            db.execute("delete from block")
+            with pytest.raises(StoreFailed, match="its bytes are not there"):
+                content.apply(db, 99, after, [edit])
         finally:
             db.execute("rollback")

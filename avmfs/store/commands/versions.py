@@ -41,6 +41,7 @@ _SAYS = (
     ("link", "target = ?1"),
     ("mark", "subject = ?1"),
     ("claim", "document = ?1"),
+    ("consolidated", "document = ?1"),
 )
 _SAID = (
     "select exists(select 1 from version where document = ?1 and encoding = ?2),"

@@ -404,6 +404,17 @@ class Reader:
         )
         return [Removed(node_of(row[:-3]), *row[-3:]) for row in rows]
 
+    def consolidated(self, run: int | None = None) -> tuple[int, list[tuple[int, str, bytes]]]:
+        """The asker's last run of consolidation, or this one (ns): its number and, of each document that it put away or
+        wrote, (document, kind, path before). (0, []) where there is none that could be undone."""
+        rows = self._all(
+            "select run, document, kind, path from consolidated where agent = :agent and run = coalesce(:run,"
+            " (select max(run) from consolidated where agent = :agent)) order by path, document",
+            agent=self.who.name,
+            run=run,
+        )
+        return (rows[0][0], [tuple(row[1:]) for row in rows]) if rows else (0, [])
+
     def has_term(self, term: str, but: set[int]) -> bool:
         """For an operator: whether the text of any document but these has an index term."""
         self.who.require_operator()

@@ -45,6 +45,7 @@ _TIDY: Final = (
     "delete from mark where subject not in (select id from document union select id from node where kind = 2)",
     "delete from mark where exists (select 1 from document where id = subject and creator = agent)",
     "delete from claim where document not in (select id from document)",
+    "delete from consolidated where document not in (select id from document)",
     "delete from delivery where message not in (select id from message)",
     "delete from outbox where subscription not in (select id from subscription)",
     "delete from usage",

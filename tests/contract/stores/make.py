@@ -63,6 +63,9 @@ def fill(path: Path) -> None:
     alice("write", path="/memory/gone.md", data=b"removed\n")
     alice("remove", path="/memory/gone.md")
     alice("snapshot", name="plan", path="/shared/plan.md")
+    for number in "12":
+        alice("write", path=f"/memory/deep/er/{number}.md", data=b"Said twice, and once is enough for all.\n")
+    alice("consolidate", agreed=alice("consolidate")["agreed"])
     alice("search", q="plan")  # indexes what waits
     alice("write", path="/memory/late.md", data=b"written after the last search\n")
     for door in doors.values():

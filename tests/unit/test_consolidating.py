@@ -1,0 +1,251 @@
+"""Consolidation: what says the same becomes one note, for whoever could read both, and comes back as it was."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from views_fixtures import Agent, World, opened
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.memory import Memory
+from avmfs.rpc import methods
+from avmfs.search.duplicates import NEAR, Note, redundant
+from avmfs.store.commands.versions import TAGS_MAX
+
+FACT = "The release train leaves every second Thursday at 14:00 from the staging branch."
+ALIKE = [
+    FACT,
+    f"  {FACT}\n\n",
+    FACT.upper(),
+    f"Note: {FACT}",
+    FACT.replace("The ", "").rstrip("."),
+    f"- **{FACT}**",
+    FACT.replace(" every second", "  \n every second"),
+]
+OTHER = [
+    FACT.replace("14:00", "15:00"),
+    FACT.replace("Thursday", "Monday"),
+    FACT.replace("leaves", "never leaves"),
+    FACT.replace("staging", "main"),
+    FACT.replace("leaves", "left"),
+    FACT.replace("leaves", "departs"),
+    FACT.replace(".", "?"),
+    f"{FACT} Ask Tomasz about it.",
+    f"{FACT} Its number is 7.",
+    f"{FACT} It is not announced.",
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+def call(agent: Agent, name: str, **arguments: Any) -> dict[str, Any]:
+    found: dict[str, Any] = methods.call(agent.memory, name, arguments)
+    return found
+
+
+def plan(agent: Agent, **arguments: Any) -> list[tuple[str, list[str]]]:
+    steps = call(agent, "consolidate", **arguments)["steps"]
+    return [(step["into"]["path"], [each["path"] for each in step["gone"]]) for step in steps]
+
+
+def apply(agent: Agent, **arguments: Any) -> dict[str, Any]:
+    return call(agent, "consolidate", **arguments, agreed=call(agent, "consolidate", **arguments)["agreed"])
+
+
+def checksum(agent: Agent) -> str:
+    """Of all that the agent sees: bodies, modes, times of content, metadata, tags, links."""
+    records = call(agent, "records", data=True)["records"]
+    kept = [{key: value for key, value in each.items() if key != "seq"} for each in records]
+    return hashlib.sha256(repr(kept).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("text", ALIKE)
+def test_what_says_the_same_is_redundant(text: str) -> None:
+    assert [found[:2] for found in redundant([Note(FACT, 1), Note(text, 1)])] == [(1, 0)]
+
+
+@pytest.mark.parametrize("text", OTHER)
+def test_another_number_name_day_denial_or_word_is_not(text: str) -> None:
+    assert redundant([Note(FACT, 1), Note(text, 1)]) == redundant([Note(text, 1), Note(FACT, 1)]) == []
+
+
+def test_the_one_that_says_more_stays_and_else_the_first() -> None:
+    more = f"{FACT} It stops for the freeze in winter."
+    assert [found[:2] for found in redundant([Note(FACT, 1), Note(more, 1)])] == [(0, 1)]
+    assert [found[:2] for found in redundant([Note(FACT, 1), Note(FACT, 2), Note(FACT, 3)])] == [(1, 0), (2, 0)]
+
+
+def test_today_of_another_day_is_another_day() -> None:
+    said = "The nightly export has failed today because of the full disk."
+    assert redundant([Note(said, 1), Note(said, 2)]) == []
+    assert len(redundant([Note(said, 1), Note(said, 1)])) == 1
+
+
+def test_the_order_of_what_is_to_be_done_is_kept() -> None:
+    steps = "Stop the ingest workers first.\nThen drain the queue.\nThen restart the ledger service.\n"
+    lines = steps.splitlines(keepends=True)
+    assert redundant([Note(steps, 1), Note(lines[0] + lines[2] + lines[1], 1)]) == []
+
+
+def test_duplicates_go_to_the_archive_and_the_newer_says_so(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    bob.put("/memory/shared/1.md", FACT)
+    bob.echo("train,bob", "/memory/shared/1.md:tags")
+    bob.echo('{"importance": 0.9}', "/memory/shared/1.md:meta")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", f"{FACT}\n")
+    alice.put("/memory/shared/3.md", FACT.replace("14", "15"))
+    before = [checksum(agent) for agent in (alice, bob)]
+    old = alice.handle("/memory/shared/1.md")
+    assert plan(alice) == [("/memory/shared/2.md", ["/memory/shared/1.md"])]
+    assert [checksum(agent) for agent in (alice, bob)] == before  # a plan changes nothing
+    done = apply(alice)
+    assert (done["fewer"], done["left_out"], done["notes"]) == (1, 0, 3)
+    assert alice.cat(f"/@{old}:path") == "/archive/shared/1.md\n"
+    assert "supersedes" in alice.cat("/memory/shared/2.md:links")
+    assert alice.cat("/memory/shared/2.md:tags") == "bob,train\n"
+    assert '"importance": 0.9' in alice.cat("/memory/shared/2.md:meta")
+    assert plan(alice) == []
+    assert call(alice, "unconsolidate", dry=True)["back"][0]["was"] == "/memory/shared/1.md"
+    assert call(alice, "unconsolidate")["back"] == [{"path": "/memory/shared/1.md", "was": "/memory/shared/1.md"}]
+    assert [checksum(agent) for agent in (alice, bob)] == before
+    with pytest.raises(NotFound, match="consolidation"):
+        call(alice, "unconsolidate")
+
+
+def test_a_stale_plan_is_refused_and_so_is_a_stale_step(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/memory/shared/1.md", FACT)
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", FACT)
+    agreed = call(alice, "consolidate")["agreed"]
+    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "21"]
+    world.clock.pass_(1)
+    alice.echo("seen", "/memory/shared/1.md:tags")
+    with pytest.raises(Stale, match="look at the plan again"):
+        call(alice, "consolidate", agreed=agreed)
+    with pytest.raises(Stale, match="changed"):
+        alice.memory.submit("merge", run=1, nodes=[n.id for n in nodes], ctimes=[n.ctime for n in nodes])
+    assert call(alice, "listing", path="/shared")["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "how"),
+    [
+        ("/memory/private/alice/2.md", {}),
+        ("/memory/shared/2.md", {":shared": "bob"}),
+        ("/memory/shared/2.md", {":ttl": "2h"}),
+        ("/memory/shared/elsewhere/2.md", {}),
+        ("/memory/shared/hapag-contract.md", {}),
+    ],
+)
+def test_other_readers_place_ttl_or_matter_are_never_mixed(world: World, other: str, how: dict[str, str]) -> None:
+    alice, _ = world.agent("alice"), world.agent("bob")
+    alice.put("/memory/shared/1.md", FACT)
+    alice.put(other, FACT)
+    for view, value in how.items():
+        alice.echo(value, other + view)
+    assert plan(alice) == []
+
+
+def test_another_mode_is_another_class(world: World) -> None:
+    alice = world.agent("alice")
+    for name in "12":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+    alice.memory.submit("set_attributes", node=alice.node("/memory/shared/2.md").id, mode=0o600)
+    assert plan(alice) == []
+    found = [alice.node(f"/memory/shared/{name}.md") for name in "12"]
+    with pytest.raises(Stale, match="mode"):
+        alice.memory.submit("merge", run=1, nodes=[n.id for n in found], ctimes=[n.ctime for n in found])
+
+
+def test_agents_directories_are_one_place(world: World) -> None:
+    alice = world.agent("alice")
+    world.agent("bob").put("/memory/shared/bob/trains/1.md", FACT)
+    world.clock.pass_(1)
+    alice.put("/memory/shared/alice/trains/1.md", FACT)
+    assert plan(alice) == [("/memory/shared/alice/trains/1.md", ["/memory/shared/bob/trains/1.md"])]
+
+
+def test_private_notes_are_for_whoever_wrote_them(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in "12":
+        alice.put(f"/memory/private/alice/{name}.md", FACT)
+        alice.put(f"/memory/shared/{name}.md", FACT)
+        alice.echo("bob", f"/memory/shared/{name}.md:shared")
+    assert plan(bob) == []
+    operator = Memory(world.around, Principal("alicia", operator=True))
+    assert methods.call(operator, "consolidate", {})["steps"] == []
+    nodes = [alice.node(f"/memory/shared/{name}.md") for name in "12"]
+    for who in (bob.memory, operator):
+        with pytest.raises(Denied, match="alice"):
+            who.submit("merge", run=1, nodes=[n.id for n in nodes], ctimes=[n.ctime for n in nodes])
+    assert len(plan(alice)) == 2
+
+
+def test_what_may_only_be_read_is_not_put_away(tmp_path: Path) -> None:
+    policy = Policy.from_words([("/memory/open/*", "ro", ("bob",))], "rw")
+    with opened(tmp_path, policy) as world:
+        for name in "12":
+            world.agent("alice").put(f"/memory/open/{name}.md", FACT)
+        assert plan(world.agent("bob")) == [] and len(plan(world.agent("alice"))) == 1
+
+
+def test_claimed_and_disputed_notes_stay(world: World) -> None:
+    alice, bob = world.agent("alice"), world.agent("bob")
+    for name in "12":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+    call(bob, "claim", path="/memory/shared/1.md")
+    assert plan(alice) == [] and len(plan(bob)) == 1
+    call(bob, "release", path="/memory/shared/1.md")
+    alice.put("/memory/shared/3.md", "No train leaves at all.")
+    call(alice, "link", path="/memory/shared/3.md", target="/memory/shared/1.md", type="contradicts")
+    assert plan(alice) == []
+
+
+def test_undo_leaves_what_was_changed_since_and_finds_another_name(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/memory/shared/1.md", FACT)
+    alice.echo('{"importance": 0.4}', "/memory/shared/1.md:meta")
+    world.clock.pass_(1)
+    alice.put("/memory/shared/2.md", FACT)
+    run = apply(alice)["run"]
+    alice.echo('{"importance": 0.7}', "/memory/shared/2.md:meta")
+    alice.put("/memory/shared/1.md", "something else by now")
+    with pytest.raises(NotFound):
+        call(world.agent("bob"), "unconsolidate", run=run)
+    assert call(alice, "unconsolidate", run=run)["back"] == [
+        {"path": "/memory/shared/1 (2).md", "was": "/memory/shared/1.md"}
+    ]
+    assert '"importance": 0.7' in alice.cat("/memory/shared/2.md:meta")
+    assert alice.cat("/memory/shared/1.md:data") == "something else by now"
+
+
+def test_limits_are_held_and_said(world: World) -> None:
+    alice = world.agent("alice")
+    for name in "1234":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+    assert [len(gone) for _, gone in plan(alice, limit=2)] == [2]
+    for wrong in ({"limit": 0}, {"likeness": 0.1}, {"likeness": 1.5}, {"path": "/archive"}):
+        with pytest.raises(Invalid, match=r"limit|likeness|archive"):
+            call(alice, "consolidate", **wrong)
+    assert NEAR == 0.6
+
+
+def test_a_step_is_done_whole_or_not_at_all(world: World) -> None:
+    alice = world.agent("alice")
+    for name in "12":
+        alice.put(f"/memory/shared/{name}.md", FACT)
+        alice.echo(",".join(f"{name}{n}" for n in range(TAGS_MAX - 1)), f"/memory/shared/{name}.md:tags")
+    before = checksum(alice)
+    assert apply(alice)["left_out"] == 1
+    assert checksum(alice) == before and plan(alice)
