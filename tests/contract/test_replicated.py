@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, ReadOnly, StoreFailed
+from avmfs.errors import AvmError, NotFound, ReadOnly, StoreFailed
 from avmfs.store.commands.renaming import EXCHANGE
 from avmfs.store.identity import OPERATOR
 from avmfs.store.rows import log_position
@@ -333,3 +333,19 @@ def test_hosts_stay_equal_whatever_fails(hosts: Hosts, seed: int) -> None:
 
 
 _IN = "select 1 from node where parent = ? and name = ?"
+
+
+def test_what_was_refused_in_a_transaction_is_not_in_its_record(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    a.begin()
+    for name in (b"none", b"one.md", b"none", b"two.md"):
+        path = {"parent": MEMORY, "name": name, "new_parent": MEMORY, "new_name": b"two.md"}
+        if name == b"none":
+            with pytest.raises(NotFound):
+                a.apply(ALICE, "rename", path)
+        else:
+            a.apply(ALICE, "rename", {**path, "new_name": b"two.md" if name == b"one.md" else b"three.md"})
+    a.commit()
+    hosts.equal()
+    assert names(b) == ["three.md"]
