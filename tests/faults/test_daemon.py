@@ -114,6 +114,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "embedding",
         "index",
         "cluster",
+        "reranker",
         "gossip",
         "outbox",
         "store",
