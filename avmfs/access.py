@@ -190,6 +190,11 @@ class Scope:
             "+" in rest,
         )
 
+    @property
+    def taken(self) -> bool:
+        """Return whether some agent may write: an operator may everywhere, also where no source takes it."""
+        return Access.WRITE in (self.everyone, *(may for _, may in self.agents))
+
     def access(self, who: Principal) -> Access:
         may = Access.WRITE if who.operator else self.of(who.name)
         return may if who.key is None else min(may, who.key.access(self))
@@ -209,7 +214,7 @@ def _alone(spec: str) -> str | None:
     return None if found is None else found[1]
 
 
-_FOLDING: Final = 3  # how rules are folded into scopes: another number makes every store fold them anew
+_FOLDING: Final = 4  # how rules are folded into scopes: another number makes every store fold them anew
 NOBODY: Final = Scope(Access.NONE)  # of what only an operator may see
 
 
@@ -347,7 +352,10 @@ class Policy:
         aside, live, parts = paths.aside(parts), paths.is_live(parts), paths.origin(parts)
         owner = paths.agent_space(parts)
         if live:
-            takes = any(takes and paths.matches(pattern, parts) for pattern, takes in self.live)
+            takes = any(
+                takes and (paths.matches(pattern, parts) or paths.is_directly_above(pattern, parts))
+                for pattern, takes in self.live
+            )
             base = Scope(Access.WRITE if takes else Access.READ)
         elif owner is not None:
             base = Scope(Access.NONE, ((owner, Access.WRITE),))

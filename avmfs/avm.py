@@ -145,12 +145,21 @@ class AVM(Collaboration, CodeIndex):
         return list(self._door.call("trash", limit=limit)["files"])
 
     def consolidate(
-        self, path: str = "/memory", *, likeness: float = 0.6, limit: int = 1000, agreed: str | None = None
+        self,
+        path: str = "/memory",
+        *,
+        likeness: float = 0.6,
+        limit: int = 1000,
+        cold: float | None = None,
+        summaries: bool = False,
+        agreed: str | None = None,
     ) -> dict[str, Any]:
-        """What would go to the archive since another note below ``path`` says it too: {"steps": [{"into", "gone"}],
-        "notes", "fewer", "bytes", "agreed", "run", "left_out"}. Given "agreed" back, it is done; raises Stale where it
-        would be something else by now."""
-        return dict(self._door.call("consolidate", path=path, likeness=likeness, limit=limit, agreed=agreed))
+        """What would go to the archive since another note below ``path`` says it too: {"steps": [{"step", "into",
+        "gone"}], "notes", "fewer", "bytes", "agreed", "run", "left_out"}; with ``cold`` what is older than so many days
+        and not important, too; ``summaries``: of topics with many notes one is drawn from them. Given "agreed" back, it
+        is done; raises Stale where it would be something else by now."""
+        given = {"likeness": likeness, "limit": limit, "cold": cold, "summaries": summaries, "agreed": agreed}
+        return dict(self._door.call("consolidate", path=path, **given))
 
     def unconsolidate(self, run: int | None = None) -> builtins.list[dict[str, Any]]:
         """Undo this agent's last run, or that one: [{"path", "was"}]."""

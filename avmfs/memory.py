@@ -154,10 +154,14 @@ class Memory:
 
     # Finding -----------------------------------------------------------------------------------------------
 
-    def _engine(self, under: tuple[bytes, ...], archive: bool) -> Engine:
-        """What is in the archive is found from there, or where it is asked for; an index of code only from there."""
+    def _engine(self, under: tuple[bytes, ...], archive: bool, q: str) -> Engine:
+        """What is in the archive is found from there, or where it is asked for; an index of code only from there. Live
+        paths are asked themselves, before words are indexed: what they answer is written by that."""
         aside = "index" if under[:1] == (paths.INDEX,) else "archive" * (archive or under[:1] == (paths.ARCHIVE,))
         engine = self.around.engine.searching(aside) if aside else self.around.engine
+        live = self.around.live if self.then is None and q.strip() else None
+        engine = engine if live is None else engine.vouching(*live.search(self.who, under, q))
+        self.make_searchable()
         return engine if self.then is None else engine.without_links()  # the index has those of today
 
     def search(
@@ -165,10 +169,9 @@ class Memory:
     ) -> Answer:
         """Ranked hits, one per document. ``mode``: "hybrid", "lexical" or "semantic". ``archive``: there too."""
         _check_question(q)
-        self.make_searchable()
         wanted = limit if self.then is None else limit * then.CANDIDATES
         least, below = self.around.search.min_relevance, under if self.then is None else ()
-        find, now, tz = self._engine(under, archive).search, self.now(), self.zone
+        find, now, tz = self._engine(under, archive, q).search, self.now(), self.zone
         ask = partial(find, self.who, q, limit=wanted, under=below, min_relevance=least, mode=mode, now=now, tz=tz)
         found = fresh.once_embedded(self.store, self.reading, ask, self.around.embedded and self.then is None)
         return then.unchanged(self.store, self.who, self.then, found, under, limit)
@@ -196,8 +199,7 @@ class Memory:
         reads it, so it has saved nothing and was not asked. ``weights``: instead of those configured. ``archive``: what
         is archived too."""
         _check_question(q)
-        self.make_searchable()
-        settings, engine = self.around.search, self._engine(under, archive)
+        settings, engine = self.around.search, self._engine(under, archive, q)
         ask = partial(
             recall,
             engine if weights is None else engine.weighing(weights),

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from avmfs.text.escapes import visible
 
 RERANKER = "re-ranker unavailable"  # how the reason begins where vectors had their part, and it had none
+ITS_SEARCH = "the search of"  # likewise, where a source of live content was to be searched
 Priority = Literal["urgent", "normal", "low"]
 
 
@@ -260,5 +261,5 @@ def notice(degraded: str | None) -> str:
     """The line above an answer that says what had no part in it, and why; "" where all had."""
     if degraded is None:
         return ""
-    said = degraded if degraded.startswith(RERANKER) else f"semantic search unavailable: {degraded}"
+    said = degraded if degraded.startswith((RERANKER, ITS_SEARCH)) else f"semantic search unavailable: {degraded}"
     return f"# {visible(' '.join(said.split()))}\n"

@@ -256,6 +256,11 @@ def leads_to(pattern: str, parts: tuple[bytes, ...]) -> bool:
     return len(parts) < len(steps) and all(step.fullmatch(part) for step, part in zip(steps, parts, strict=False))
 
 
+def is_directly_above(pattern: str, parts: tuple[bytes, ...]) -> bool:
+    """Return whether names in this directory may match the pattern."""
+    return (len(parts) + 1 == len(_steps(pattern)) and leads_to(pattern, parts)) or matches(pattern, (*parts, b"x"))
+
+
 def aside(parts: tuple[bytes, ...]) -> str:
     """``trash``, ``archive`` or ``index`` for what stands there, which no search and no list of the rest has; else
     empty."""

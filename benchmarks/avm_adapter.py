@@ -96,16 +96,20 @@ class Adapter:
             database = self._folder / "avm.db"
         config = os.environ.get("AVM_BENCH_CONFIG")
         self._avm = AVM(db=database, config=config, agent="reader")
-        remembers = self._avm.agent_memory()
-        plain = bool(os.environ.get("AVM_BENCH_PLAIN"))
         self.ids = {}
         for one in memories:
-            if plain:
-                path = remembers.remember(str(one["text"]), path=f"/memory/shared/notes/{int(one['seq']):05}.md")
-            else:
-                path = remembers.remember(note(one), path=place(one), created=nanoseconds(one.get("date")))
-            self.ids[path] = one["id"]
+            self.remembered(one)
         self._avm.search("warm", limit=1)  # words and vectors of what was just written
+
+    def remembered(self, one: dict[str, Any]) -> None:
+        """Take one in."""
+        assert self._avm is not None
+        remembers = self._avm.agent_memory()
+        if os.environ.get("AVM_BENCH_PLAIN"):
+            path = remembers.remember(str(one["text"]), path=f"/memory/shared/notes/{int(one['seq']):05}.md")
+        else:
+            path = remembers.remember(note(one), path=place(one), created=nanoseconds(one.get("date")))
+        self.ids[path] = one["id"]
 
     @property
     def memory(self) -> Memory:

@@ -116,7 +116,7 @@ def _writers(run: Run, folder: Path, rounds: int, seconds: float, failures: dict
                 client.call("attach", CONNECT_S, client=i, **asdict(address))
     outcome = take_turns(rounds, widths, list(WRITERS), failures, _writing(pools, seconds))
     rows = _write_rows(outcome, widths, list(WRITERS), "all on")
-    columns = ("clients", "writer", "N", "ops/s", "median ms", "p99 ms", "fairness", "x all on")
+    columns = ("clients", "writer", "N", "ops/s", "median ms", "of rounds", "p99 ms", "fairness", "x all on")
     return Table("writes, one part taken out of the writer", columns, rows)
 
 
@@ -164,7 +164,17 @@ def _compared(
     outcome = take_turns(rounds, widths, list(kinds), failures, _writing(pools, seconds))
     first = next(iter(kinds))
     rows = _write_rows(outcome, widths, list(kinds), first)
-    columns = ("clients", f"daemon with {MOUNTS} mounts", "N", "ops/s", "median ms", "p99 ms", "fairness", "x first")
+    columns = (
+        "clients",
+        f"daemon with {MOUNTS} mounts",
+        "N",
+        "ops/s",
+        "median ms",
+        "of rounds",
+        "p99 ms",
+        "fairness",
+        "x first",
+    )
     return Table(title, columns, rows)
 
 
@@ -191,6 +201,7 @@ def _write_rows(outcome: Outcome[int], widths: Sequence[int], variants: Sequence
                         figure.n,
                         figure.per_second,
                         figure.median_us / 1e3,
+                        figure.rounds,
                         figure.p99_us / 1e3,
                         figure.fairness,
                         outcome.ratio_median(width, variant, base),
@@ -208,9 +219,9 @@ def _reads(reader: Client, rounds: int, seconds: float, failures: dict[str, str]
     for how in READS:
         if (figure := outcome.figure("read", how)) is not None:
             to_sql = outcome.ratio_median("read", how, "SELECT, prepared")
-            times = (figure.median_us, figure.p99_us, figure.per_second)
+            times = (figure.median_us, figure.rounds, figure.p99_us, figure.per_second)
             rows.append((how, figure.n, *times, to_sql, PUBLISHED_READS.get(how)))
-    columns = ("read", "N", "median us", "p99 us", "reads/s", "x SELECT, prepared", "published /s")
+    columns = ("read", "N", "median us", "of rounds", "p99 us", "reads/s", "x SELECT, prepared", "published /s")
     return Table("reads, hot and cold", columns, rows)
 
 

@@ -87,13 +87,14 @@ def measure(run: Run) -> Findings:
                         variant,
                         figure.n,
                         figure.median_us / 1e3,
+                        figure.rounds,
                         figure.p99_us / 1e3,
                         figure.per_second * notes,
                         outcome.ratio_median(operation, variant, "SQLite"),
                         PUBLISHED.get(operation, "-") if variant == "avmfs" else "",
                     )
                 )
-    columns = ("operation", "variant", "N", "median ms", "p99 ms", "per second", "x SQLite", "published")
+    columns = ("operation", "variant", "N", "median ms", "of rounds", "p99 ms", "per second", "x SQLite", "published")
     return Findings([Table("one call of the Python API", columns, rows)], failures=outcome.failures)
 
 

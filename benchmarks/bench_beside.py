@@ -21,7 +21,7 @@ from benchmarks.figures import Round, Timing, summarize
 from benchmarks.harness import ROOT, filesystem_of, scratch_directory
 from benchmarks.minifs import compile_client, mounted_minifs
 from benchmarks.mount_ops import FEW_NAMES, NAMES
-from benchmarks.results import Table, Target, Value
+from benchmarks.results import Table, Target, Value, measured
 from benchmarks.rounds import take_turns
 from benchmarks.script import Findings, Run, names_among, options, run_script
 
@@ -125,6 +125,7 @@ def measure(run: Run) -> Findings:
         "variant",
         "N",
         "median us",
+        "of rounds",
         "p99 us",
         "ops/s",
         "x alone",
@@ -145,6 +146,7 @@ def measure(run: Run) -> Findings:
                         variant,
                         figure.n,
                         figure.median_us,
+                        figure.rounds,
                         figure.p99_us,
                         figure.per_second,
                         outcome.ratio_median(cell, variant, variant, alone),
@@ -154,15 +156,15 @@ def measure(run: Run) -> Findings:
                     )
                 )
     targets: list[Target] = []
-    for beside in (QUIET, *CHURN):
+    for beside in CHURN:  # alone the kernel answers: nothing of ours could miss it
         for operation, baseline, bound in (("stat", "ext4", 0.5), ("read", "C", 1.3), ("readdir", "ext4", 0.5)):
             if operation not in operations:
                 continue
-            value = outcome.ratio_median((operation, beside), "avmfs", baseline, (operation, QUIET))
-            targets.append(Target(f"avmfs {operation}, beside {beside}, of {baseline}", value, ">=", bound))
+            values = outcome.ratios((operation, beside), "avmfs", baseline, (operation, QUIET))
+            targets.append(measured(f"avmfs {operation}, beside {beside}, of {baseline}", values, ">=", bound))
     for beside in VIEWS:
-        value = outcome.ratio_median(("stat", beside), "avmfs strict", "avmfs strict", ("stat", QUIET))
-        targets.append(Target(f"avmfs strict stat, beside {beside}, of alone", value, ">=", 0.8))
+        values = outcome.ratios(("stat", beside), "avmfs strict", "avmfs strict", ("stat", QUIET))
+        targets.append(measured(f"avmfs strict stat, beside {beside}, of alone", values, ">=", 0.8))
     return Findings([Table("one client, others beside it", columns, rows)], targets, outcome.failures)
 
 

@@ -29,7 +29,7 @@ from avmfs.codeindex import finding, scanning
 from avmfs.rpc.local import LocalDoor
 from avmfs.text import segment
 from avmfs.transfer import exporting
-from benchmarks.code_questions import CELERY, DJANGO
+from benchmarks.code_questions import CELERY, DJANGO, SCRAPY
 from benchmarks.results import Report, Table, Value, machine, print_findings, write_json
 
 # What each language has in common: ctags' kinds, and ours. ctags' names are without what they are in.
@@ -52,7 +52,7 @@ KINDS = {
         {"class", "function", "method", "struct", "enum", "union", "type", "macro", "namespace"},
     ),
 }
-QUESTIONS = {"django": DJANGO, "celery": CELERY}
+QUESTIONS = {"django": DJANGO, "celery": CELERY, "scrapy": SCRAPY}
 TESTS = ("tests/", "t/")
 Names = dict[str, Counter[tuple[str, str]]]
 Tags = dict[str, tuple[str, Counter[tuple[str, str]]]]

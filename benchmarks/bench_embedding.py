@@ -37,7 +37,7 @@ from avmfs.embed.transformer import TransformerEmbedding
 from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, percentile, summarize, timed_loop
 from benchmarks.harness import filesystem_of
-from benchmarks.results import Table, Target, Value
+from benchmarks.results import Table, Value, measured
 from benchmarks.rounds import Outcome, take_turns
 from benchmarks.script import Findings, Run, add_models, options, positive, run_script
 from benchmarks.texts import notes
@@ -89,12 +89,12 @@ def measure(run: Run) -> Findings:
         _rates("alone", "bare", alone, CHUNK),
         _rates("a question's vector", "idle", asked, 1),
     ]
-    slower = asked.ratio_median("question", "idle", "beside")
-    share = alone.ratio_median("alone", "service", "bare") if chosen.engine in SAME_WEIGHTS else None
+    slower = asked.ratios("question", "idle", "beside")
+    shares = alone.ratios("alone", "service", "bare") if chosen.engine in SAME_WEIGHTS else ()
     targets = [
-        Target("writes a second with embeddings on, of off", written.ratio_median("writes", "on", "off"), ">=", 0.9),
-        Target("embedding alone, of bare SentenceTransformer.encode", share, ">=", 0.8),
-        Target("a question's vector beside embedding, times as long as alone", slower, "<=", 3.0),
+        measured("writes a second with embeddings on, of off", written.ratios("writes", "on", "off"), ">=", 0.9),
+        measured("embedding alone, of bare SentenceTransformer.encode", shares, ">=", 0.8),
+        measured("a question's vector beside embedding, times as long as alone", slower, "<=", 3.0),
     ]
     return Findings(tables, targets, failures)
 

@@ -1,29 +1,30 @@
 """The whole performance suite, by sections of the customer's paper: one results file, one page, pictures, a comparison.
 
-    python benchmarks/bench_paper.py --all --output DIR [--quick] [--compare DIR/results.json]
+    python benchmarks/bench_paper.py --all --output DIR [--short | --quick] [--compare DIR/results.json]
     python benchmarks/bench_paper.py --sections latency,contention --output DIR
 
 Runs the scripts of its sections one after the other, none of which needs a model behind an endpoint. Into DIR go
 ``results.json`` (machine, versions, and each script's figures with all digits), ``report.md`` (benchmarks.report's
-page), and with the extra `bench` pictures. --compare tells of every figure what it was in an earlier results file,
-where it differs by more than a tenth; only ratios from two machines or two loads mean something.
+page), and with the extra `bench` pictures. --short has smaller sizes and as many rounds; it is what benchmarks/results
+has. --compare tells of every figure what it was in an earlier results file, where it differs by more than a tenth; only
+ratios from two machines or two loads mean something.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.report import document  # noqa: E402
-from benchmarks.results import Report, Value, machine, read_json, shown  # noqa: E402
+from benchmarks.results import Report, compared, machine, read_json, read_reports  # noqa: E402
 
 SECTIONS = {
     "latency": ("api", "mount", "recall"),
@@ -32,11 +33,33 @@ SECTIONS = {
     "contention": ("contention", "coherence"),
     "tokens": ("agent_efficiency",),
     "discovery": ("discovery",),
-    "operations": ("programs", "files", "mail"),
+    "guards": ("guarded", "audit", "outbox", "attacks"),
+    "operations": ("programs", "files", "mail", "past"),
+    "peers": ("peers",),
     "start": ("start", "idle"),
     "value": ("value",),
 }
-DIFFERS = 0.1
+
+SHORT = {
+    "api": "--times 50",
+    "mount": "--variants 'ext4,C,C+SQLite,avmfs strict,avmfs'",
+    "recall": "--engines onnx-int8 --rounds 3 --questions 20 --programs 3",
+    "index": "--sizes 0,100000 --questions 60 --rounds 3",
+    "vectors": "--sizes 1000,10000 --queries 20",
+    "ablation": "--rounds 3 --seconds 0.7",
+    "contention": "--agents 1,4,16 --seconds 2",
+    "coherence": "--checks 2000",
+    "discovery": "--agents 2,16,128 --questions 100",
+    "guarded": "--seconds 2",
+    "outbox": "--seconds 1.5",
+    "attacks": "--seconds 2",
+    "programs": "--notes 2000",
+    "mail": "--messages 200",
+    "past": "--notes 10000 --rounds 12 --edits 200",
+    "start": "--rounds 7",
+    "idle": "--nodes 20000",
+}
+"""Of sizes, never of rounds below three: what decides no target is no figure."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,16 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--all", action="store_true", help=f"every section: {', '.join(SECTIONS)}")
     what.add_argument("--sections", metavar="NAME,…")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="short forms: does it run, not how fast")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--short", action="store_true", help="smaller sizes, as many rounds")
+    forms.add_argument("--quick", action="store_true", help="does it run, not how fast")
     parser.add_argument("--local", type=Path, metavar="DIR", default=Path("/var/tmp"), help="the disk (%(default)s)")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier results.json")
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="an earlier results.json, or a directory of results"
+    )
     chosen = parser.parse_args(arguments)
     names = list(SECTIONS) if chosen.all else chosen.sections.split(",")
     if unknown := [name for name in names if name not in SECTIONS]:
         parser.error(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
     try:
-        before = _read(chosen.compare) if chosen.compare else None
-    except (OSError, KeyError, ValueError) as error:
+        before = read_reports(chosen.compare) if chosen.compare else None
+    except (OSError, ValueError) as error:
         parser.error(f"--compare {chosen.compare}: {error}")
     chosen.output.mkdir(parents=True, exist_ok=True)
     reports, failed = [], []
@@ -64,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result.unlink(missing_ok=True)
         command = [sys.executable, "-m", f"benchmarks.bench_{script}", "--json", str(result)]
         command += ["--local", str(chosen.local), *(["--quick"] if chosen.quick else [])]
+        command += shlex.split(SHORT.get(script, "")) if chosen.short else []
         print(f"\n== {script}", flush=True)
         if subprocess.run(command, cwd=ROOT, check=False).returncode or not result.exists():
             failed.append(script)
@@ -96,33 +124,6 @@ def _write(folder: Path, reports: Sequence[Report]) -> None:
     pictures = [f"plots/{path.name}" for path in sorted(plots.glob("*.svg"))] if not drawn.returncode else []
     (folder / "report.md").write_text(document(reports, pictures))
     print(f"\n{folder}: results.json, report.md, {len(pictures)} pictures")
-
-
-def _read(path: Path) -> dict[tuple[str, str, str, str], Value]:
-    return {key: value for report in json.loads(path.read_text())["reports"] for key, value in _figures(report)}
-
-
-def _figures(report: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str, str], Value]]:
-    """Every number of a report, under its benchmark, table, row and column. A row is named by its texts."""
-    for table in report["tables"]:
-        for row in table["rows"]:
-            name = " ".join(str(cell) for cell in row if isinstance(cell, str)) or str(row[:1])
-            for column, value in zip(table["columns"], row, strict=False):
-                if isinstance(value, int | float):
-                    yield (str(report["benchmark"]), table["title"], name, column), value
-
-
-def compared(before: dict[tuple[str, str, str, str], Value], reports: Sequence[Report]) -> list[str]:
-    """A line for each figure that differs by more than a tenth from the same one before."""
-    lines = []
-    for report in reports:
-        for key, value in _figures(json.loads(json.dumps(asdict(report)))):
-            old = before.get(key)
-            if isinstance(old, int | float) and isinstance(value, int | float) and old:
-                change = value / old - 1
-                if abs(change) > DIFFERS:
-                    lines.append(f"  {': '.join(key)}: {shown(old)} -> {shown(value)} ({change:+.0%})")
-    return lines
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -40,7 +41,7 @@ from benchmarks.clients import Client, started_clients
 from benchmarks.daemons import WORDS_ONLY, Daemon, agents, temporary_daemon
 from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, summarize
 from benchmarks.harness import filesystem_of, scratch_directory
-from benchmarks.results import Table, Target, Value
+from benchmarks.results import Table, Value, measured
 from benchmarks.script import Findings, Run, options, positive, run_script
 from benchmarks.texts import notes as texts
 from benchmarks.vector_store import BENCH
@@ -105,7 +106,7 @@ def measure(run: Run) -> Findings:
         entering, ratios = _entering(daemon, client, avm, count, rounds)
         backing = _backups(daemon, avm, run, count)
         purging = _purges(daemon, count)
-    targets = [Target(f"{way} in a past view, times the present", ratios[way], "<=", BOUND) for way in WAYS]
+    targets = [measured(f"{way} in a past view, times the present", ratios[way], "<=", BOUND) for way in WAYS]
     return Findings([entering, kept, backing, purging], targets)
 
 
@@ -118,7 +119,7 @@ def _place(number: int) -> list[bytes]:
 
 def _entering(
     daemon: Daemon, client: Client, avm: AVM, count: int, rounds: int
-) -> tuple[Table, dict[str, float | None]]:
+) -> tuple[Table, dict[str, list[float]]]:
     mount = daemon.mountpoints["bench"]
     first = _newest(daemon)
     avm.snapshots()
@@ -149,11 +150,14 @@ def _entering(
                 if number:  # the first warms both up
                     found.setdefault((way, side), []).append(took)
     rows: list[Sequence[Value]] = []
-    ratios: dict[str, float | None] = {}
+    ratios: dict[str, list[float]] = {}
     for way in WAYS:
         now, then = (over_rounds(found[way, side]) for side in ("now", "then"))
-        ratios[way] = then.median_us / now.median_us
-        for side, figure, ratio in (("now", now, None), ("then", then, ratios[way])):
+        ratios[way] = [
+            after.median_us / before.median_us
+            for before, after in zip(found[way, "now"], found[way, "then"], strict=True)
+        ]
+        for side, figure, ratio in (("now", now, None), ("then", then, statistics.median(ratios[way]))):
             slowest = max(each.median_us for each in found[way, side])
             rows.append((way, side, figure.n, figure.median_us / 1e3, slowest / 1e3, ratio))
     rows.append(("make a snapshot", "now", 1, snapshot_ms, snapshot_ms, None))

@@ -10,6 +10,8 @@ the compiler that is measured.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from benchmarks.clients import breaking_off
@@ -43,6 +45,11 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "import of the MCP SDK": ["-c", "from mcp.server.lowlevel.server import Server"],
 }
 SERVERS: Mapping[str, str] = {"avm-mcp: first answer": "initialize", "avm-mcp: list of tools": "tools/list"}
+GREETING: Mapping[str, object] = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "bench", "version": "1"},
+}
 ALONE = {f"{name} without daemon": name for name in ("avm read", "avm-mcp: first answer")}
 PROGRAMS = (*COMMANDS, *SERVERS, *ALONE)
 
@@ -127,6 +134,46 @@ def start(name: str, environment: Mapping[str, str]) -> tuple[Timing, float]:
     return Timing([ended - before], before, ended), usage.ru_utime + usage.ru_stime
 
 
+@contextlib.contextmanager
+def mcp_server(environment: Mapping[str, str]) -> Iterator[Callable[[str, Mapping[str, object]], bytes]]:
+    """An avm-mcp of the agent "bench" that has been greeted; each call is one request, and the line it answers with."""
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            [sys.executable, "-c", MCP, "--user", "bench"],
+            env=_keeping_bytecode(environment),
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        ) as child,
+    ):
+        numbers = itertools.count()
+
+        def call(method: str, params: Mapping[str, object]) -> bytes:
+            assert child.stdin is not None and child.stdout is not None
+            request = {"jsonrpc": "2.0", "id": next(numbers), "method": method, "params": params}
+            guard = threading.Timer(LIMIT_S, child.kill)
+            guard.start()
+            try:
+                child.stdin.write(json.dumps(request).encode() + b"\n")
+                child.stdin.flush()
+                answer = child.stdout.readline()
+            except BrokenPipeError:
+                answer = b""
+            finally:
+                guard.cancel()
+            if b'"result"' not in answer or b'"isError":true' in answer.replace(b" ", b""):
+                raise BenchmarkError(f"avm-mcp answers {answer[:500]!r} to {method}{_end(complaints)}")
+            return answer
+
+        try:
+            call("initialize", GREETING)
+            yield call
+        finally:
+            child.kill()
+
+
 def _keeping_bytecode(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
@@ -138,12 +185,7 @@ def _end(complaints: IO[bytes]) -> str:
 
 def _requests(method: str) -> list[bytes]:
     """Lines; the greeting comes first."""
-    greeting: dict[str, object] = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "bench", "version": "1"},
-    }
-    asked = [("initialize", greeting), *([] if method == "initialize" else [(method, {})])]
+    asked = [("initialize", GREETING), *([] if method == "initialize" else [(method, {})])]
     return [
         json.dumps({"jsonrpc": "2.0", "id": number, "method": name, "params": params}).encode() + b"\n"
         for number, (name, params) in enumerate(asked)

@@ -66,13 +66,14 @@ def measure(run: Run) -> Findings:
                         figure.n,
                         figure.per_second,
                         figure.median_us / 1e3,
+                        figure.rounds,
                         figure.p99_us / 1e3,
                         figure.max_us / 1e3,
                         figure.fairness,
                         outcome.ratio_median(width, variant, "SQLite"),
                     )
                 )
-    columns = ("clients", "variant", "N", "ops/s", "median ms", "p99 ms", "max ms", "fairness", "x SQLite")
+    columns = ("clients", "variant", "N", "ops/s", "median ms", "of rounds", "p99 ms", "max ms", "fairness", "x SQLite")
     return Findings([Table("writes from client processes", columns, rows)], failures=outcome.failures)
 
 

@@ -54,10 +54,16 @@ def measure(run: Run) -> Findings:
 
 
 def _model(chosen: argparse.Namespace) -> ChatModel:
+    found = endpoint(chosen)
+    if found is None and chosen.judge:
+        raise BenchmarkError("--judge needs an --endpoint: the offline reader judges nothing")
+    return found or OfflineReader(TokenCounter().count)
+
+
+def endpoint(chosen: argparse.Namespace) -> Endpoint | None:
+    """What `add_endpoint`'s options name; None: none is named."""
     if not chosen.endpoint:
-        if chosen.judge:
-            raise BenchmarkError("--judge needs an --endpoint: the offline reader judges nothing")
-        return OfflineReader(TokenCounter().count)
+        return None
     if not chosen.model:
         raise BenchmarkError("--endpoint needs --model")
     return Endpoint(
@@ -124,17 +130,21 @@ def _plain(one: Answer) -> dict[str, Value | list[bool]]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = options(__doc__, "bench_value", "one scenario of each category")
-    parser.add_argument("--scenarios", metavar="NAME,…", help="some alone")
-    parser.add_argument("--categories", metavar="NAME,…", help="some of the files of benchmarks/value/scenarios")
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", type=Path, metavar="FILE", help="keep answers there, and go on from it")
-    parser.add_argument("--threads", type=positive, default=4, metavar="N", help="at once (%(default)s)")
     parser.add_argument("--endpoint", metavar="URL", help="up to /v1 (openai), or the host (azure, anthropic)")
     parser.add_argument("--kind", choices=("openai", "azure", "anthropic"), default="openai")
     parser.add_argument("--model", metavar="NAME")
     parser.add_argument("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="holds the key (%(default)s)")
     parser.add_argument("--max-answer", type=positive, default=300, metavar="TOKENS", help="%(default)s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options(__doc__, "bench_value", "one scenario of each category")
+    parser.add_argument("--scenarios", metavar="NAME,…", help="some alone")
+    parser.add_argument("--categories", metavar="NAME,…", help="some of the files of benchmarks/value/scenarios")
+    parser.add_argument("--threads", type=positive, default=4, metavar="N", help="at once (%(default)s)")
+    add_endpoint(parser)
     parser.add_argument("--judge", action="store_true", help="the model grades as well")
     parser.add_argument("--price-in", type=float, metavar="X", help="of a million tokens")
     parser.add_argument("--price-out", type=float, metavar="X")

@@ -1,6 +1,7 @@
 """What somebody might ask about a project, with the names (a regular expression) of what answers it.
 
-Django's were at hand when the ranking was made; Celery's were written before it was tried on them.
+Django's were at hand when the ranking was made; Celery's and Scrapy's were written before it was tried on them, and how
+meaning counts was chosen on Django's and Celery's.
 """
 
 from __future__ import annotations
@@ -75,4 +76,42 @@ CELERY: Final = (
      r"UnpickleableExceptionWrapper(\.\w+)?|(get|find|ensure)_(un)?pickle?able_\w+|get_pickled_exception|create_exception_cls"),
     ("sign messages with a certificate", r"SecureSerializer(\.\w+)?|setup_security|register_auth"),
     ("throw away all waiting messages", r"(Control\.)?(purge|discard_all)"),
+)  # fmt: skip
+
+SCRAPY: Final = (
+    ("skip requests that were seen before", r"RFPDupeFilter(\.\w+)?|BaseDupeFilter(\.\w+)?"),
+    ("fingerprint of a request", r"(\w+\.)?fingerprint|RequestFingerprinter|request_fingerprint"),
+    ("obey robots.txt", r"RobotsTxtMiddleware(\.\w+)?"),
+    ("try a failed download again", r"RetryMiddleware(\.\w+)?|get_retry_request"),
+    ("follow redirects", r"(Base)?RedirectMiddleware(\.\w+)?"),
+    ("wait between requests to one site",
+     r"Slot\.download_delay|_get_concurrency_delay|AutoThrottle(\.\w+)?|Slot(\.\w+)?"),
+    ("adapt the delay to how fast the server answers", r"AutoThrottle(\.\w+)?"),
+    ("log in by filling a form", r"FormRequest(\.\w+)?"),
+    ("find all links of a page", r"\w*LinkExtractor\w*(\.\w+)?|LinkExtractor(\.\w+)?"),
+    ("write items as CSV", r"CsvItemExporter(\.\w+)?"),
+    ("store the feed on S3", r"S3FeedStorage(\.\w+)?"),
+    ("download images and make thumbnails", r"ImagesPipeline(\.\w+)?"),
+    ("drop an item in a pipeline", r"DropItem"),
+    ("stop when a number of pages was crawled", r"CloseSpider(\.\w+)?"),
+    ("keep cookies between requests", r"CookiesMiddleware(\.\w+)?"),
+    ("send the user name and password", r"HttpAuthMiddleware(\.\w+)?"),
+    ("which spider handles a URL", r"spidercls_for_request|(\w+\.)?find_by_request"),
+    ("load the spider classes of a project", r"SpiderLoader(\.\w+)?|iter_spider_classes|walk_modules"),
+    ("crawl from a sitemap", r"SitemapSpider(\.\w+)?|Sitemap(\.\w+)?"),
+    ("interactive shell to try selectors", r"Shell(\.\w+)?|Command\.run|inspect_response"),
+    ("queue of requests on disk",
+     r"\w*(Disk|Fifo|Lifo)\w*Queue\w*(\.\w+)?|ScrapyPriorityQueue(\.\w+)?|_serializable_queue"),
+    ("start a crawl from a script", r"CrawlerProcess(\.\w+)?|CrawlerRunner(\.\w+)?"),
+    ("how deep a link may be followed", r"DepthMiddleware(\.\w+)?"),
+    ("cache responses on the disk",
+     r"FilesystemCacheStorage(\.\w+)?|DbmCacheStorage(\.\w+)?|HttpCacheMiddleware(\.\w+)?"),
+    ("unpack gzip responses", r"gunzip|HttpCompressionMiddleware(\.\w+)?"),
+    ("detect the encoding of a page", r"TextResponse\.\w*encoding\w*"),
+    ("send an email when something happened", r"MailSender(\.\w+)?|StatsMailer(\.\w+)?"),
+    ("count statistics", r"(\w+)?StatsCollector(\.\w+)?|StatsMailer|CoreStats(\.\w+)?"),
+    ("call a signal handler and wait for it",
+     r"send_catch_log(_deferred)?|SignalManager(\.\w+)?|maybe_deferred_to_future"),
+    ("change settings for one spider",
+     r"(\w+\.)?update_settings|BaseSettings\.(set|update)\w*|Spider\.custom_settings"),
 )  # fmt: skip

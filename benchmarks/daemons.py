@@ -23,6 +23,7 @@ from benchmarks.figures import BenchmarkError
 from benchmarks.harness import ROOT, end_child, mounts, scratch_directory, start_child, tail
 
 READY_WITHIN_S = 60.0
+LOADED_WITHIN_S = 180.0
 WORDS_ONLY: Mapping[str, Any] = {"embedding": {"enabled": False}}
 
 
@@ -118,6 +119,21 @@ def temporary_daemon(
                 with contextlib.suppress(subprocess.SubprocessError):
                     _daemon_command(surroundings, "stop", timeout_s=15)
             end_child(child, patience_s=10)
+
+
+def until_loaded(daemon: Daemon, vectors: bool = True) -> None:
+    """Until its model is there, nothing waits to be embedded, and the index holds `vectors`, if there are to be any."""
+    give_up = time.monotonic() + LOADED_WITHIN_S
+    while time.monotonic() < give_up:
+        status = daemon.status()
+        embedding, store = status.get("embedding", {}), status.get("store", {})
+        if embedding.get("state") == "failed":
+            raise BenchmarkError(f"the daemon has no model: {embedding.get('reason')}")
+        indexed = status.get("index", {}).get("vectors") or not vectors
+        if embedding.get("state") == "ready" and not store.get("waiting_semantic", 1) and indexed:
+            return
+        time.sleep(0.2)
+    raise BenchmarkError(f"the model and the index are not loaded after {LOADED_WITHIN_S:g} s")
 
 
 def _daemon_command(environment: Mapping[str, str], *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -74,6 +74,14 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
+def interval(values: Sequence[float], share: float = 0.5) -> tuple[float, float]:
+    """Between which two of the values their percentile lies with 95 % (normal approximation of the ranks, rounded
+    outwards); of fewer than six values around the median, the least and the greatest."""
+    ordered, n = sorted(values), len(values)
+    stray = 1.96 * math.sqrt(n * share * (1 - share))
+    return ordered[max(0, math.floor(n * share - stray) - 1)], ordered[min(n - 1, math.ceil(n * share + stray))]
+
+
 @dataclass(frozen=True)
 class Round:
     """What the clients of one round did together: microseconds, and operations a second over its span."""
@@ -85,6 +93,8 @@ class Round:
     per_second: float
     fairness: float
     """The least any client got done divided by the most; 1.0 for one client."""
+    curve_us: Sequence[float] = ()
+    """The 0th, 5th, ... 100th percentile, for a picture."""
 
 
 def summarize(timings: Sequence[Timing]) -> Round:
@@ -101,6 +111,7 @@ def summarize(timings: Sequence[Timing]) -> Round:
         max_us=samples[-1],
         per_second=len(samples) * 1e9 / span,
         fairness=min(counts) / max(counts),
+        curve_us=[percentile(samples, share / 100) for share in range(0, 101, 5)],
     )
 
 
@@ -114,6 +125,15 @@ class Figure:
     max_us: float
     per_second: float
     fairness: float
+    medians_us: Sequence[float]
+    """Of each round."""
+
+    @property
+    def rounds(self) -> str | None:
+        """The least and the greatest median of a round, as shares of the median of all; None for one round."""
+        if len(self.medians_us) < 2:
+            return None
+        return f"{min(self.medians_us) / self.median_us:.2f}..{max(self.medians_us) / self.median_us:.2f}"
 
 
 def over_rounds(rounds: Iterable[Round]) -> Figure:
@@ -126,22 +146,24 @@ def over_rounds(rounds: Iterable[Round]) -> Figure:
         max_us=max(one.max_us for one in every),
         per_second=statistics.median(one.per_second for one in every),
         fairness=statistics.median(one.fairness for one in every),
+        medians_us=[one.median_us for one in every],
     )
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Operations a second divided by the baseline's in the same round: the median of rounds, and their ends."""
+    """Operations a second divided by the baseline's in the same round: the median of rounds, their ends, and each."""
 
     median: float
     least: float
     most: float
+    each: Sequence[float]
 
 
 def ratio(rounds: Mapping[int, Round], baseline: Mapping[int, Round]) -> Ratio | None:
     """Of two variants' rounds by number; None where no round has both."""
     ratios = [one.per_second / baseline[number].per_second for number, one in rounds.items() if number in baseline]
-    return Ratio(statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios), ratios) if ratios else None
 
 
 def rotated(names: Sequence[str], by: int) -> list[str]:

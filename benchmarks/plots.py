@@ -2,7 +2,8 @@
 
     python -m benchmarks.plots [--format svg|png] [--out DIR] RESULT.json...
 
-One picture a result that has one: operations beside their baselines, contention, coherence, cache hits, ablation.
+One picture a result that has one: operations beside their baselines, contention, coherence, cache hits, ablation, the
+latency of recalls (their distribution, and by the size of the store), peers, the academic sets.
 """
 
 from __future__ import annotations
@@ -143,11 +144,74 @@ def _ablation(pyplot: Any, report: Report) -> Any:
     return figure
 
 
+def _recall(pyplot: Any, report: Report) -> Any:
+    """How the times of each way of asking are distributed, and how their medians grow with the store."""
+    curves: Mapping[str, Sequence[float]] | None = report.data.get("percentiles, ms")
+    rows = [row for table in report.tables for row in _dicts(table) if row.get("question") == "new"]
+    if not curves or not rows:
+        return None
+    figure, (shares, growth) = pyplot.subplots(1, 2, figsize=(12, 4.2))
+    for name, curve in curves.items():
+        style = "--" if name.endswith("known") else "-"
+        shares.plot(curve, [at / (len(curve) - 1) for at in range(len(curve))], style, label=name.rstrip(", "))
+    shares.set(xscale="log", xlabel="ms", ylabel="share of questions", title="each way of asking")
+    for way, engine in dict.fromkeys((row["way"], row["engine"]) for row in rows):
+        some = [row for row in rows if (row["way"], row["engine"]) == (way, engine)]
+        sizes = [int(row["notes"].replace(",", "")) for row in some]
+        growth.plot(sizes, [row["median ms"] for row in some], "o-", label=f"{way}, {engine}")
+    growth.set(xscale="log", yscale="log", xlabel="notes", ylabel="median ms", title="a new question, by size")
+    for panel in (shares, growth):
+        panel.legend(fontsize=6)
+    return figure
+
+
+def _peers(pyplot: Any, report: Report) -> Any:
+    """Evidence found, some and all of it, and what finding and adding take."""
+    rows = [row for table in report.tables for row in _dicts(table) if "memory" in row]
+    if not rows:
+        return None
+    figure, (found, took) = pyplot.subplots(1, 2, figsize=(12, 4))
+    depths = [name for name in rows[0] if "@" in name]
+    _grouped(found, depths, {(row["memory"], depth): row[depth] for row in rows for depth in depths})
+    found.set(ylabel="share of questions", title="evidence among the first k")
+    times = ["add, median ms", "first find ms", "find, median ms"]
+    timed = [row for row in rows if row[times[0]] is not None]
+    _grouped(took, times, {(row["memory"], name): row[name] for row in timed for name in times})
+    took.set(ylabel="ms", title="without the model's time")
+    for panel in (found, took):
+        _legend(panel, 2)
+    return figure
+
+
+def _academic(pyplot: Any, report: Report) -> Any:
+    """By category: some and all of the evidence among the first k, and coverage by tokens."""
+    by_turn, _, covered = ([_dicts(table) for table in report.tables] + [[], [], []])[:3]
+    if not covered:
+        return None
+    figure, (first, budgets) = pyplot.subplots(1, 2, figsize=(12, 4))
+    depths = [name for name in by_turn[0] if "@" in name]
+    _grouped(first, depths, {(row["questions"], depth): row[depth] for row in by_turn for depth in depths})
+    first.set(ylabel="share of questions", title="evidence among the first k turns")
+    first.tick_params(axis="x", rotation=30)
+    tokens = [name for name in covered[0] if name.replace(",", "").isdigit()]
+    for row in covered:
+        style = "k-" if row["questions"] == "all" else "-"
+        sizes = [int(name.replace(",", "")) for name in tokens]
+        budgets.plot(sizes, [row[name] for name in tokens], f"o{style}", label=row["questions"])
+    budgets.set(xscale="log", xlabel="tokens of recall", ylabel="share of the evidence", title="coverage")
+    budgets.legend(fontsize=8)
+    _legend(first, 3)
+    return figure
+
+
 DRAWERS: Mapping[str, Draw] = {
     "mount": _mount,
     "contention": _contention,
     "coherence": _coherence,
     "ablation": _ablation,
+    "recall": _recall,
+    "peers": _peers,
+    "academic": _academic,
 }
 
 

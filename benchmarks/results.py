@@ -12,13 +12,20 @@ import json
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.figures import interval, percentile
+
+DIFFERS = 0.1
+"""The share by which a figure differs from an earlier one before it is told: two runs of one commit do by less."""
+NEXT = ",\n  "
 Value = str | int | float | None
 
 
@@ -31,20 +38,44 @@ class Table:
     rows: Sequence[Sequence[Value]]
 
 
+Relation = Literal[">=", "<="]
+VERDICTS = ("met", "MISSED", "undecided", "not measured")
+FEWEST = 3
+"""Readings that decide a measured target; fewer say nothing of how far they stray."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """A bound that the product sets itself. `value` None: this run could not measure it."""
+    """A bound that the product sets itself. `value` None: this run could not measure it. `least` and `most` are the
+    ends of the interval in which the value of `readings` rounds lies; None: a count, which has no spread."""
 
     what: str
     value: float | None
-    relation: Literal[">=", "<="]
+    relation: Relation
     bound: float
+    least: float | None = None
+    most: float | None = None
+    readings: int = 0
 
     @property
-    def met(self) -> bool | None:
+    def verdict(self) -> str:
+        """A measured target is met, or missed, when its whole interval is."""
         if self.value is None:
-            return None
-        return self.value >= self.bound if self.relation == ">=" else self.value <= self.bound
+            return "not measured"
+        ends = [self.value] if self.least is None or self.most is None else [self.least, self.most]
+        holding = [one >= self.bound if self.relation == ">=" else one <= self.bound for one in ends]
+        if len(ends) == 2 and (self.readings < FEWEST or holding[0] != holding[1]):
+            return "undecided"
+        return "met" if holding[0] else "MISSED"
+
+
+def measured(what: str, readings: Sequence[float], relation: Relation, bound: float, share: float = 0.5) -> Target:
+    """A target on the median of readings, or another percentile, with its interval; none: it was not measured."""
+    if not readings:
+        return Target(what, None, relation, bound)
+    least, most = interval(readings, share)
+    value = statistics.median(readings) if share == 0.5 else percentile(sorted(readings), share)
+    return Target(what, value, relation, bound, least, most, len(readings))
 
 
 @dataclass(frozen=True)
@@ -80,24 +111,79 @@ def print_findings(report: Report) -> None:
     if report.targets:
         print("\ntargets")
         for target in report.targets:
-            print(f"  {_verdict(target):<12}  {target.what}: {_sentence(target)}")
+            print(f"  {target.verdict:<12}  {target.what}: {_sentence(target)}")
     for variant, reason in report.failures.items():
         print(f"\n{variant} broke off: {reason}")
 
 
 def write_json(path: Path, report: Report) -> None:
-    path.write_text(json.dumps(asdict(report), indent=1, sort_keys=True) + "\n")
+    """A row a line: small, and its changes can be read."""
+    told = asdict(report)
+    lines = [f" {json.dumps(name)}: {_rows(told[name])}" for name in sorted(told)]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _rows(part: Any) -> str:
+    if isinstance(part, list | tuple) and any(isinstance(one, dict | list | tuple) for one in part):
+        return f"[{NEXT.join(map(_rows, part))}]"
+    if isinstance(part, dict) and any(isinstance(one, list | tuple) for one in part.values()):
+        return "{" + NEXT.join(f"{json.dumps(str(name))}: {_rows(one)}" for name, one in part.items()) + "}"
+    return json.dumps(part)
 
 
 def read_json(path: Path) -> Report:
     """What `write_json` wrote. Raises ValueError that names the file."""
-    try:
-        found = json.loads(path.read_text())
-        tables = [Table(**table) for table in found.pop("tables")]
-        targets = [Target(**target) for target in found.pop("targets")]
-        return Report(tables=tables, targets=targets, **found)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not the result of a benchmark ({error})") from error
+    [report] = read_reports(path)
+    return report
+
+
+def _report(found: dict[str, Any]) -> Report:
+    tables = [Table(**table) for table in found.pop("tables")]
+    targets = [Target(**target) for target in found.pop("targets")]
+    return Report(tables=tables, targets=targets, **found)
+
+
+def read_reports(place: Path) -> list[Report]:
+    """Of a file of `write_json`, of bench_paper's results.json, or of all files of a directory. Raises ValueError."""
+    files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    found: list[Report] = []
+    for path in files:
+        try:
+            told = json.loads(path.read_text())
+            found += [_report(one) for one in told.get("reports", [told])]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not the result of a benchmark ({error})") from error
+    if not found:
+        raise ValueError(f"{place}: no results there")
+    return found
+
+
+def compared(before: Sequence[Report], after: Sequence[Report]) -> list[str]:
+    """A line for each figure that differs by more than DIFFERS from the same one before, and each verdict that does."""
+    old = {key: value for report in before for key, value in _figures(report)}
+    lines = []
+    for key, value in (figure for report in after for figure in _figures(report)):
+        was = old.get(key)
+        if isinstance(was, str) and was != value:
+            lines.append(f"  {': '.join(key)}: {was} -> {value}")
+        if isinstance(was, str) or isinstance(value, str) or not was or value is None:
+            continue
+        if abs(value / was - 1) > DIFFERS:
+            lines.append(f"  {': '.join(key)}: {shown(was)} -> {shown(value)} ({value / was - 1:+.0%})")
+    return lines
+
+
+def _figures(report: Report) -> Iterator[tuple[tuple[str, ...], Value]]:
+    """Every number of a report, under its command, table, row and column, and every verdict. A row is named by its
+    texts; what is "a..b" is a spread, and no name."""
+    for table in report.tables:
+        for row in table.rows:
+            name = " ".join(cell for cell in row if isinstance(cell, str) and ".." not in cell) or str(row[:1])
+            for column, value in zip(table.columns, row, strict=False):
+                if isinstance(value, int | float):
+                    yield (report.command, table.title, name, column), value
+    for target in report.targets:
+        yield (report.command, "target", target.what), target.verdict
 
 
 def markdown(report: Report) -> str:
@@ -109,7 +195,7 @@ def markdown(report: Report) -> str:
         lines += [_cells([shown(value) for value in row]) for row in table.rows if row]
     if report.targets:
         lines += ["", "### Targets", "", _cells(["target", "measured", ""]), _cells(["---"] * 3)]
-        lines += [_cells([target.what, _sentence(target), _verdict(target)]) for target in report.targets]
+        lines += [_cells([target.what, _sentence(target), target.verdict]) for target in report.targets]
     lines += [f"\n{variant} broke off: {_escaped(reason)}" for variant, reason in report.failures.items()]
     return "\n".join(lines) + "\n"
 
@@ -131,12 +217,10 @@ def rounded(value: float, digits: int = 3) -> str:
     return f"{value:,.{places}f}"
 
 
-def _verdict(target: Target) -> str:
-    return {True: "met", False: "MISSED", None: "not measured"}[target.met]
-
-
 def _sentence(target: Target) -> str:
-    return f"{shown(target.value)} {target.relation} {rounded(target.bound)}"
+    ends = None if target.least is None or target.most is None else (target.least, target.most)
+    within = f" ({rounded(ends[0])}..{rounded(ends[1])} of {target.readings})" if ends else ""
+    return f"{shown(target.value)}{within} {target.relation} {rounded(target.bound)}"
 
 
 def _print_table(table: Table) -> None:
@@ -162,14 +246,25 @@ def _escaped(text: str) -> str:
 def machine() -> dict[str, str]:
     """The machine and the versions that a figure depends on, as text by name."""
     return {
+        "commit": _commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cpu": _cpu_model(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()) + " when the run began",
+        "load": " ".join(f"{load:.1f}" for load in os.getloadavg())
+        + " when the run began"
+        + (f"; at nice {priority}" if (priority := os.nice(0)) else ""),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}, {_optimized()}",
         "libfuse": _first_line(["pkg-config", "--modversion", "fuse3"]) or "not installed",
         "sqlite": _sqlite_version(),
     }
+
+
+def _commit() -> str:
+    """Of the checkout that this lies in, and whether anything of it has been changed since."""
+    here = ["git", "-C", str(Path(__file__).parent)]
+    changed = _first_line([*here, "status", "--porcelain", "--untracked-files=no", "--", "..", ":!/benchmarks/results"])
+    return (_first_line([*here, "rev-parse", "--short=8", "HEAD"]) or "unknown") + (", changed" if changed else "")
 
 
 def _optimized() -> str:

@@ -39,6 +39,11 @@ class Outcome(Generic[Cell]):
         found = self.ratio(cell, variant, baseline, baseline_cell)
         return found.median if found is not None else None
 
+    def ratios(self, cell: Cell, variant: str, baseline: str, baseline_cell: Cell | None = None) -> Sequence[float]:
+        """Of each round that has both."""
+        found = self.ratio(cell, variant, baseline, baseline_cell)
+        return found.each if found is not None else ()
+
 
 def take_turns(
     rounds: int,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +77,7 @@ def run_script(
     """0; 1 when a variant broke off (the others are reported); 2 when the run could not start."""
     chosen = parser.parse_args(arguments)
     stop_on_terminate()
+    began = time.monotonic()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with contextlib.ExitStack() as ending:
@@ -83,11 +86,13 @@ def run_script(
     except BenchmarkError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    lasted = f"{(time.monotonic() - began) / 60:.1f} min; load {load} at the end"
     report = Report(
         benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"),
         title=title,
         command=" ".join([parser.prog, *_without_json(words)]),
-        facts=run.facts,
+        facts={**run.facts, "lasted": lasted},
         tables=found.tables,
         targets=found.targets,
         failures=found.failures,

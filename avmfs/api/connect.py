@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from avmfs_config import Paths, check_agent_id, find_paths
 
@@ -66,7 +67,7 @@ def open_door(
     """The door of the daemon that holds this store, of one that is started for it (see ``autostart``), or one into the
     store itself. With AVM_API_KEY in the environment it speaks for the key's agent (``agent`` None, or the same name),
     within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it."""
-    key = environ.get("AVM_API_KEY", "")
+    asks: dict[str, Any] = {"operator": operator, "key": environ.get("AVM_API_KEY", ""), "route": route}
     reason: str | None = None
     deadline = time.monotonic() + SETTLED_S
     while True:
@@ -83,7 +84,7 @@ def open_door(
         if holder is None:
             break
         try:
-            return RemoteDoor(Path(holder["socket"]), agent, operator=operator, key=key, route=route)
+            return RemoteDoor(Path(holder["socket"]), agent, **asks)
         except Busy as e:
             # One that comes or goes by itself is a moment without a socket.
             if not holder.get("automatic") or not isinstance(e.__cause__, (OSError, EOFError)):
@@ -101,15 +102,8 @@ def open_door(
     from avmfs.rpc.local import LocalDoor
 
     try:
-        return LocalDoor(
-            where.database,
-            load_settings(where.config_file, environ),
-            agent,
-            operator=operator,
-            embeddings=embeddings,
-            key=key,
-            route=route,
-        )
+        settings = load_settings(where.config_file, environ)
+        return LocalDoor(where.database, settings, agent, embeddings=embeddings, **asks)
     except Busy:
         begun = StoreLock(where.database).holder()
         if begun is None or not begun.get("automatic"):

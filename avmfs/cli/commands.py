@@ -82,6 +82,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "mount": "avm mount alice ~/avm",
     },
     "Run": {
+        "open": "avm open",
         "top": "avm top",
         "doctor": "avm doctor",
         "config": "avm config check",

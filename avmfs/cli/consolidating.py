@@ -9,18 +9,30 @@ import click
 from avmfs.cli.main import subcommand
 from avmfs.cli.session import asking, confirm, door, show, working
 from avmfs.search.duplicates import NEAR
-from avmfs.text.escapes import escaped
+from avmfs.text.escapes import escaped, visible_lines
 
 
 @subcommand("consolidate", "Put notes that another one makes needless into the archive.")
 @click.argument("path", default="/memory")
 @click.option("--likeness", default=NEAR, show_default=True, help="How alike two notes have to be, up to 1: the same.")
 @click.option("--limit", default=1000, show_default=True, help="Put away so many notes at most.")
+@click.option("--cold", type=float, metavar="DAYS", help="Put away what is older, too, unless it is important.")
+@click.option("--summaries", is_flag=True, help="Draw a summary from the notes of each topic that has many.")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--undo", is_flag=True, help="Undo your last run, or that of --run.")
 @click.option("--run", type=int, metavar="NUMBER", help="Which run to undo.")
-def consolidate_(path: str, likeness: float, limit: int, dry_run: bool, yes: bool, undo: bool, run: int | None) -> None:
+def consolidate_(
+    path: str,
+    likeness: float,
+    limit: int,
+    cold: float | None,
+    summaries: bool,
+    dry_run: bool,
+    yes: bool,
+    undo: bool,
+    run: int | None,
+) -> None:
     """Of notes below PATH that say the same sentences, one stays: that which says most, else the newest. The others go
     to /archive, and what stays gets their tags, their importance and links to them ("supersedes").
 
@@ -34,10 +46,10 @@ def consolidate_(path: str, likeness: float, limit: int, dry_run: bool, yes: boo
             back = memory.call("unconsolidate", run=run, dry=dry_run)
             show(back, _back(back), prose=False)
             return
-        named = {"path": path, "likeness": likeness, "limit": limit}
+        named = {"path": path, "likeness": likeness, "limit": limit, "cold": cold, "summaries": summaries}
         with working("comparing"):
             plan = memory.call("consolidate", **named)
-        if dry_run or not plan["fewer"]:
+        if dry_run or not plan["steps"]:
             show(plan, _text(plan), prose=False)
             return
         if not yes:
@@ -53,8 +65,14 @@ def consolidate_(path: str, likeness: float, limit: int, dry_run: bool, yes: boo
 def _text(plan: dict[str, Any]) -> str:
     lines = []
     for step in plan["steps"]:
-        lines.append(f"{step['into']['handle']}  {escaped(step['into']['path'])}\n")
-        lines += [f"  {each['likeness']:.2f}  {each['handle']}  {escaped(each['path'])}\n" for each in step["gone"]]
+        if step["step"] == "summary":
+            lines.append(f"summary  {escaped(step['into']['path'])}  of {len(step['from'])} notes\n")
+            lines += [f"  {visible_lines(line)}\n" for line in step["text"].splitlines()]
+        elif step["into"]:
+            lines.append(f"{step['into']['handle']}  {escaped(step['into']['path'])}\n")
+        for each in step["gone"]:
+            how = f"{each['likeness']:.2f}" if "likeness" in each else "old" if step["into"] else "cold"
+            lines.append(f"  {how:4}  {each['handle']}  {escaped(each['path'])}\n")
     return "".join(lines) + f"# {_sum(plan)}\n"
 
 

@@ -37,6 +37,7 @@ TOPICS: Final = {
     "discovery": ("DISCOVERY.md", "who knows what, and what others may learn of you"),
     "embedding": ("EMBEDDING.md", "models, engines, other languages"),
     "security": ("SECURITY.md", "permissions, modes, API keys, quotas, isolation"),
+    "http": ("HTTP.md", "the HTTP service: REST, events, MCP, metrics, from another machine"),
     "audit": ("AUDIT.md", "who changed what, and how to verify it"),
     "operations": ("OPERATIONS.md", "running the daemon: reload, upgrade, backup, repair"),
     "scaling": ("SCALING.md", "one memory on many hosts"),

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from avmfs.cli.session import asking, locations, show, working
 from avmfs.errors import NotFound, StoreFailed
 
 WIDTH = 100
+NOTE = "/shared/market.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ def playground_(ctx: click.Context, yes: bool, words_only: bool) -> None:
     waits = asking() and sys.stdout.isatty() and not yes
     steps: list[Step] = []
     with _stores(config, words_only) as opened:
-        for number, step in enumerate(_tour(opened), 1):
+        alice, bob = opened("alice"), opened("bob")
+        for number, step in enumerate(chain(_reading(alice, bob), _keeping(alice, bob)), 1):
             steps.append(step)
             if not ctx.obj.as_json:
                 show(None, _told(number, step))
@@ -90,24 +93,23 @@ def _stores(config: Path, words_only: bool) -> Iterator[Callable[[str], AVM]]:
                 avm.close()
 
 
-def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
-    alice, bob = opened("alice"), opened("bob")
-    note = "/shared/market.md"
-    alice.write(note, "Silicon vendors look frothy; trim NVDA before earnings.\n")
+def _reading(alice: AVM, bob: AVM) -> Iterator[Step]:
+    """What one agent writes and the other reads, in three steps."""
+    alice.write(NOTE, "Silicon vendors look frothy; trim NVDA before earnings.\n")
     yield Step(
         "Two agents, one memory",
         "alice writes a file in the shared space; bob reads it. Through a mount this is echo and cat on plain files.",
-        f"avm -a alice write {note} ...; avm -a bob read {note}",
-        bob.read(note),
+        f"avm -a alice write {NOTE} ...; avm -a bob read {NOTE}",
+        bob.read(NOTE),
     )
-    bob.write(f"{note}:mark", "")
-    alice.append(note, "RSI at 72, momentum fading.\n")
+    bob.write(f"{NOTE}:mark", "")
+    alice.append(NOTE, "RSI at 72, momentum fading.\n")
     yield Step(
         "Only what is new",
         "alice adds a line. bob has read the file before, so its :delta tells him just the"
         " change; asked again, it says that there is none.",
-        f"avm -a bob delta {note}",
-        bob._door.call("delta", path=note)["text"] + bob._door.call("delta", path=note)["text"],
+        f"avm -a bob delta {NOTE}",
+        bob._door.call("delta", path=NOTE)["text"] + bob._door.call("delta", path=NOTE)["text"],
     )
     for text in (
         "Deploys are frozen on Fridays after the October outage.",
@@ -129,6 +131,10 @@ def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
         f"avm -a bob recall '{question}' -t 300",
         found,
     )
+
+
+def _keeping(alice: AVM, bob: AVM) -> Iterator[Step]:
+    """What stays with one agent, what stays with a file, and a message."""
     private = alice.agent_memory().remember("My own plan: buy after the dip.", title="plan")
     try:
         refused = str(bob.read(private))
@@ -140,13 +146,13 @@ def _tour(opened: Callable[[str], AVM]) -> Iterator[Step]:
         f"avm -a bob read {private}",
         refused,
     )
-    alice.link(private, note, "derived")
+    alice.link(private, NOTE, "derived")
     alice.write(f"{private}:tags", "market,plan")
     yield Step(
         "Tags, links, history",
         "What is known of a file stays with it, also when an editor saves it anew.",
-        f"avm -a alice explore {private}; avm -a alice read {note}:history",
-        alice.agent_memory().explore(private) + alice.read(f"{note}:history"),
+        f"avm -a alice explore {private}; avm -a alice read {NOTE}:history",
+        alice.agent_memory().explore(private) + alice.read(f"{NOTE}:history"),
     )
     bob.agent_memory().remember("My own notes are here.")  # whoever has a space of his own can be told
     alice.tell("bob", "Numbers are in, please look.", priority="urgent")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterator
@@ -19,19 +20,21 @@ from avmfs_config import ConfigError, Paths, Settings, load_settings
 from avmfs import wire
 from avmfs.agents import anchors, auditing
 from avmfs.cli.needs import Finding
-from avmfs.embed.languages import english_only, unspaced
 from avmfs.errors import Invalid
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.identity import OPERATOR
 from avmfs.store.repair import examine
 from avmfs.store.writer.disk_reserve import reserve
+from avmfs.text import segment
 from avmfs.text.escapes import escaped, visible
 
 REPAIR: Final = "avm repair"
 ASK_S: Final = 10.0  # for the daemon to answer
 _SAMPLE = 30  # files, written last
 _MOSTLY = 0.5
+# By its name: all-MiniLM-L6-v2 and bge-small-en-v1.5 know English alone; one that says nothing may know any.
+_ENGLISH = re.compile(r"^(?!.*multilingual).*(?:(?:^|/)(?:all-|wordllama)|(?:^|[-_])en(?:$|[-_]))", re.IGNORECASE)
 
 
 def storing(where: Paths, *, quick: bool = False) -> Iterator[Finding]:
@@ -191,9 +194,10 @@ def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Findi
     """Whether the model knows the language of what was written last."""
     wanted = settings.embedding
     model = {"static": "wordllama", "universal": "multilingual"}.get(wanted.engine, wanted.model)
-    if not wanted.enabled or not english_only(model if wanted.path is None else wanted.path.name):
+    if not wanted.enabled or not _ENGLISH.search(model if wanted.path is None else wanted.path.name):
         return
-    share = unspaced(text.decode("utf-8", "replace") for text in examine.recent(store, _SAMPLE))
+    texts = (text.decode("utf-8", "replace") for text in examine.recent(store, _SAMPLE))
+    share = segment.pairs([term for text in texts for term in segment.terms(text)])  # in scripts without spaces
     if share > _MOSTLY:
         says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
         todo = "config.yaml: embedding: {engine: universal}; avm help embedding"

@@ -34,13 +34,11 @@ def sigs(door: Door, project: str, pattern: str = "", *, kind: str = "") -> Iter
     a symbol's name (with or without what it is in). Raises NotFound for an unknown project."""
     where, _ = scanning.found(door, project)
     for each in exporting.told(door, where, data=True):
-        source = _source(each)
-        if source is None:
-            continue
-        within = not pattern or source.startswith(pattern.rstrip("/") + "/") or fnmatch.fnmatchcase(source, pattern)
-        for symbol in modules.read(_text(door, each)):
-            if kind in ("", symbol.kind) and (within or _named(symbol.name, pattern)):
-                yield Place(project, each["path"], source, symbol)
+        for place in _places(door, each):
+            source, symbol = place.source, place.symbol
+            within = not pattern or source.startswith(pattern.rstrip("/") + "/") or fnmatch.fnmatchcase(source, pattern)
+            if kind in ("", symbol.kind) and (within or named(symbol.name, pattern)):
+                yield place
 
 
 def find(door: Door, question: str, project: str | None = None, limit: int = 5) -> list[Place]:
@@ -52,7 +50,7 @@ def find(door: Door, question: str, project: str | None = None, limit: int = 5) 
     scores = _scores(places, [forms.of(each) for each in dict.fromkeys(segment.query_terms(apart))])
     plain = question.strip().lower().removesuffix("()")
     for number, each in enumerate(places):
-        if plain in (each.symbol.name.lower(), _last(each.symbol.name.lower())):
+        if plain in (each.symbol.name.lower(), last(each.symbol.name.lower())):
             scores[number] += NAMED
     order = sorted(range(len(places)), key=lambda each: (-scores[each], places[each].source, places[each].symbol.line))
     return [places[each] for each in order if scores[each] > 0][:limit]
@@ -83,7 +81,7 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
             met += weight * bool(often)
         total *= met / (sum(rare) or 1.0)
         total *= 0.8 if place.symbol.kind in _SMALL else 1.0
-        total *= 0.9 if _last(place.symbol.name).startswith("_") else 1.0
+        total *= 0.9 if last(place.symbol.name).startswith("_") else 1.0
         scores.append(total * (0.5 if _testing(place.source) else 1.0))
     return scores
 
@@ -95,14 +93,18 @@ def _begin(word: str, other: str) -> bool:
 
 def callers(door: Door, name: str, project: str | None = None) -> list[Place]:
     """What calls something of this name, as far as names tell: which of several is meant no parser knows."""
-    last = _last(name)
-    return [each for each in _candidates(door, last, project, CALLING) if last in each.symbol.calls]
+    return calling(_candidates(door, last(name), project, CALLING), name)
+
+
+def calling(places: Iterable[Place], name: str) -> list[Place]:
+    called = last(name)
+    return [each for each in places if called in each.symbol.calls]
 
 
 def callees(door: Door, name: str, project: str | None = None) -> list[Place]:
     """The symbols of this name, each with the names that it calls."""
     asked = f"{name} {modules.apart(name)}"
-    return [each for each in _candidates(door, asked, project, CALLING) if _named(each.symbol.name, name)]
+    return [each for each in _candidates(door, asked, project, CALLING) if named(each.symbol.name, name)]
 
 
 def _candidates(door: Door, question: str, project: str | None, most: int) -> Iterator[Place]:
@@ -113,10 +115,7 @@ def _candidates(door: Door, question: str, project: str | None, most: int) -> It
                 each = door.call("records", path=hit["path"], data=True)["records"][0]
             except NotFound:
                 continue  # it has gone since
-            if (source := _source(each)) is not None:
-                named = each["path"][: -len(source) - 4].rpartition("/")[2]
-                for symbol in modules.read(_text(door, each)):
-                    yield Place(named, each["path"], source, symbol)
+            yield from _places(door, each)
 
 
 def _words_of(place: Place) -> list[list[str]]:
@@ -126,21 +125,18 @@ def _words_of(place: Place) -> list[list[str]]:
     return [segment.terms(modules.apart(each)) for each in parts]
 
 
-def _source(record: dict[str, Any]) -> str | None:
+def _places(door: Door, record: dict[str, Any]) -> Iterator[Place]:
     said = record.get("user", {}).get(modules.META)
-    return said.get("source") if isinstance(said, dict) else None
+    if isinstance(said, dict):
+        data = record["data"] if "data" in record else exporting.contents(door, record["path"])
+        yield from modules.places(record["path"], said, data.decode("utf-8", "replace"))
 
 
-def _text(door: Door, record: dict[str, Any]) -> str:
-    data = record["data"] if "data" in record else exporting.contents(door, record["path"])
-    return str(data.decode("utf-8", "replace"))
-
-
-def _named(name: str, asked: str) -> bool:
+def named(name: str, asked: str) -> bool:
     return name == asked or name.endswith(f".{asked.replace('::', '.')}")
 
 
-def _last(name: str) -> str:
+def last(name: str) -> str:
     return name.replace("::", ".").rpartition(".")[2]
 
 

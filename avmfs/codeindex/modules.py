@@ -84,3 +84,10 @@ def read(text: str) -> Iterator[Symbol]:
             said["doc"] = line[2:]
         elif line.startswith("calls: "):
             said["calls"] = tuple(line[7:].split(", "))
+
+
+def places(path: str, said: dict[str, Any], text: str) -> Iterator[Place]:
+    """The symbols of the note at ``path``, of which its metadata says ``said``; of what is no such note, none."""
+    if isinstance(source := said.get("source"), str):
+        project = path[: -len(source) - 4].rpartition("/")[2]
+        yield from (Place(project, path, source, symbol) for symbol in read(text))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from avmfs.embed import onnx_file
 from avmfs.embed.protocol import EmbeddingUnavailable
 
 _OPSET: Final = 17  # the first with LayerNormalization
@@ -24,14 +25,14 @@ _CONTRIBUTED: Final = "com.microsoft"
 Array = NDArray[Any]
 
 
-def model(folder: Path) -> Any:
-    """An onnx.ModelProto of the encoder whose config.json and model.safetensors are in ``folder``.
+def model(folder: Path) -> bytes:
+    """The ONNX file of the encoder whose config.json and model.safetensors are in ``folder``.
 
     Raises EmbeddingUnavailable when it is no BERT, when its weights are not those of its configuration, or when a
     library is missing.
     """
     try:
-        import onnx  # noqa: F401  # said here, not in the middle of the graph
+        onnx_file.messages()  # said here, not in the middle of the graph
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
@@ -66,22 +67,22 @@ class _Graph:
         self._nodes: list[Any] = []
         self._tensors: dict[str, Any] = {}
 
-    def model(self) -> Any:
-        from onnx import TensorProto, helper
-
+    def model(self) -> bytes:
         hidden = self._embeddings()
         for index in range(self._layers):
             hidden = self._layer(f"encoder.layer.{index}", hidden)
         self._nodes[-1].output[0] = "last_hidden_state"
-        axes = ["texts", "tokens"]
-        inputs = [
-            helper.make_tensor_value_info(name, TensorProto.INT64, axes)
-            for name in ("input_ids", "attention_mask", "token_type_ids")
-        ]
-        output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*axes, self._width])
-        graph = helper.make_graph(self._nodes, "bert", inputs, [output], list(self._tensors.values()))
-        domains = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)]
-        return helper.make_model(graph, opset_imports=domains, ir_version=_IR)
+        axes: list[str | int] = ["texts", "tokens"]
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return onnx_file.model(
+            "bert",
+            self._nodes,
+            [onnx_file.value_info(name, onnx_file.INT64, axes) for name in names],
+            [onnx_file.value_info("last_hidden_state", onnx_file.FLOAT, [*axes, self._width])],
+            list(self._tensors.values()),
+            ir_version=_IR,
+            opsets={"": _OPSET, _CONTRIBUTED: 1},
+        )
 
     def _embeddings(self) -> str:
         length = self._add("Gather", self._add("Shape", "input_ids"), self._tensor("one", np.array(1)))
@@ -116,15 +117,11 @@ class _Graph:
         return self._tensor(name, self._weights[name])
 
     def _tensor(self, name: str, value: Array) -> str:
-        from onnx import numpy_helper
-
         kept = value if value.dtype == np.int64 else np.ascontiguousarray(value, np.float32)
-        self._tensors[name] = numpy_helper.from_array(kept, name)
+        self._tensors[name] = onnx_file.tensor(name, kept)
         return name
 
     def _add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
         name = f"{kind.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(inputs), [name], name, domain=domain, **attributes))
+        self._nodes.append(onnx_file.node(kind, list(inputs), name, domain, attributes))
         return name

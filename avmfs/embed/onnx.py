@@ -168,7 +168,7 @@ def _model(found: weights.Weights, precision: Precision, cache: Path | None) -> 
         if (found.path / name).is_file():
             return found.path / name
     if precision == "fp32":
-        return bytes(bert.model(found.path).SerializeToString())
+        return bert.model(found.path)
     if cache is None:
         raise EmbeddingUnavailable("8-bit weights need a folder for the file that is made of them")
     kept = cache / f"{found.model_id.replace('/', '_')}-{precision}.onnx"
@@ -188,9 +188,11 @@ def _quantise(found: weights.Weights, file: Path) -> None:
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
-        raise EmbeddingUnavailable(f"{error.name} is needed once, for 8-bit weights (pip install avmfs)") from error
+        what = f"{error.name} is needed once, for 8-bit weights (pip install 'avmfs[int8]')"
+        raise EmbeddingUnavailable(what) from error
+    if source is None:
+        source = file.with_name("fp32.onnx")
+        source.write_bytes(bert.model(found.path))
     # The type of what ONNX Runtime's own operators give out, which its shape inference does not know: float32.
     types = {"DefaultTensorType": 1}
-    quantize_dynamic(
-        source or bert.model(found.path), file, weight_type=QuantType.QInt8, per_channel=True, extra_options=types
-    )
+    quantize_dynamic(source, file, weight_type=QuantType.QInt8, per_channel=True, extra_options=types)

@@ -20,6 +20,7 @@ from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import VIRTUAL, Later, Request, Session
 from avmfs.store.client.inflight import REQUEST
 from avmfs.vfs.address import Made, Real
+from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.open_file import FileHandle
 from avmfs.vfs.tree import Handle, Tree
@@ -82,6 +83,8 @@ class FileOps:
 
     def _open_to_write(self, unique: int, node: int, flags: int, open_flags: int) -> bytes | None:
         found = self._tree.peek(node)
+        if self._tree.sources.any and self._tree.sources.awaits(found):
+            return None
         if open_flags & p.OPEN_KILL_SUIDGID and found.mode & _SET_IDS:
             return None
         handle = self._tree.open_file(found, flags)
@@ -176,8 +179,8 @@ class FileOps:
         self._replies.will_be_cached(request.node, name)
         if (given := self._handles.given(request.unique)) is not None:
             before = self._handles[given]
-            if isinstance(before, FileHandle):
-                node = self._tree.node(before.file.node)
+            if isinstance(before, FileHandle | LiveHandle):
+                node = self._tree.node(before.node if isinstance(before, LiveHandle) else before.file.node)
                 return self._replies.made(node) + _opened(given, before)
         found, handle = self._tree.create(
             self._numbers.directory(request.node), name, mode & 0o7777, flags, request.caller
@@ -229,7 +232,7 @@ class FileOps:
             except AvmError:
                 self._handles.went_on(fh, handle)  # what was refused stays so
                 raise
-            self._handles.went_on(fh, handle, request.unique, data)
+            self._handles.went_on(fh, handle, request.unique, handle.framed(offset, data, append=append))
         return p.WRITE_OUT.pack(len(data), 0)
 
     def _flush(self, request: Request) -> bytes:

@@ -267,9 +267,8 @@ class Handover:
         handle = handover.handle_from(self._tree.memory, wire.unpack(records[0]))
         for record in records[1:]:
             progress, unique, data = wire.unpack(record)
-            handover.set_progress(handle, progress)
+            handover.set_progress(handle, progress, data)
             if data:
-                handle.written += data
                 self._last_write[fh] = unique
         self.handles[fh] = handle
 

@@ -17,6 +17,7 @@ from avmfs.fuse.page_cache import PageCache
 from avmfs.fuse.protocol import Op
 from avmfs.fuse.session import Handler, Later, Request, Session
 from avmfs.vfs.address import Real
+from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.tree import Tree
 
 
@@ -60,6 +61,8 @@ class NamespaceOps:
             self._pages.wrote(request.node)
             if handle is not None:
                 handle.truncate(size)
+                if isinstance(handle, LiveHandle):
+                    self._handles.went_on(fh, handle, request.unique, handle.cut(size))
             else:
                 self._tree.truncate(found, size)
         if valid & p.SetAttr.KILL_SUIDGID and isinstance(found, Real):

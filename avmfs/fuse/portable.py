@@ -27,12 +27,11 @@ from typing import Any
 from avmfs_config import Mount
 
 from avmfs import calls
-from avmfs.errors import AvmError, NotPermitted, Stale
-from avmfs.fuse.callbacks import as_id, as_time, fill, put
+from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
 from avmfs.fuse.uid_gate import admitted, is_fenced, needs_allow_other
 from avmfs.vfs import xattrs
 from avmfs.vfs.address import Address
-from avmfs.vfs.attributes import Caller
+from avmfs.vfs.attributes import Attributes, Caller
 from avmfs.vfs.locks import SUPPORTED as LOCKS_SUPPORTED
 from avmfs.vfs.locks import LockTable
 from avmfs.vfs.open_file import FileHandle
@@ -49,6 +48,9 @@ _IMPLEMENTED = (
     "getattr readlink mknod mkdir unlink rmdir symlink rename link chmod chown truncate open read write statfs flush"
     " release fsync opendir readdir releasedir destroy create utimens fallocate fsyncdir"
 )
+UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
+_UNSET_ID = 0xFFFFFFFF
+_NS = 1_000_000_000
 _XATTRS = ["getxattr", "listxattr", "setxattr", "removexattr"]
 
 
@@ -111,7 +113,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Looking -------------------------------------------------------------------------------------------
 
     def fgetattr(self, path: bytes | None, buffer: Any, info: Any) -> int:
-        fill(buffer, self.tree.attributes(self._found(path, info)))
+        _fill(buffer, self.tree.attributes(self._found(path, info)))
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:
@@ -200,7 +202,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return self.chown_fuse_3(path, uid, gid, None)
 
     def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, info: Any) -> int:
-        self.tree.set_attributes(self._found(path, info), self._handle(info), uid=as_id(uid), gid=as_id(gid))
+        self.tree.set_attributes(self._found(path, info), self._handle(info), uid=_as_id(uid), gid=_as_id(gid))
         return 0
 
     def truncate_fuse_2(self, path: bytes | None, length: int) -> int:
@@ -223,7 +225,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     def utimens_fuse_3(self, path: bytes | None, times: Any, info: Any) -> int:
         now = self.tree.memory.now()
         atime, mtime = (
-            (as_time(times.contents.actime, now), as_time(times.contents.modtime, now)) if times else (now, now)
+            (_as_time(times.contents.actime, now), _as_time(times.contents.modtime, now)) if times else (now, now)
         )
         self.tree.set_attributes(self._found(path, info), self._handle(info), atime=atime, mtime=mtime)
         return 0
@@ -284,11 +286,11 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Extended attributes; macOS adds a position, which means nothing here -------------------------------
 
     def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
-        return put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
+        return _put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
 
     def listxattr(self, path: bytes, names: Any, size: int) -> int:
         found = xattrs.names(self.tree.memory, self.tree.locate(path))
-        return put(b"".join(name + b"\0" for name in found), names, size)
+        return _put(b"".join(name + b"\0" for name in found), names, size)
 
     def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
         self.tree.require_writable()
@@ -393,3 +395,36 @@ def _interrupted() -> bool:
 def _caller() -> Caller:
     uid, gid, _ = mfusepy.fuse_get_context()
     return Caller(uid, gid)
+
+
+# What libfuse's callbacks carry: ids, times and attributes in its structures.
+
+
+def _as_id(value: int) -> int | None:
+    return None if value & 0xFFFFFFFF == _UNSET_ID else value
+
+
+def _as_time(spec: Any, now: int) -> int | None:
+    if spec.tv_nsec == UTIME_OMIT:
+        return None
+    return now if spec.tv_nsec == UTIME_NOW else spec.tv_sec * _NS + spec.tv_nsec
+
+
+def _fill(buffer: Any, found: Attributes) -> None:
+    ctypes.memset(buffer, 0, ctypes.sizeof(buffer.contents))
+    stat = buffer.contents
+    stat.st_ino, stat.st_mode, stat.st_nlink = found.ino, found.mode, found.nlink
+    stat.st_uid, stat.st_gid, stat.st_size = found.uid, found.gid, found.size
+    stat.st_blksize, stat.st_blocks = 65536, found.blocks
+    for name, value in (("st_atimespec", found.atime), ("st_mtimespec", found.mtime), ("st_ctimespec", found.ctime)):
+        spec = getattr(stat, name)
+        spec.tv_sec, spec.tv_nsec = divmod(value, _NS)
+
+
+def _put(answer: bytes, buffer: Any, size: int) -> int:
+    """How long it is; the answer itself goes to the buffer, unless the caller only asks how long it is."""
+    if size:
+        if len(answer) > size:
+            raise TooSmall()
+        ctypes.memmove(buffer, answer, len(answer))
+    return len(answer)

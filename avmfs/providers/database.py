@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +54,12 @@ class SqliteHandler(BaseHandler):
         if "list" not in self.config:
             return None
         return [str(row[0]) for row in self._rows(text_of(self.config, "list"), context)[1]]
+
+    def search(self, path: str, query: str, context: Context) -> Names | None:
+        if "search" not in self.config:
+            return None
+        asked = replace(context, params={**context.params, "query": query})
+        return [str(row[0]) for row in self._rows(text_of(self.config, "search"), asked)[1]]
 
     def _rows(self, query: str, context: Context) -> tuple[Names, Rows]:
         if not self._database.is_file():

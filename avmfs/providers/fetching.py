@@ -7,6 +7,7 @@ from others. Knows nothing of who asks: that was judged before.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from typing import Any, Final, TypeVar
 from avmfs_config import Provider
 
 from avmfs import paths
-from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig
+from avmfs.errors import AvmError, Busy, Invalid, StoreFailed, TimedOut, TooBig, from_wire
 from avmfs.providers.handler import BaseHandler, Context, find_handler, ttl_of
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import Store
@@ -26,9 +27,19 @@ T = TypeVar("T")
 
 SLOTS: Final = 8  # calls of one provider that are under way
 RETRY_S: Final = 5.0  # before a source that failed is asked again
+_CODES: Final = (
+    (PermissionError, errno.EACCES),
+    (FileNotFoundError, errno.ENOENT),
+    (FileExistsError, errno.EEXIST),
+    (IsADirectoryError, errno.EISDIR),
+    (TimeoutError, errno.ETIMEDOUT),
+)
+"""Of exceptions that a handler makes without an errno."""
 GONE: Final = "the source has no such thing"
 OVER_S: Final = 0.5  # that a handler may be late by itself
 SECOND: Final = 1_000_000_000
+ANSWERS: Final = 20  # of a source to one question
+By = tuple[str, str]  # the agent that writes, and its door
 FETCHED: Final = replace(OPERATOR, route="live")  # by whom what is fetched is written
 
 
@@ -105,15 +116,24 @@ class Fetcher:
         for source in self._sources:
             source.close()
 
-    def ask(self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True) -> None:
-        """``fetch`` what is there, list its ``names``, or ``write`` it. What a source fails at is in the store
-        afterwards (Reader.live); only a refused write is raised."""
+    def ask(
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+    ) -> list[bytes]:
+        """``fetch`` what is there, list its ``names``, ``write`` it for an agent, ``place`` a name that is about to be
+        written, or ``search`` a directory: returns paths below it, best first. What a source fails to fetch or list is
+        in the store afterwards (Reader.live); a refused write or search is raised."""
+        if operation == "search":
+            return self._search(parts, data.decode("utf-8", "replace"))
         if operation == "write":
-            self._write(parts, data)
+            self._write(parts, data, by)
+        elif operation == "place":
+            self._source(parts)
+            self._submit("mirror_names", path=[*parts[:-1]], names=[parts[-1]], source="names", until=0, whole=False)
         elif wait:
             self._once(operation, parts)
         else:
             threading.Thread(target=self._once, args=(operation, parts), name="refresh", daemon=True).start()
+        return []
 
     def _once(self, operation: str, parts: tuple[bytes, ...]) -> None:
         key = operation, parts
@@ -140,7 +160,8 @@ class Fetcher:
                 return source
         raise Invalid("no provider has this path", paths.text(paths.join(parts)))
 
-    def _fetch(self, parts: tuple[bytes, ...]) -> None:
+    def _fetch(self, parts: tuple[bytes, ...], written: bytes | None = None, by: By = ("", "")) -> None:
+        """``written``: what ``by`` has just given the source; the version is theirs where that is what it has now."""
         source = self._source(parts)
         provider, context = source.provider, source.context(parts)
         gone = False
@@ -172,6 +193,7 @@ class Fetcher:
             until=self._clock() + int(source.ttl_s * SECOND),
             searched=provider.search,
             history=provider.history,
+            by=[*by] if data == written else [],
         )
 
     def _names(self, parts: tuple[bytes, ...]) -> None:
@@ -205,16 +227,36 @@ class Fetcher:
             log.info("%s: cannot be listed: %s", context.path, context.safe(str(e))[:300])
             return None
 
-    def _write(self, parts: tuple[bytes, ...], data: bytes) -> None:
+    def _search(self, parts: tuple[bytes, ...], query: str) -> list[bytes]:
+        found: dict[bytes, None] = {}
+        for source in self._sources:
+            pattern = source.provider.pattern
+            if not source.provider.search or paths.fixed_part(pattern) != parts:
+                continue
+            context = source.context(parts)
+            try:
+                named = source.call(context, lambda handler: handler.search(context.path, query, context))  # noqa: B023
+            except Exception as e:  # as in _fetch
+                raise _refusal(e, context) from None
+            for name in map(paths.raw, named or ()):
+                if paths.matches(pattern, (*parts, *name.split(b"/"))) and all(map(_is_name, name.split(b"/"))):
+                    found[name] = None
+        return [*found][:ANSWERS]
+
+    def _write(self, parts: tuple[bytes, ...], data: bytes, by: By) -> None:
         source = self._source(parts)
         context = source.context(parts)
         try:
             source.call(context, lambda handler: handler.write(context.path, data, context))
-        except AvmError as e:
-            raise type(e)(context.safe(e.reason)) from None
         except Exception as e:  # as in _fetch
-            raise StoreFailed(context.safe(f"{type(e).__name__}: {e}")[:300]) from None
-        self._fetch(parts)
+            with self._store.reading(OPERATOR) as reader:
+                known = reader.live(paths.join(parts))
+            if known is None or known.fetched is None:  # its name was there for this alone
+                self._submit(
+                    "mirror_failed", path=[*parts], source=_shown(source.provider), until=0, error=GONE, gone=True
+                )
+            raise _refusal(e, context) from None
+        self._fetch(parts, data, by)
 
     def _submit(self, command: str, **arguments: Any) -> None:
         self._store.submit(FETCHED, command, **arguments)
@@ -234,3 +276,12 @@ def _is_name(name: bytes) -> bool:
     except AvmError:
         return False
     return True
+
+
+def _refusal(e: Exception, context: Context) -> AvmError:
+    """What the asker gets, with the errno of what a handler has raised."""
+    if isinstance(e, AvmError):
+        return type(e)(context.safe(e.reason))
+    said = context.safe(f"{type(e).__name__}: {e}")[:300]
+    code = getattr(e, "errno", None) or next((each for kind, each in _CODES if isinstance(e, kind)), errno.EIO)
+    return from_wire(code, said, None)

@@ -97,6 +97,10 @@ class BaseHandler:
         """Names in a directory, those of directories with ``/`` at the end; None: they cannot be listed."""
         return None
 
+    def search(self, path: str, query: str, context: Context) -> Names | None:
+        """Paths below the directory that answer a question, best first; None: the source cannot be searched."""
+        return None
+
     def close(self) -> None:
         """The program ends: what is under way is given up."""
 

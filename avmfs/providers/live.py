@@ -12,6 +12,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,10 +23,11 @@ from avmfs import paths, wire
 from avmfs.access import Access, Principal
 from avmfs.errors import AvmError, Busy, Denied, NotFound, StoreFailed, from_wire
 from avmfs.listener import Listener
-from avmfs.node import Live
-from avmfs.providers.fetching import GONE, SECOND
+from avmfs.node import ITS_SEARCH, Live
+from avmfs.providers.fetching import GONE, SECOND, By
 from avmfs.providers.handler import ttl_of
 from avmfs.store.identity import OPERATOR
+from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 
 SOCKET: Final = "live.sock"
@@ -33,7 +36,11 @@ CLIENTS: Final = 512
 
 
 class Asker(Protocol):
-    def ask(self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True) -> None: ...
+    def ask(
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+    ) -> list[bytes]:
+        """See Fetcher.ask."""
+        ...
 
 
 class LiveTree:
@@ -87,8 +94,53 @@ class LiveTree:
         if known is None or known.until <= self._clock():
             self._asker.ask("names", parts, wait=known is None or not self._lasting)
 
-    def write(self, parts: tuple[bytes, ...], data: bytes) -> None:
-        self._asker.ask("write", parts, data)
+    def write(self, who: Principal, parts: tuple[bytes, ...], data: bytes) -> None:
+        """Give a source that ``takes`` it the whole of a file. Raises what it refuses it with."""
+        self._asker.ask("write", parts, data, by=(who.name, who.route))
+
+    def place(self, parts: tuple[bytes, ...]) -> None:
+        """The name is there, for what is about to be written to it."""
+        self._asker.ask("place", parts)
+
+    def most(self, parts: tuple[bytes, ...]) -> int:
+        """Bytes that a file may have there."""
+        provider = self._provider(parts)
+        return 0 if provider is None else provider.max_bytes
+
+    def search(self, who: Principal, under: tuple[bytes, ...], q: str) -> tuple[list[int], str | None]:
+        """What sources that ``under`` lies in answer to a question: documents, best first, whose texts are in the store
+        by now, and why one could not be asked."""
+        found: list[tuple[bytes, ...]] = []
+        failed = None
+        tops = {paths.fixed_part(each.pattern): each for each in self._providers if each.search}
+        for top, provider in tops.items():
+            if under[: len(top)] != top or paths.matches(provider.pattern, top) or not self._access(who, top):
+                continue
+            try:
+                names = self._asker.ask("search", top, q.encode("utf-8", "surrogateescape"))
+            except AvmError as e:
+                failed = f"{ITS_SEARCH} {paths.printable(paths.join(top))}: {e.reason}"
+                continue
+            found += [(*top, *paths.split(b"/" + name)) for name in names]
+        here = [parts for parts in found if parts[: len(under)] == under]
+        if not here:
+            return [], failed
+        with ThreadPoolExecutor(len(here)) as pool:
+            came = pool.map(partial(self._comes, who), here)
+        return [each for each in came if each is not None], failed
+
+    def _comes(self, who: Principal, parts: tuple[bytes, ...]) -> int | None:
+        """The document at a path, once it has been fetched; None for what cannot be, which its readers are told."""
+        with contextlib.suppress(AvmError):
+            self.appear(who, parts)
+            with self._store.reading(who) as reader:
+                node = reader.node(ROOT)
+                for name in parts:
+                    if (found := reader.child(node.id, name)) is None:
+                        return None
+                    node = found
+                return node.document
+        return None
 
     def takes(self, who: Principal, parts: tuple[bytes, ...]) -> bool:
         """Return whether a source takes what is written there. Raises Denied where ``who`` may only read."""
@@ -142,17 +194,20 @@ class RemoteAsker:
         self._path = path
         self._limit = max((each.timeout_s for each in providers), default=0.0) + LATE_S
 
-    def ask(self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True) -> None:
+    def ask(
+        self, operation: str, parts: tuple[bytes, ...], data: bytes = b"", *, wait: bool = True, by: By = ("", "")
+    ) -> list[bytes]:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(self._limit)
                 sock.connect(os.fspath(self._path))
-                wire.send(sock, [operation, [*parts], data, wait])
-                answer = wire.receive(sock)
+                wire.send(sock, [operation, [*parts], data, wait, [*by]])
+                names, error = wire.receive(sock)
         except (OSError, EOFError, wire.FrameError) as e:
             raise Busy(f"live content: the daemon does not answer ({e})") from None
-        if answer:
-            raise from_wire(*answer)
+        if error:
+            raise from_wire(*error)
+        return [*names]
 
 
 def serve(listener: socket.socket, asker: Asker, stop: threading.Event) -> None:
@@ -163,11 +218,10 @@ def serve(listener: socket.socket, asker: Asker, stop: threading.Event) -> None:
         with client, contextlib.suppress(OSError, EOFError, wire.FrameError):
             try:
                 client.settimeout(LATE_S)
-                operation, parts, data, wait = wire.receive(client)
-                asker.ask(operation, tuple(parts), data, wait=wait)
-                wire.send(client, None)
+                operation, parts, data, wait, (name, route) = wire.receive(client)
+                wire.send(client, [asker.ask(operation, tuple(parts), data, wait=wait, by=(name, route)), None])
             except AvmError as e:
-                wire.send(client, [e.code, e.reason, e.filename])
+                wire.send(client, [None, [e.code, e.reason, e.filename]])
             finally:
                 room.release()
 

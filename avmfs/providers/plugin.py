@@ -1,7 +1,7 @@
 """The handler ``plugin``: a Python module of the operator's.
 
 ``plugin`` names it, ``my_plugins.talib`` or ``my_plugins.talib:Talib``: a subclass of BaseHandler in it, or the
-module's own functions ``read(path, context)``, ``write``, ``list``. It runs where all is fetched.
+module's own functions ``read(path, context)``, ``write``, ``list``, ``search``. It runs where all is fetched.
 """
 
 from __future__ import annotations
@@ -52,4 +52,9 @@ class PluginHandler(BaseHandler):
     def list(self, path: str, context: Context) -> Names | None:
         part = getattr(self._source, "list", None)
         names: Names | None = None if part is None else part(path, context)
+        return names
+
+    def search(self, path: str, query: str, context: Context) -> Names | None:
+        part = getattr(self._source, "search", None)
+        names: Names | None = None if part is None else part(path, query, context)
         return names

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from avmfs.agents import hooks
@@ -30,6 +31,7 @@ class ScriptHandler(BaseHandler):
         super().__init__(config)
         self._command = _words(config.get("command"), "config.command")
         self._list = _words(config["list"], "config.list") if "list" in config else None
+        self._search = _words(config["search"], "config.search") if "search" in config else None
         self._env = texts_of(config, "env")
         self._running: set[subprocess.Popen[bytes]] = set()
 
@@ -45,6 +47,12 @@ class ScriptHandler(BaseHandler):
         if self._list is None:
             return None
         return self._run(self._list, b"", context).decode("utf-8", "surrogateescape").splitlines()
+
+    def search(self, path: str, query: str, context: Context) -> Names | None:
+        if self._search is None:
+            return None
+        asked = replace(context, params={**context.params, "query": query})
+        return self._run(self._search, b"", asked).decode("utf-8", "surrogateescape").splitlines()
 
     def close(self) -> None:
         for child in [*self._running]:

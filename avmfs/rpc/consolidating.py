@@ -11,23 +11,30 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from avmfs import calls, paths
-from avmfs.errors import Denied, Invalid, NotFound, OverQuota, Stale
-from avmfs.memory import Memory
+from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
+from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
-from avmfs.rpc.documents import LARGEST
+from avmfs.rpc.aside import DAYS_MOST
 from avmfs.rpc.methods import method
 from avmfs.rpc.transferring import below
 from avmfs.search.duplicates import NEAR, Note, redundant
-from avmfs.store.commands.consolidating import TOGETHER
+from avmfs.store.commands.consolidating import SUMMARIZES, TOGETHER
 from avmfs.store.queries.nodes import Reader
-from avmfs.text import segment, sniff
+from avmfs.text import segment, sniff, topics
+from avmfs.text.extract import central
 
 MOST: Final = 10_000  # notes that one run puts away
 LOOKED_AT: Final = 100_000  # notes that one plan compares
+MANY: Final = 8  # notes of one topic in one directory, from which it has a summary
+IMPORTANT: Final = 0.7  # what is so important is never cold
 _LARGEST: Final = 64 * 1024  # bytes of a note that is compared
+_TOGETHER: Final = 64  # cold notes of one step: where one has changed, all of it stays
+_TOPICS: Final = 5  # of a directory that are summarised,
+_SUMMARIES: Final = 100  # and of all
+_SENTENCES: Final = 12
 _DAY_NS: Final = 24 * 3600 * 10**9
 
 
@@ -47,6 +54,7 @@ class _Found:
     path: str
     kind: _Class
     note: Note
+    summarizes: frozenset[str]  # paths of what it is a summary of
 
     @property
     def told(self) -> dict[str, Any]:
@@ -55,20 +63,50 @@ class _Found:
 
 @dataclass(slots=True)
 class _Step:
-    """Notes that go into the archive; for ``heir`` if there is one, which says what they say."""
+    """One command of the store. merge: ``notes`` but the first go into the archive, since that says what they say.
+    cold: all go. summary: ``text`` is drawn from them, for ``path``, in the place of ``older``."""
 
-    heir: _Found | None
-    gone: list[_Found] = field(default_factory=list)
+    what: Literal["merge", "cold", "summary"]
+    notes: list[_Found]
     likeness: list[float] = field(default_factory=list)
+    path: str = ""
+    text: str = ""
+    older: _Found | None = None
 
     @property
-    def nodes(self) -> list[Node]:
-        return [each.node for each in ([self.heir] if self.heir else []) + self.gone]
+    def gone(self) -> list[_Found]:
+        return {"merge": self.notes[1:], "cold": self.notes, "summary": [self.older] if self.older else []}[self.what]
+
+    @property
+    def said(self) -> tuple[Any, ...]:
+        """What tells it from another step."""
+        return (self.what, self.path, [(each.node.id, each.node.ctime) for each in (*self.notes, *self.gone)])
 
     @property
     def told(self) -> dict[str, Any]:
-        gone = [{**each.told, "likeness": round(much, 2)} for each, much in zip(self.gone, self.likeness, strict=True)]
-        return {"into": self.heir.told if self.heir else None, "gone": gone}
+        gone = [each.told for each in self.gone]
+        for each, much in zip(gone, self.likeness, strict=False):
+            each["likeness"] = round(much, 2)
+        told = {"step": self.what, "into": None, "gone": gone}
+        if self.what == "merge":
+            return {**told, "into": self.notes[0].told}
+        if self.what == "cold":
+            return told
+        into = {"path": self.path, "handle": None}
+        return {**told, "into": into, "from": [each.told for each in self.notes], "text": self.text}
+
+    def submit(self, memory: Memory, run: int) -> None:
+        planned = {
+            "run": run,
+            "nodes": [each.node.id for each in self.notes],
+            "ctimes": [each.node.ctime for each in self.notes],
+        }
+        if self.what == "summary":
+            where = list(memory.real_parts(paths.raw(self.path)))
+            older = None if self.older is None else self.older.node.id
+            memory.submit("summarise", **planned, path=where, data=self.text.encode(), older=older)
+        else:
+            memory.submit("merge" if self.what == "merge" else "archive_cold", **planned)
 
 
 @method
@@ -77,28 +115,35 @@ def consolidate(
     path: str = "/memory",
     likeness: float = NEAR,
     limit: int = 1000,
+    cold: float | None = None,
+    summaries: bool = False,
     agreed: str | None = None,
 ) -> dict[str, Any]:
     """What would go into the archive of the notes below ``path``, ``limit`` at most: of those that say the same, at
-    least so alike, all but one. {"steps": [{"into": {"path", "handle"}, "gone": [{"path", "handle", "likeness"}]}],
-    "notes": compared, "fewer", "bytes": of these, "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless
-    it would be something else by now (Stale): "run" is its number, for ``unconsolidate``, and "left_out" how many steps
-    were not done, since a note has changed meanwhile or would have too many tags or links."""
+    least so alike, all but one; and what is older than ``cold`` days and not important. ``summaries``: of topics with
+    many notes one is drawn from them. {"steps": [{"step": "merge", "cold", "summary", "into": {"path", "handle"} or
+    None, "gone": [{"path", "handle", "likeness"}], "from", "text"}], "notes": compared, "fewer", "bytes": of these,
+    "agreed", "run", "left_out"}. Given "agreed" back, it is done, unless it would be something else by now (Stale):
+    "run" is its number, for ``unconsolidate``, and "left_out" how many steps were not done, since a note has changed
+    meanwhile or would have too many tags or links."""
     if not NEAR <= likeness <= 1:  # also refuses nan
         raise Invalid(f"likeness {likeness}: expected {NEAR} to 1")
     if not 1 <= limit <= MOST:
         raise Invalid(f"limit {limit}: expected 1 to {MOST}")
-    looked, steps = _planned(memory, path, likeness, limit)
-    said = [[(each.id, each.ctime) for each in step.nodes] for step in steps]
-    digest = hashlib.sha256(repr(said).encode()).hexdigest()
+    if cold is not None and not 1 <= cold <= DAYS_MOST:
+        raise Invalid(f"cold {cold}: expected 1 to {DAYS_MOST} days")
+    found = sorted(_notes(memory, path), key=lambda each: (each.kind, -each.document.created, each.node.id))
+    steps = _planned(memory, found, likeness, limit, cold, summaries)
+    gone = [each for step in steps for each in step.gone]
+    digest = hashlib.sha256(repr([step.said for step in steps]).encode()).hexdigest()
     if agreed not in (None, digest):
         raise Stale("what would be put away is not what it was: look at the plan again", path)
     run, left = (None, 0) if agreed is None else _applied(memory, steps)
     return {
         "steps": [step.told for step in steps],
-        "notes": looked,
-        "fewer": sum(len(step.gone) for step in steps),
-        "bytes": sum(each.node.size for step in steps for each in step.gone),
+        "notes": len(found),
+        "fewer": len(gone),
+        "bytes": sum(each.node.size for each in gone),
         "agreed": digest,
         "run": run,
         "left_out": left,
@@ -107,38 +152,91 @@ def consolidate(
 
 @method
 def unconsolidate(memory: Memory, run: int | None = None, dry: bool = False) -> dict[str, Any]:
-    """Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said.
-    {"run", "back": [{"path", "was"}]}, ``path`` None for what has left the archive by itself. ``dry``: what it would
-    be. Raises NotFound where there is none."""
-    if run is not None and not 1 <= run <= LARGEST:
+    """Undo this agent's last run, or that with this number: all is where it was, and says of itself what it said, and
+    summaries are gone. {"run", "back": [{"path", "was"}]}, ``path`` None for what has left the archive by itself, and
+    for summaries. ``dry``: what it would be. Raises NotFound where there is none."""
+    if run is not None and not 0 < run < 1 << 63:
         raise Invalid(f"run {run}: expected the number that a consolidation said")
     with memory.reading() as reader:
         number, rows = reader.consolidated(run)
     if not rows:
         raise NotFound("no consolidation of yours that could be undone")
     back = []
-    for document, _, was in rows:
+    for document, kind, was in rows:
         calls.go_on()
-        at = was if dry else memory.submit("take_back", run=number, document=document)["path"]
+        at = (
+            (None if kind == "summary" else was)
+            if dry
+            else memory.submit("take_back", run=number, document=document)["path"]
+        )
         back.append({"path": None if at is None else paths.text(at), "was": paths.text(was)})
     return {"run": number, "back": back}
 
 
-def _planned(memory: Memory, path: str, least: float, limit: int) -> tuple[int, list[_Step]]:
-    """How many notes were compared, and the steps, by the paths of what stays."""
-    found = sorted(_notes(memory, path), key=lambda each: (each.kind, -each.document.created, each.node.id))
-    steps: dict[int, _Step] = {}
-    left = limit
-    for _, group in groupby(found, key=lambda each: each.kind):
+def _planned(
+    memory: Memory, found: list[_Found], least: float, limit: int, cold: float | None, summaries: bool
+) -> list[_Step]:
+    """The steps in the order in which they are done: a summary changes none of its sources."""
+    plain = [each for each in found if not each.summarizes]
+    merges: dict[int, _Step] = {}
+    for _, group in groupby(plain, key=lambda each: each.kind):
         calls.go_on()
         notes = list(group)
         for gone, kept, much in redundant([each.note for each in notes], least):
-            step = steps.setdefault(notes[kept].node.id, _Step(notes[kept]))
-            if left > 0 and len(step.gone) < TOGETHER - 1:
-                step.gone.append(notes[gone])
+            step = merges.setdefault(notes[kept].node.id, _Step("merge", [notes[kept]]))
+            if limit > 0 and len(step.notes) < TOGETHER:
+                step.notes.append(notes[gone])
                 step.likeness.append(much)
-                left -= 1
-    return len(found), sorted((step for step in steps.values() if step.gone), key=lambda step: step.nodes[0].id)
+                limit -= 1
+    steps = [merges[number] for number in sorted(merges) if len(merges[number].notes) > 1]
+    gone_ids = {each.node.id for step in steps for each in step.gone}
+    touched = {each.node.id for step in steps for each in step.notes}
+    if summaries:
+        steps = [*_summaries(found, gone_ids), *steps]
+    if cold is not None:
+        before = memory.now() - int(cold * _DAY_NS)
+        old = [
+            each
+            for each in sorted(plain, key=lambda each: (each.node.mtime, each.node.id))
+            if each.node.mtime < before and each.node.id not in touched and (each.document.importance or 0) < IMPORTANT
+        ][: max(limit, 0)]
+        steps += [_Step("cold", old[at : at + _TOGETHER]) for at in range(0, len(old), _TOGETHER)]
+    return steps
+
+
+def _summaries(found: list[_Found], gone: set[int]) -> list[_Step]:
+    """Of each directory, the topics with the most notes, but for those whose summary there is already."""
+    steps: list[_Step] = []
+    standing = {each.path: each for each in found if each.summarizes}
+    whole = [each for each in found if not each.summarizes and not each.kind.expires and not each.document.shared]
+
+    def home(each: _Found) -> tuple[int, int, str]:
+        return each.kind.scope, each.kind.mode, each.path.rpartition("/")[0]
+
+    for (_, _, directory), group in groupby(sorted(whole, key=lambda each: (home(each), each.node.mtime)), key=home):
+        calls.go_on()
+        about: dict[str, list[_Found]] = {}
+        shown: dict[str, str] = {}
+        for each in group:
+            for key, name in topics.topics(each.note.text):
+                shown.setdefault(key, name)
+                if each.node.id not in gone:
+                    about.setdefault(key, []).append(each)
+        many = sorted((key for key, notes in about.items() if len(notes) >= MANY), key=lambda key: -len(about[key]))
+        for key in many[:_TOPICS]:
+            notes = about[key][-TOGETHER + 1 :]
+            path = f"{directory}/{paths.text(slug(f'summary of {shown[key]}'))}"
+            older = standing.get(path)
+            if older is None or older.summarizes != {each.path for each in notes}:
+                steps.append(_Step("summary", notes, path=path, text=_summary(shown[key], notes), older=older))
+    return steps[:_SUMMARIES]
+
+
+def _summary(topic: str, notes: list[_Found]) -> str:
+    """Whole sentences of the notes, each with the handle of its source."""
+    told = central([each.note.text for each in notes], _SENTENCES)
+    lines = [f"- {segment.one_line(text, 400)} (@{notes[number].document.handle})\n" for number, text in told]
+    return f"# {segment.one_line(topic, 80)}: a summary of {len(notes)} notes\n\n" + "".join(lines)
 
 
 def _notes(memory: Memory, path: str) -> Iterator[_Found]:
@@ -179,7 +277,8 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     claim = reader.claims.of(node.id)
     if claim is not None and claim.agent != reader.who.name:
         return None
-    if any(link.type == "contradicts" for link in reader.links(document.id)):
+    links = reader.links(document.id)
+    if any(link.type == "contradicts" for link in links):
         return None
     text = sniff.decode(reader.read(node.id, 0, node.size))
     if text is None or not text.strip():
@@ -187,7 +286,9 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     name = _matter(paths.text(place[-1]), text)
     where = (*(part for part in place[:-1] if part not in agents), name)
     kind = _Class(node.scope, node.mode, node.expires or 0, where)
-    return _Found(node, document, paths.text(paths.join(place)), kind, Note(text, document.created // _DAY_NS))
+    sources = frozenset(paths.text(link.path) for link in links if link.outgoing and link.type == SUMMARIZES)
+    note = Note(text, document.created // _DAY_NS)
+    return _Found(node, document, paths.text(paths.join(place)), kind, note, sources)
 
 
 def _matter(name: str, text: str) -> bytes:
@@ -204,9 +305,8 @@ def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:
     run, left = memory.now(), 0
     for step in steps:
         calls.go_on()
-        planned = {"nodes": [each.id for each in step.nodes], "ctimes": [each.ctime for each in step.nodes]}
         try:
-            memory.submit("merge", run=run, **planned)
-        except (Denied, NotFound, OverQuota, Stale):
+            step.submit(memory, run)
+        except (Denied, Exists, NotFound, OverQuota, Stale):
             left += 1
     return run, left

@@ -85,7 +85,7 @@ def write(
     if real and live is not None and live.takes(memory.who, parts):
         if mode != "replace" or instead_of is not None or if_version is not None:
             raise Invalid("a source takes what is written as a whole, whatever it has", path)
-        live.write(parts, data)
+        live.write(memory.who, parts, data)
         return {"path": paths.text(where), "version": None}
     if real:
         memory.enroll()
@@ -114,7 +114,7 @@ def entries(memory: Memory, path: str = "/") -> list[dict[str, Any]]:
     if isinstance(found, Real) and found.node.kind is Kind.DIRECTORY and found.node.id != ROOT:
         # In one question: a tree of this door has no open files, whose edits the store would not know.
         with memory.reading() as reader:
-            writable = reader.visible.writable
+            writable = reader.visible.shown_writable
             return [
                 _entry(where, node.name, mode_of(node, writable(node.scope)), node.size, node.mtime)
                 for node in reader.children(found.node.id)

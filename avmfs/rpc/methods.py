@@ -34,6 +34,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_loaded()))
 
 
+def function(name: str) -> Callable[..., Any]:
+    """What is called by that name, for who describes it."""
+    return _loaded()[name]
+
+
 def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
     """Run one method. Raises Invalid for an unknown name or arguments of the wrong name or type."""
     function = _loaded().get(name)

@@ -121,7 +121,7 @@ def _restated(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ..
         return 0.0
     if kept.day != gone.day and _OF_THEN.search(gone.text):
         return 0.0
-    more = _names(kept.text) - frozenset(segment.terms(gone.text))
+    more = _names(_LABEL.sub("", kept.text)) - frozenset(segment.terms(gone.text))
     if not all(map(segment.only_function_words, more)):
         return 0.0
     return likeness(kept.text, gone.text)

@@ -153,6 +153,7 @@ class Engine:
         self._early_until: float | None = None  # until when a question waits for the first vectors
         self._index_for = index_for
         self._heeds_links = True
+        self._vouched: tuple[tuple[int, ...], str | None] = ((), None)
         # Without a cache of its own: the embedder is a service that has one, which knows when the model changes.
         self._embedder = QueryCache(embedder, cache_size) if embedder is not None and cache_size else embedder
 
@@ -166,6 +167,13 @@ class Engine:
         """The same engine, which looks through what ``Visible.searched`` says."""
         other = copy.copy(self)
         other._index_for = partial(self._index_for, aside=aside)
+        return other
+
+    def vouching(self, documents: Sequence[int], failed: str | None) -> Engine:
+        """The same engine, which is told that these documents answer, best first, and why others could not be asked:
+        what they have beside the question's words nobody here knows."""
+        other = copy.copy(self)
+        other._vouched = (tuple(documents), failed)
         return other
 
     def without_links(self) -> Engine:
@@ -233,8 +241,9 @@ class Engine:
         # That the words are all there is to go by is said where it matters: not above what they have found.
         unknown = ranking.degraded is not None and ranking.degraded.endswith(OTHER_MODEL)
         degraded = None if unknown and hits and mode == "hybrid" else ranking.degraded
-        degraded = "; ".join(filter(None, [degraded, unjudged])) or None
-        hits = hits[:limit]
+        vouched, failed = self._vouched
+        degraded = "; ".join(filter(None, [degraded, unjudged, failed])) or None
+        hits = [*hits, *_first(index, ranking.table, vouched, hits, under, min_relevance)][:limit]
         if not one_per_document:
             hits += _rest(index, ranking.table, hits, under)
         return Answer(q, tuple(hits), degraded, seq, tuple(links))
@@ -389,6 +398,21 @@ def _fetch(
         return list(found.values())
     chosen = list(found.values())[:limit]
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
+
+
+def _first(
+    index: SearchIndex,
+    table: Columns,
+    documents: Sequence[int],
+    hits: Sequence[Scored],
+    under: tuple[bytes, ...],
+    relevance: float,
+) -> list[Scored]:
+    """The first passages of the ``documents`` that are not among the ``hits``, in their order."""
+    there = {scored.hit.document for scored in hits}
+    at = [np.flatnonzero(table.documents == each)[:1] for each in documents if each not in there]
+    passages = [int(table.passages[each[0]]) for each in at if len(each)]
+    return [Scored(hit, 0.0, relevance, {}, {}) for hit in index.hits(passages, under)] if passages else []
 
 
 def _rest(index: SearchIndex, table: Columns, hits: Sequence[Scored], under: tuple[bytes, ...]) -> list[Scored]:

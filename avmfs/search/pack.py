@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final
 
 from avmfs import calls, paths
-from avmfs.node import notice, signed
+from avmfs.node import Hit, notice, signed
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
@@ -183,7 +183,7 @@ def format_search(answer: Answer) -> str:
     terms = segment.query_terms(answer.query)
     for scored in answer.hits:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
-        of = live if scored.hit.route == "live" else ""
+        of = live if _route(scored.hit) == "live" else ""
         lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
         lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
@@ -314,10 +314,10 @@ def _place_in_text(item: _Item) -> int:
 def _shared(items: Sequence[_Item], frame: Frame, counter: TokenCounter) -> Shared:
     """Of the best SEEN. A small answer says it all once, in the heading: there is room for one or two of one place."""
     seen = [item.scored.hit for item in items[: 1 if frame.budget < SMALL else SEEN]]
-    route = _most(hit.route for hit in seen)
+    route = _most(map(_route, seen))
     days = [_day(hit.updated, frame.tz) for hit in seen]
     day = days[0] if len(set(days)) == 1 else _most(each[:4] for each in days)
-    authors = [_word(signed(hit.author, "" if hit.route == route else hit.route or "?")) for hit in seen]
+    authors = [_word(signed(hit.author, "" if _route(hit) == route else _route(hit) or "?")) for hit in seen]
     places = [_directory(hit.path) for hit in seen]
     groups = dict.fromkeys(zip(places, days, authors, strict=True))
     base = _base([place for place, *_ in groups], counter)
@@ -335,7 +335,7 @@ def _placed(item: _Item, part: int, frame: Frame) -> _Item:
     if shared is None:
         return item
     place, day = _directory(hit.path), _day(hit.updated, frame.tz)
-    author = _word(signed(hit.author, "" if hit.route == shared.route else hit.route or "?"))
+    author = _word(signed(hit.author, "" if _route(hit) == shared.route else _route(hit) or "?"))
     where = ""
     if place != shared.base:
         where = _place(_beside(place, shared.base))
@@ -479,3 +479,8 @@ def _figure(relevance: float) -> str:
 def _plain(text: str, frame: Frame, counter: TokenCounter) -> Packed:
     tokens = counter.count(text)
     return Packed(text, (), tokens) if tokens <= frame.budget else Packed("", (), 0)
+
+
+def _route(hit: Hit) -> str:
+    """By which door it came: what stands at a live path is live, whoever gave it to the source."""
+    return "live" if paths.is_live(tuple(hit.path.split(b"/")[1:2])) else hit.route

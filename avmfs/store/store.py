@@ -25,12 +25,11 @@ from avmfs.errors import NotSupported, Stale
 from avmfs.handover import HandoverState
 from avmfs.lru import FIFO
 from avmfs.node import Moment, Node
-from avmfs.store import nonce
 from avmfs.store.cache.follow import FollowedCache
 from avmfs.store.cache.nodes import Changes
 from avmfs.store.client.client import Attendant, DirectWriter, Submitter, WriterClient
 from avmfs.store.files.wal_header import CommitHeader
-from avmfs.store.identity import OPERATOR
+from avmfs.store.identity import OPERATOR, nonce
 from avmfs.store.index.client import IndexClient
 from avmfs.store.index.passage_columns import PassageColumns
 from avmfs.store.index.scan import LocalScanner
@@ -213,6 +212,10 @@ class Store:
     def cached_writable(self, who: Principal, scope: int) -> bool:
         return self._visible(self._remembered(), who).writable(scope)
 
+    def cached_shown_writable(self, who: Principal, scope: int) -> bool:
+        """See Visible.shown_writable."""
+        return self._visible(self._remembered(), who).shown_writable(scope)
+
     def cached_live(self, who: Principal, scope: int) -> bool:
         """Return whether what has this scope comes from outside the store."""
         return self._visible(self._remembered(), who).live(scope)
@@ -256,7 +259,7 @@ class Store:
         if not self._secret:
             with self.connection() as (db, _):
                 self._secret = bytes.fromhex(db.execute("select value from setting where key = 'fence'").get)
-        return nonce.nonce(self._secret, who.name, seq, question)
+        return nonce(self._secret, who.name, seq, question)
 
     def search_index(self, who: Principal, aside: str = "") -> SqliteSearchIndex:
         """The avmfs.search.index.SearchIndex of this asker."""

@@ -65,7 +65,7 @@ class Attributer:
         self._born = memory.now()
 
     def of_node(self, node: Node) -> Attributes:
-        mode = mode_of(node, not self._read_only and self._store.cached_writable(self._who, node.scope))
+        mode = mode_of(node, not self._read_only and self._store.cached_shown_writable(self._who, node.scope))
         nlink = 1
         if node.parent is None and node.id != ROOT:
             nlink = 0

@@ -13,6 +13,7 @@ from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.vfs.address import Address, Alias, Mailbox, Place, Question, Real, Then, ViewOf, ViewThen
+from avmfs.vfs.live_handle import LiveHandle
 from avmfs.vfs.virtual_handles import MailHandle, PastHandle, QuestionHandle, ViewHandle, VirtualHandle
 from avmfs.views import AtEnd, Context, Rendered
 
@@ -65,6 +66,8 @@ def plain_handle(handle: VirtualHandle) -> list[Any]:
         what: list[Any] = ["view", plain_node(context.node), context.path, _plain_name(handle.name)]
     elif isinstance(handle, MailHandle):
         what = ["mail", handle.name]
+    elif isinstance(handle, LiveHandle):
+        what = ["live", handle.node, [*handle.parts], bytes(handle.data), handle.emptied]
     elif isinstance(handle, PastHandle):
         what = ["past", list(handle.memory.then or ()), handle.node]
     else:
@@ -78,6 +81,8 @@ def handle_from(memory: Memory, values: list[Any]) -> VirtualHandle:
     (kind, *what), readable, writable, shown = values
     if kind == "mail":
         return MailHandle(memory, what[0])
+    if kind == "live":
+        return LiveHandle(memory, what[0], tuple(what[1]), what[2], readable, emptied=what[3])
     if kind == "past":
         return PastHandle(memory.at(Moment(*what[0])), what[1])
     if kind == "question":
@@ -97,10 +102,18 @@ def plain_progress(handle: VirtualHandle) -> list[Any]:
         return [handle.ended, handle.applied]
     if isinstance(handle, MailHandle):
         return [handle.ended, handle.sent, handle.refused]
+    if isinstance(handle, LiveHandle):
+        return [handle.written_to, handle.emptied, handle.refused]
     return [handle.ended]
 
 
-def set_progress(handle: VirtualHandle, values: list[Any]) -> None:
+def set_progress(handle: VirtualHandle, values: list[Any], data: bytes) -> None:
+    """Inverse of plain_progress; ``data`` is what was written then, framed."""
+    if data:
+        handle.edit(data)
+    if isinstance(handle, LiveHandle):
+        handle.written_to, handle.emptied, handle.refused = values
+        return
     handle.ended = values[0]
     if isinstance(handle, ViewHandle):
         handle.applied = values[1]

@@ -8,11 +8,12 @@ a method that names a path (``bring``). Asks ``providers.live``; nothing may be 
 from __future__ import annotations
 
 from avmfs import paths
-from avmfs.errors import NotDirectory, NotFound
+from avmfs.errors import Denied, NotDirectory, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.node import Kind, Node
 from avmfs.vfs import virtual_handles
 from avmfs.vfs.address import Address, Real, ViewOf
+from avmfs.vfs.live_handle import LiveHandle
 
 _FRESH = ("data", "delta", "diff", "annotated")  # views that show the bytes
 
@@ -49,6 +50,35 @@ class Sources:
         if self._live is not None and isinstance(found, Real | ViewOf) and self.awaits(found.node):
             with self._errors:
                 self._live.bring(self._parts(found.node), found.node.kind is Kind.DIRECTORY)
+
+    def taken(self, node: Node, name: bytes = b"") -> tuple[bytes, ...] | None:
+        """Where a source takes what is written to this node, or to ``name`` in it; None where no source has it. Raises
+        Denied where this agent may only read, or the source does."""
+        memory = self._memory
+        if self._live is None or not memory.store.cached_live(memory.who, node.scope):
+            return None
+        parts = (*self._parts(node), paths.check_name(name)) if name else self._parts(node)
+        if not self._live.takes(memory.who, parts):
+            raise Denied("no source takes what is written here", paths.text(parts[-1]))
+        return parts
+
+    def place(self, directory: Node, name: bytes, parts: tuple[bytes, ...]) -> Node:
+        """A file of that name, for what is about to be written. Raises Stale where it has gone again."""
+        assert self._live is not None
+        self._live.place(parts)
+        made = self._memory.store.cached_child(self._memory.who, directory.id, name)
+        if made is None or made.kind is not Kind.FILE:
+            raise Stale()
+        return made
+
+    def handle(self, node: Node, parts: tuple[bytes, ...], readable: bool, *, new: bool) -> LiveHandle:
+        """``new``: it begins empty, whatever the source has."""
+        assert self._live is not None
+        data = b""
+        if not new:
+            with self._memory.reading() as reader:
+                data = reader.read(node.id, 0, reader.node(node.id).size)
+        return LiveHandle(self._memory, node.id, parts, data, readable, emptied=new)
 
     def _parts(self, node: Node) -> tuple[bytes, ...]:
         with self._memory.reading() as reader:

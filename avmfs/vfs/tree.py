@@ -270,9 +270,12 @@ class Tree:
     def open(self, found: Address, flags: int) -> Handle:
         """open(2) of what exists. Raises Denied, ReadOnly, IsDirectory, Invalid (a bad query)."""
         readable, writable = _modes(flags)
-        if readable:
+        taken = self._taken(found, flags)
+        if readable or (taken is not None and not flags & os.O_TRUNC):
             self.sources.fresh(found)
         with self._errors if isinstance(found, Real) else self._of_views:
+            if isinstance(found, Real) and taken is not None:
+                return self.sources.handle(found.node, taken, readable, new=bool(flags & os.O_TRUNC))
             if isinstance(found, Real):
                 reads = not writable and not flags & os.O_TRUNC
                 injected = self.injection.open(found.node) if self.injection is not None and reads else None
@@ -289,6 +292,16 @@ class Tree:
             if isinstance(found, Question):
                 return self._open_question(found.name, readable, writable)
             raise IsDirectory()
+
+    def _taken(self, found: Address, flags: int) -> tuple[bytes, ...] | None:
+        """Where a source takes what this open is to write; None for what no source has, and for reading."""
+        if not isinstance(found, Real) or found.node.kind is not Kind.FILE or not flags & _WRITES:
+            return None
+        with self._errors:
+            parts = self.sources.taken(found.node)
+            if parts is not None:
+                self.require_writable()
+            return parts
 
     def _open_then(self, found: Then | ViewThen, writable: bool) -> virtual_handles.VirtualHandle:
         if writable:
@@ -336,9 +349,13 @@ class Tree:
                 self.require_writable()
                 virtual_handles.ask(self.memory, paths.text(paths.check_name(name)), "")
                 return Question(name), self._open_question(name, False, True)
+            parent = self._directory(where, name)
+            if isinstance(where, Real) and (parts := self.sources.taken(where.node, name)) is not None:
+                node = self.sources.place(where.node, name, parts)
+                return Real(node), self.sources.handle(node, parts, _modes(flags)[0], new=True)
             made = self.memory.submit(
                 "create",
-                parent=self._directory(where, name),
+                parent=parent,
                 name=name,
                 mode=mode,
                 exclusive=bool(flags & os.O_EXCL),
@@ -361,10 +378,10 @@ class Tree:
             raise ReadOnly(REFUSED)
         if isinstance(found, Real):
             with self._errors:
-                handle = self.open_file(found.node, os.O_WRONLY)
+                handle = self.open(found, os.O_WRONLY)
                 try:
                     handle.truncate(size)
-                    handle.flush()
+                    (handle.flush if isinstance(handle, FileHandle) else handle.fsync)()
                 finally:
                     handle.release()
 

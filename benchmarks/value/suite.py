@@ -106,7 +106,7 @@ def run(
 ) -> Iterator[Answer]:
     """Every scenario in both arms, in the order in which they end; what ``kept`` holds already is not asked again."""
     counter = TokenCounter()
-    before = _read(kept) if kept is not None else {}
+    before = read_answers(kept) if kept is not None else {}
     lock = threading.Lock()
     wanted = []
     for scenario in scenarios:
@@ -123,7 +123,7 @@ def run(
                 answer = done.result()
                 if kept is not None and not answer.error:
                     with lock:
-                        _append(kept, asked[done], answer)
+                        append_answer(kept, asked[done], answer)
                 yield answer
         finally:
             pool.shutdown(cancel_futures=True)
@@ -134,18 +134,22 @@ def run(
 
 def _key(scenario: Scenario, arm: str, model: ChatModel, judge: ChatModel | None) -> str:
     """Names everything that an answer depends on."""
-    parts = [repr(scenario), arm, model.name, judge.name if judge is not None else "", version("avmfs")]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return key_of(repr(scenario), arm, model.name, judge.name if judge is not None else "")
 
 
-def _append(kept: Path, key: str, answer: Answer) -> None:
+def key_of(*parts: str) -> str:
+    """Of an answer that depends on these, and on the version of the product."""
+    return hashlib.sha256("\0".join([*parts, version("avmfs")]).encode()).hexdigest()[:32]
+
+
+def append_answer(kept: Path, key: str, answer: Answer) -> None:
     with kept.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": key, **asdict(answer)}) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read(kept: Path) -> Mapping[str, Answer]:
+def read_answers(kept: Path) -> Mapping[str, Answer]:
     """By key. A last line without its end is what a killed run was writing: it is cut off, to be asked again."""
     if not kept.exists():
         return {}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
-    from avmfs_config.backup import BackupSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from avmfs_config.people import AgentSettings, QuotaSettings
     from avmfs_config.settings import (
         AuditSettings,
+        BackupSettings,
         EmbeddingSettings,
         Limits,
         Mount,
@@ -63,7 +63,6 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
-    "backup": ("BackupSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

@@ -63,9 +63,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _endpoint(value: Value) -> Endpoint:
+def read_endpoint(value: Value, least: int = 1) -> Endpoint:
+    """`host:port`, a port of at least so much."""
     found = _ENDPOINT.fullmatch(value.text())
-    if found is None or not 0 < int(found["port"]) < 65_536:
+    if found is None or not least <= int(found["port"]) < 65_536:
         raise value.error(f"expected host:port, not {value.data!r}")
     return Endpoint(found["six"] or found["name"], int(found["port"]))
 
@@ -85,8 +86,8 @@ def host_name(value: Value) -> str:
 
 
 GOSSIP: Readers = {
-    "listen": lambda value: value.optional(_endpoint),
-    "peers": lambda value: value.items(_endpoint),
+    "listen": lambda value: value.optional(read_endpoint),
+    "peers": lambda value: value.items(read_endpoint),
     "allow": lambda value: value.items(_network),
     "name": lambda value: value.optional(host_name),
 }

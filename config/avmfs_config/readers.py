@@ -8,6 +8,7 @@ import re
 
 from avmfs_config.agent_id import check_agent_id
 from avmfs_config.gossip import host_name, read_gossip
+from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
@@ -165,6 +166,7 @@ SETTINGS: Readers = {
     "agents": read_agents,
     "gossip": read_gossip,
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
+    "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),
     "store": lambda value: value.record(StoreSettings, STORE),
 }

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avmfs_config.backup import BackupSettings
 from avmfs_config.gossip import GossipSettings
+from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
 from avmfs_config.parse import Range
 from avmfs_config.people import AgentSettings
@@ -31,6 +31,15 @@ _NEVER_INDEXED = (  # 4913: vim's probe for a writable directory
     " .fuse_hidden* .nfs* ._* .DS_Store"
 )
 NEVER_INDEXED = tuple(_NEVER_INDEXED.split())
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSettings:
+    """Where the daemon makes backups (None: nowhere), how many seconds apart, and how many of them stay."""
+
+    folder: Path | None = None
+    every_s: Annotated[float, Range(60.0, 31_536_000.0)] = 86_400.0
+    keep: Annotated[int, Range(1, 10_000)] = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +257,12 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     autostart: bool = True
 
     def apart_from_rules(self) -> "Settings":
-        """Without what only the policy is made of: a change of the rest needs new processes."""
-        return replace(self, permissions=(), default_access="ro", agents={})
+        """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new
+        processes."""
+        return replace(
+            self, permissions=(), default_access="ro", agents={}, http=HttpSettings(metrics=self.http.metrics)
+        )

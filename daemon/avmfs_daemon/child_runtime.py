@@ -3,8 +3,8 @@
 Used by every entry function in `entrypoints`. A child ends when it is told to, at SIGTERM, or at once when the
 supervisor is gone (its end of the control pipe is then closed by the kernel, however it died).
 
-Threads: one watches the control pipe and SIGTERM for the whole life; `on_stop`, `on_rules` and `on_orphaned` are
-called there.
+Threads: one watches the control pipe and SIGTERM for the whole life; `on_stop`, `on_rules`, `on_admit` and
+`on_orphaned` are called there.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class ChildRuntime:
         self.on_stop: Callable[[dict[str, Any]], None] = lambda message: os._exit(0)
         self.on_terminated: Callable[[], None] | None = None  # None: as when told to stop
         self.on_rules: Callable[[dict[str, Any]], None] = lambda message: None
+        self.on_admit: Callable[[dict[str, Any]], None] = lambda message: None
         self.on_orphaned: Callable[[], None] = lambda: None
 
     def ready(self) -> None:
@@ -104,6 +105,8 @@ class ChildRuntime:
                 self._stop(message)
             elif "rules" in message:
                 self.on_rules(message["rules"])
+            elif "admit" in message:
+                self.on_admit(message["admit"])
             elif "answer" in message:
                 with self._answered:
                     if message["answer"] in self._answers:

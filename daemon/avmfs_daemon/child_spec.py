@@ -19,7 +19,7 @@ from avmfs_config import Mount, Settings
 from avmfs.access import Policy
 from avmfs.store.tx.transaction import IndexRules
 
-Kind = Literal["writer", "index", "door", "keeper", "mount", "live"]
+Kind = Literal["writer", "index", "door", "keeper", "mount", "live", "http"]
 
 
 class Descriptor:
@@ -55,7 +55,7 @@ class ChildSpec:
     mount: Mount | None = None  # of a mount
     restore_mode: int | None = None  # of a mount: the mode that its covered directory gets before mounting
     fd_entry: str | None = None  # of a mount: where it leaves what outlives it; None: it is mounted anew
-    listener: socket | None = None  # of the writer, the index and the door
+    listener: socket | None = None  # of those that others connect to
     key: bytes = b""  # of the writer and the index: what proofs are made with
     lock: Descriptor | None = None  # of the writer: the store's lock ends with the last of its holders
     idle_s: float | None = None  # of the door: say so after so long without a request

@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from avmfs_config import Paths
 
 from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
 from avmfs.store.sharedlog.engines import host_name, shared_log
 from avmfs_daemon import mount_links, mountpoint
-from avmfs_daemon.child_runtime import living
+from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
 from avmfs_daemon.sharing import House
@@ -154,6 +157,16 @@ def run_index(spec: ChildSpec) -> None:
         server.run()
 
 
+def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
+    """Which of these files mounts have open; None where that is not known."""
+    try:
+        found: list[int] | None = runtime.ask("open", {"nodes": nodes})
+    except AvmError as e:
+        log.warning("not known which files are open: %s", e)
+        return None
+    return found
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
@@ -180,16 +193,6 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
-        def open_among(nodes: list[int]) -> list[int] | None:
-            if house is not None:
-                return None  # other hosts' mounts say what they hold in the store alone
-            try:
-                found: list[int] | None = runtime.ask("open", {"nodes": nodes})
-            except AvmError as e:
-                log.warning("not known which files are open: %s", e)
-                return None
-            return found
-
         keeper = Housekeeper(
             store,
             embedder,
@@ -197,7 +200,8 @@ def run_keeper(spec: ChildSpec) -> None:
             also=(digests.step, backups.step),
             limits=spec.settings.limits,
             chainer=chainer,
-            open_among=open_among,
+            # What other hosts' mounts hold is in the store alone.
+            open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
             may=(lambda: True) if house is None else house.mine,
         )
         deliverer = Deliverer(
@@ -284,6 +288,18 @@ def run_door(spec: ChildSpec) -> None:
         serve_door(spec.listener, open_for, spec.settings, runtime.ask, stop, idle)
 
 
+def _enroll(memory: Memory) -> None:
+    """An agent with a mount is known, and has its private space. Raises StoreFailed or ReadOnly where it has none and
+    nothing can be written."""
+    try:
+        memory.submit("enroll")
+    except (StoreFailed, ReadOnly) as e:
+        with memory.reading() as reader:
+            if memory.who.name not in reader.agents():
+                raise
+        log.warning("%s", e)  # what is there can be read
+
+
 def run_mount(spec: ChildSpec) -> None:
     """One agent's mount.
 
@@ -307,13 +323,7 @@ def run_mount(spec: ChildSpec) -> None:
                 mountpoint.unmount(path, device)
 
         def before_mount() -> None:
-            try:
-                tree.memory.submit("enroll")  # an agent with a mount is known, and has its private space
-            except (StoreFailed, ReadOnly) as e:
-                with tree.memory.reading() as reader:
-                    if mount.agent_id not in reader.agents():
-                        raise
-                log.warning("%s", e)  # what is there can be read
+            _enroll(tree.memory)
             mountpoint.detach_predecessor(path)
             if spec.restore_mode is not None:
                 path.chmod(spec.restore_mode)
@@ -338,9 +348,8 @@ def run_mount(spec: ChildSpec) -> None:
         embedder = _embedder(spec)
         tree = tree_of(open_memory(spec, embedder, runtime.ask), mount)
         fd_entry = FdStoreEntry(spec.runtime_dir, spec.fd_entry) if spec.fd_entry is not None else None
-        presence = tree.memory.around.presence
-        assert presence is not None
-        with presence.entered(mount.agent_id, "mount", time.time_ns()):
+        assert tree.memory.around.presence is not None
+        with tree.memory.around.presence.entered(mount.agent_id, "mount", time.time_ns()):
             serve(
                 tree,
                 mount,
@@ -369,6 +378,29 @@ def run_live(spec: ChildSpec) -> None:
         fetcher.close()
 
 
+def run_http(spec: ChildSpec) -> None:
+    """REST, events, MCP, metrics and the page, by the door's own socket. What fails or hangs here is this one alone."""
+    with living(spec) as runtime:
+        try:
+            from avmfs.http.service import Server
+        except ImportError as e:
+            raise StoreFailed(f"the HTTP service needs more: pip install 'avmfs[http]' ({e})") from None
+        from avmfs.http.doors import Caller
+
+        assert spec.listener is not None
+        folder = spec.database.parent
+        where = Paths(folder, folder, spec.runtime_dir, folder, folder, spec.database)  # what a client of the door uses
+        server = Server(spec.listener, spec.settings.http, where, lambda service: [])
+
+        def admit(message: dict[str, Any]) -> None:
+            code = server.sessions.code(Caller(message["agent"], message["operator"]))
+            runtime.tell({"admitted": message["number"], "code": code})
+
+        runtime.on_admit = admit
+        runtime.on_stop = lambda message: server.stop()
+        server.run(runtime.ready)
+
+
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The entry function of each kind."""
@@ -379,6 +411,7 @@ class Entries:
     mount: Entry = run_mount
     index: Entry = run_index
     live: Entry = run_live
+    http: Entry = run_http
 
     def of(self, kind: Kind) -> Entry:
         found: Entry = getattr(self, kind)

@@ -48,6 +48,7 @@ def status_text(answer: dict[str, Any]) -> str:
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
     lines += _gossip(answer.get("gossip", {"state": "off"})) + _outbox(answer.get("outbox", {}))
+    lines += _http(answer.get("http", {"state": "off"}))
     lines += _cluster(answer.get("cluster", {})) + _backup(answer.get("backup", {}))
     if "error" in store:
         lines.append(f"           {store['error']}")
@@ -88,6 +89,14 @@ def _outbox(said: dict[str, Any]) -> list[str]:
     if said["dead"]:
         lines.append(f"           {said['dead']} dead letters: avm subscriptions --dead (of hooks: --operator)")
     return lines
+
+
+def _http(said: dict[str, Any]) -> list[str]:
+    """Where browsers and programs reach it; nothing where nothing listens."""
+    if said["state"] == "off":
+        return []
+    error = f" ({said['error']})" if said.get("error") else ""
+    return [" ".join(["http      ", said["state"], *(["at", said["url"]] if said["url"] else [])]) + error]
 
 
 def _backup(said: dict[str, Any]) -> list[str]:

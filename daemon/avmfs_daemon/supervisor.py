@@ -38,6 +38,7 @@ from avmfs_daemon.child_spec import ChildSpec, Descriptor, rules_message
 from avmfs_daemon.children import Children
 from avmfs_daemon.embedding import EmbeddingService, factory_for
 from avmfs_daemon.entrypoints import Entries
+from avmfs_daemon.http_service import HttpService
 from avmfs_daemon.mountpoint import Mountpoint, MountpointError
 from avmfs_daemon.notify import from_environment
 from avmfs_daemon.premises import Premises
@@ -139,6 +140,8 @@ class Supervisor:
             gone=lambda child: self._remember(self._children.all),
             fd_entries=self._takeover,
         )
+        self._http = HttpService(self._children)
+        stack.callback(self._http.close)
 
     def _catch_signals(self, stack: contextlib.ExitStack) -> None:
         reading, writing = socket.socketpair()
@@ -168,6 +171,7 @@ class Supervisor:
         self._children.add(Child("door", "door"))
         self._children.add(Child("keeper", "keeper"))
         self._follow_providers()
+        self._follow_http()
         for mount in self._mounts:
             self._add(mount)
             self._to_come.remove(mount)
@@ -229,6 +233,7 @@ class Supervisor:
 
     def _problems(self) -> list[str]:
         failed = [f"{child.name}: {child.error}" for child in self._children.all if child.state == "failed"]
+        failed += [f"http: {self._http.problem}"] if self._http.problem else []
         return [self._premises.problem, *failed] if self._premises.problem else failed
 
     # Children ----------------------------------------------------------------------------------------------
@@ -250,9 +255,11 @@ class Supervisor:
             mount=child.mount,
             fd_entry=child.fd_entry,
             restore_mode=child.mountpoint.restore_mode if child.mountpoint else None,
-            listener=self._premises.listener_of(child.kind),
+            listener=self._http.listener if child.kind == "http" else self._premises.listener_of(child.kind),
             idle_s=self._idle_s if child.kind == "door" else None,
         )
+        if child.kind == "http":  # also one that nothing but a request has begun
+            return replace(spec, embedding=None, settings=replace(spec.settings, http=self._http.settings))
         if child.kind == "writer":
             return replace(
                 spec,
@@ -275,6 +282,12 @@ class Supervisor:
         elif "idle" in message and child.kind == "door" and self._idle_s is not None:
             log.info("no request for %g s: ending", self._idle_s)
             self._stopping = True
+        elif "admitted" in message and child.kind == "http":
+            self._http.admitted(message)
+        elif "ask" in message and message.get("do") == "sign_in" and child.kind == "door":
+            found = self._http.sign_in(child, process, message["ask"], message["arguments"])
+            if found is not None:
+                self._children.tell(child, process, {"answer": message["ask"], "value": found})
         elif "ask" in message:
             answer: dict[str, Any] = {"error": f"unknown question {message.get('do')!r}"}
             if message.get("do") in ("status", "warmup"):
@@ -290,6 +303,8 @@ class Supervisor:
             if not self._stopping:
                 self._premises.attend(self._children, self._renew)  # perhaps it has ended for what is found there
             self._takeover.forget_cached(self._children.all)
+        elif child.kind == "http":
+            self._http.lost()
         elif child.hopeless:
             self._takeover.give_up(child)
 
@@ -324,6 +339,10 @@ class Supervisor:
             self._children.add(Child("live", "live"))
         elif not self._settings.providers:
             self._dismiss(running)
+
+    def _follow_http(self) -> None:
+        if (ending := self._http.follow(self._settings.http)) is not None:
+            self._dismiss([ending])
 
     def _remember(self, children: Iterable[Child]) -> None:
         directories = [child.mountpoint for child in children if child.mountpoint is not None]
@@ -376,6 +395,7 @@ class Supervisor:
             "index": self._index_status(),
             "gossip": self._figures.get("gossip", {"state": "starting"}),
             "store": store,
+            "http": self._http.status(),
             "outbox": self._figures.get("outbox", {}),
             "cluster": self._figures.get("cluster", {}),
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
@@ -432,10 +452,11 @@ class Supervisor:
             if child.stale:  # what a mount can do is fixed when it is made
                 self._takeover.renew_fd_entry(child)
         self._follow_providers()
+        self._follow_http()
         # Rules live in the writer. Whatever else changed, children take it in by starting anew.
         if settings.apart_from_rules() != before.apart_from_rules():
             for child in self._children.all:
-                child.stale = child.kind != "writer"
+                child.stale = child.kind not in ("writer", "http")
         restarted = [child for child in self._children.all if child.stale]
         for child in restarted:
             self._children.replace(child)

@@ -130,6 +130,8 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("consolidate /shared/none", 1, "No such"),
         Bad("consolidate /archive", 2, "archive"),
         Bad("consolidate --likeness 0.2", 2, "likeness"),
+        Good("consolidate /shared/e --cold 30 --summaries -n", "notes", "agreed bytes fewer left_out notes run steps"),
+        Bad("consolidate --cold 0", 2, "cold"),
         Bad("consolidate --limit 0", 2, "limit"),
         Bad("consolidate --run 5", 2, "--undo"),
         Bad("consolidate --undo", 1, "consolidation"),
@@ -394,6 +396,7 @@ ROWS: dict[str, list[Good | Bad]] = {
     ],
     "hook": [Good("hook prompt", "", data=b"{}"), Bad("hook nonsense", 2, "session-start")],
     "warmup": [Bad("warmup", 1, "avm doctor")],
+    "open": [Bad("open x", 2, "unexpected"), Bad("open --browser", 2, "--browser")],
     "snapshot": [
         Good("snapshot make one", "one", "at name"),
         Good("snapshot make part /shared/e", "part", "at name"),
@@ -509,7 +512,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor", "cluster"}  # below, in test_commands and test_references
+    by_others = {"mount", "warmup", "doctor", "open", "cluster"}  # in test_commands, test_references, http, faults
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

@@ -9,20 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import references
 from mount_world import World
 from shells import Shell
 
-from avmfs.cli import manual
 from avmfs.cli.commands import COMMANDS
 
 
-@pytest.mark.parametrize("path", manual.pages(), ids=lambda path: path.name)
-def test_a_generated_page_is_up_to_date(path: Path) -> None:
-    assert path.read_text("utf-8") == manual.pages()[path], "run: python -m avmfs.cli.manual"
-
-
 def test_the_reference_has_every_command_as_its_help_prints_it(alone: Shell) -> None:
-    text = manual.PAGE.read_text("utf-8")
+    text = references.CLI.read_text("utf-8")
     for name in COMMANDS:
         assert f"### `avm {name}`" in text
     said = alone.out("tell", "--help", agent=None)
@@ -31,10 +26,10 @@ def test_the_reference_has_every_command_as_its_help_prints_it(alone: Shell) -> 
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man here")
-@pytest.mark.parametrize("name", manual.PROGRAMS)
+@pytest.mark.parametrize("name", references.PROGRAMS)
 def test_man_shows_the_page_without_a_warning(name: str) -> None:
     done = subprocess.run(
-        ["man", "--warnings", "-l", str(manual.MANUALS / f"{name}.1")],
+        ["man", "--warnings", "-l", str(references.MANUALS / f"{name}.1")],
         capture_output=True,
         text=True,
         timeout=300,

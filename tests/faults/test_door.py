@@ -640,6 +640,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "audit_verify": {},
     "audit_anchor": {},
     "nonce": {"about": "x"},
+    "sign_in": {},
     "tree": {},
     "timeline": {},
     "explore": {"path": "/private/y.md"},

@@ -7,6 +7,7 @@ import errno
 import http.server
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +25,37 @@ pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
 BRIEF = {"timeout_s": 1.0}
 ENDLESS = "86399.731"  # seconds of a sleep that nothing else on this machine sleeps
+
+DESK = """
+import errno
+from avmfs import BaseHandler
+
+class Desk(BaseHandler):
+    tickets = {}
+
+    def read(self, path, context):
+        return self.tickets.get(context.params["id"])
+
+    def list(self, path, context):
+        return list(self.tickets)
+
+    def write(self, path, data, context):
+        what = data.decode()
+        if what == "denied":
+            raise PermissionError("no denied")
+        if what == "full":
+            raise OSError(errno.ENOSPC, "no full")
+        if what == "odd":
+            raise RuntimeError("no odd")
+        with open(self.config["log"], "a") as file:
+            file.write(context.params["id"] + " " + what + "\\n" * (not what.endswith("\\n")))
+        self.tickets[context.params["id"]] = data
+
+    def search(self, path, query, context):
+        if query == "down":
+            raise ConnectionError("the desk is closed")
+        return [id for id, said in self.tickets.items() if "print" in query and b"toner" in said] + ["../x", "none"]
+"""
 
 
 class Site(http.server.BaseHTTPRequestHandler):
@@ -63,6 +95,7 @@ def settings(place: Path) -> Iterator[str]:
     (place / "news").write_text("the harvest of quinces was early\n")
     (place / "code").mkdir()
     (place / "code/plug_of_a_test.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
+    (place / "code/desk_of_a_test.py").write_text(DESK)
     with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
         db.executescript("create table price(symbol, at); insert into price values('NVDA', 7);")
     os.environ["API_KEY_OF_TEST"] = SECRET
@@ -115,6 +148,15 @@ def settings(place: Path) -> Iterator[str]:
                 "history": True,
             },
             {"pattern": "/live/once", "handler": "script", "config": {"command": f"cat {place}/news"}, "ttl": 0},
+            {
+                "pattern": "/live/tickets/{id}",
+                "handler": "plugin",
+                "config": {"plugin": "desk_of_a_test", "path": str(place / "code"), "log": str(place / "tickets")},
+                "writable": True,
+                "search": True,
+                "history": True,
+                "ttl": 0,
+            },
             {"pattern": "/system/status", "handler": "script", "config": {"command": "uptime"}},
             {"pattern": "/live/chosen/{city}", "handler": "script", "config": {"command": "echo ${city}"}}
             | {"values": {"city": ["Oslo", "Rome"]}},
@@ -272,7 +314,9 @@ def test_rules_hide_a_source_and_no_one_asks_it_for_whom_it_is_hidden(live: Path
     assert "prices" not in os.listdir(bob / "live") and "HID" not in cat(bob / ":changes?limit=500")
 
 
-def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: Path, alice: Path, place: Path) -> None:
+def test_nobody_changes_what_is_live_but_through_its_source(
+    world: World, live: Path, alice: Path, bob: Path, place: Path
+) -> None:
     cat(live / "put/a"), cat(live / "echo/x")
     attempts = [
         (os.unlink, live / "echo/x"),
@@ -280,8 +324,8 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
         (os.rmdir, live / "echo"),
         (os.rename, live / "echo/x", alice / "memory/x"),
         (os.rename, alice / "memory/beside-0.md", live / "put/b"),
-        (echo, "mine", live / "put/a"),
-        (echo, "mine", live / "put/b"),
+        (echo, "mine", live / "echo/x"),
+        (echo, "mine", live / "echo/y"),
         (os.chmod, live / "put/a", 0o600),
         (echo, "tag", live / "put/a:tags"),
         (echo, "1h", live / "put/a:ttl"),
@@ -289,6 +333,7 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
     (alice / "memory/beside-0.md").write_text("0\n")
     for attempt, *given in attempts:
         assert code_of(attempt, *given) in (errno.EACCES, errno.EPERM, errno.EROFS), given
+    assert code_of(echo, "mine", bob / "live/put/a") == code_of(echo, "mine", bob / "live/put/new") == errno.EACCES
     assert code_of(os.mkdir, alice / "elsewhere") in (errno.EACCES, errno.EPERM)
     done = cli(world, "alice", "write", "/live/put/a", "-", data="by alice\n")
     assert (
@@ -299,6 +344,57 @@ def test_nobody_changes_what_is_live_but_through_its_source(world: World, live: 
     assert "read-only" in cli(world, "bob", "write", "/live/put/a", "-", data="by bob\n", fails=True)
     assert (place / "put/a").read_text() == "by alice\n"
     assert cli(world, "bob", "rm", "/live/put/a", fails=True) and cat(live / "put/a") == "by alice\n"
+
+
+def test_what_is_written_through_a_mount_is_given_to_its_source_as_a_whole(
+    live: Path, alice: Path, bob: Path, place: Path
+) -> None:
+    ticket = live / "tickets/7"
+    assert os.access(live / "tickets", os.W_OK) and code_of(cat, ticket) == errno.ENOENT
+    ticket.write_text("broken\n")  # made
+    assert cat(bob / "live/tickets/7") == "broken\n" and (place / "tickets").read_text() == "7 broken\n"
+    sh(f"echo more >> {bob}/live/tickets/7")
+    assert cat(ticket) == "broken\nmore\n"
+    sh(f"echo fixed > {ticket}")
+    with ticket.open("r+") as file:
+        file.seek(2)
+        file.write("XX")
+    os.truncate(ticket, 4)
+    assert cat(bob / "live/tickets/7") == "fiXX"
+    given = (place / "tickets").read_text().splitlines()
+    assert given == ["7 broken", "7 broken", "more", "7 fixed", "7 fiXXd", "7 fiXX"]  # never empty, each once
+    told = [line.split() for line in cat(f"{ticket}:history").splitlines()]
+    assert [line[4] for line in told] == ["alice/mount", "alice/mount", "alice/mount", "bob/mount", "alice/mount"]
+
+
+def test_what_a_source_refuses_is_the_error_of_close_and_fsync(live: Path, alice: Path, bob: Path) -> None:
+    (live / "tickets/8").write_text("kept\n")
+    for what, code in (("denied", errno.EACCES), ("full", errno.ENOSPC), ("odd", errno.EIO)):
+        file = os.open(live / "tickets/8", os.O_WRONLY | os.O_TRUNC)
+        os.write(file, what.encode())
+        assert code_of(os.fsync, file) == code
+        assert code_of(os.close, file) is None  # told once
+        file = os.open(live / "tickets/8", os.O_WRONLY | os.O_TRUNC)
+        os.write(file, what.encode())
+        assert code_of(os.close, file) == code and f"no {what}" in cat(alice / ":error")
+        assert cat(bob / "live/tickets/8") == "kept\n"
+    assert code_of((live / "tickets/9").write_text, "denied") == errno.EACCES
+    assert code_of(cat, live / "tickets/9") == errno.ENOENT and "9" not in os.listdir(live / "tickets")
+    assert code_of((live / "tickets/8").write_bytes, bytes(2 * 1024 * 1024)) == errno.EFBIG
+    assert cat(live / "tickets/8") == "kept\n" and cat(live / "echo/still") == "still"
+
+
+def test_a_source_that_can_be_searched_is_asked_for_what_no_word_finds(live: Path, alice: Path, bob: Path) -> None:
+    (live / "tickets/20").write_text("the toner is empty on the second floor\n")
+    (live / "tickets/21").write_text("a chair squeaks\n")
+    said = cat(bob / "live/tickets/:search?q=why does nobody print")
+    assert len(re.findall(r"(?m)^\[", said)) == 1 and "/live/tickets/20  (live, of 20" in said
+    recalled = cat(bob / "live/tickets/:recall?q=why does nobody print")
+    assert "the toner is empty" in recalled and ") live " in recalled
+    assert "/live/" not in cat(bob / ":search?q=why does nobody print")
+    assert "/live/tickets/21" in cat(alice / "live/:search?q=squeaks")
+    down = cat(alice / "live/tickets/:search?q=down").splitlines()[0]
+    assert down.startswith("# ") and "the search of /live/tickets" in down and "the desk is closed" in down
 
 
 def test_of_what_is_live_there_is_no_past_and_no_export(world: World, live: Path, alice: Path) -> None:

@@ -47,6 +47,7 @@ ELSEWHERE = {
     "mount",
     "playground",
     "warmup",
+    "open",
     "purge",  # the door's methods have it, with plans that nobody agreed to
     "repair",
     "setup",

@@ -101,6 +101,7 @@ ELSEWHERE = {
     "mount",
     "playground",
     "warmup",
+    "open",
     "init",
     "model",
     "hook",

@@ -11,10 +11,32 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
-from benchmarks.figures import BenchmarkError, Round, Timing, over_rounds, percentile, ratio, rotated, summarize
+from benchmarks.figures import (
+    BenchmarkError,
+    Round,
+    Timing,
+    interval,
+    over_rounds,
+    percentile,
+    ratio,
+    rotated,
+    summarize,
+)
 from benchmarks.race_ops import EMPTY, judge
 from benchmarks.report import document
-from benchmarks.results import Report, Table, Target, markdown, read_json, rounded, shown, write_json
+from benchmarks.results import (
+    Report,
+    Table,
+    Target,
+    compared,
+    markdown,
+    measured,
+    read_json,
+    read_reports,
+    rounded,
+    shown,
+    write_json,
+)
 from benchmarks.rounds import take_turns
 from benchmarks.script import _without_json
 
@@ -106,10 +128,56 @@ def test_a_look_is_judged_by_what_had_been_acknowledged_before_it_and_begun_afte
 
 
 def test_a_target_says_whether_it_is_met_and_nothing_where_nothing_was_measured() -> None:
-    assert Target("a", 0.6, ">=", 0.6).met is True
-    assert Target("a", 0.59, ">=", 0.6).met is False
-    assert Target("a", 20.1, "<=", 20).met is False
-    assert Target("a", None, "<=", 20).met is None
+    assert Target("a", 0.6, ">=", 0.6).verdict == "met"
+    assert Target("a", 0.59, ">=", 0.6).verdict == "MISSED"
+    assert Target("a", 20.1, "<=", 20).verdict == "MISSED"
+    assert Target("a", None, "<=", 20).verdict == "not measured"
+    assert measured("a", [], "<=", 20).verdict == "not measured"
+
+
+def test_what_was_measured_meets_a_target_when_its_interval_does() -> None:
+    assert measured("a", [0.7, 0.8, 0.6], ">=", 0.6).verdict == "met"
+    assert measured("a", [0.7, 0.8, 0.59], ">=", 0.6).verdict == "undecided"  # the median alone would do
+    assert measured("a", [0.5, 0.4, 0.59], ">=", 0.6).verdict == "MISSED"
+    assert measured("a", [0.9, 0.9], ">=", 0.6).verdict == "undecided"  # two rounds decide nothing
+    many = [1.0] * 30 + [9.0]  # a single stray round of many
+    assert measured("a", many, "<=", 2).verdict == "met"
+    tail = measured("a", [float(n) for n in range(1, 1001)], "<=", 996, share=0.99)
+    assert (tail.value, tail.verdict) == (990, "undecided")
+
+
+def test_an_interval_holds_the_median_as_often_as_it_says() -> None:
+    chance = random.Random(1)
+    for n in (5, 15, 60):
+        held = [
+            least <= 0 <= most
+            for least, most in (interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(1000))
+        ]
+        assert 0.92 <= sum(held) / len(held) <= 1.0
+
+
+def test_an_earlier_result_is_compared_figure_by_figure_and_verdict_by_verdict(tmp_path: Path) -> None:
+    def result(rate: float, spread: str, ratios: list[float]) -> Report:
+        table = Table("t", ("who", "of rounds", "ops/s", "N"), [("avmfs", spread, rate, 10)])
+        return Report("store", "s", "python -m x", {}, [table], [measured("r", ratios, ">=", 0.5)])
+
+    before, after = tmp_path / "old", tmp_path / "new"
+    for folder, report in (
+        (before, result(100.0, "0.9..1.1", [0.6] * 3)),
+        (after, result(80.0, "0.8..1.2", [0.4] * 3)),
+    ):
+        folder.mkdir()
+        write_json(folder / "store.json", report)
+    assert compared(read_reports(before), read_reports(before)) == []
+    assert compared(read_reports(before), read_reports(after)) == [
+        "  python -m x: t: avmfs: ops/s: 100 -> 80.0 (-20%)",
+        "  python -m x: target: r: met -> MISSED",
+    ]
+    told = _run_module("benchmarks.report", "--against", before, after)
+    assert told.returncode == 0 and "MISSED" in told.stdout
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no results"):
+        read_reports(tmp_path / "empty")
 
 
 def test_a_report_survives_its_json_and_names_its_command_in_markdown(tmp_path: Path) -> None:
@@ -163,12 +231,9 @@ def test_results_become_a_page_and_pictures(tmp_path: Path) -> None:
     page = _run_module("benchmarks.report", result)
     assert page.returncode == 0
     assert "## writers" in page.stdout
-    assert "| bench_contention | 1 | 0 | 0 |" in page.stdout
+    assert "| bench_contention | 1 | 0 | 0 | 0 |" in page.stdout
     shown = document([read_json(result)], ["plots/contention.svg", "plots/mount.svg"])
     assert shown == page.stdout + "\n![writers](plots/contention.svg)\n"
-    (tmp_path / "contention.svg").touch()
-    elsewhere = _run_module("benchmarks.report", "--pictures", tmp_path, result)
-    assert elsewhere.returncode == 2 and str(tmp_path) in elsewhere.stderr
     bad = _run_module("benchmarks.report", tmp_path / "missing.json")
     assert bad.returncode == 2
     assert "missing.json" in bad.stderr
@@ -190,14 +255,14 @@ def test_two_runs_of_one_script_are_told_apart_by_their_arguments() -> None:
     ]
     lines = document(runs).splitlines()
     assert [line for line in lines if line.startswith("## ")] == [
-        "## what idle is",
         "## what recall is",
         "## what recall is, --sizes 9 --rounds 2",
+        "## what idle is",
     ]
     assert [line for line in lines if line.startswith("| bench_")] == [
-        "| bench_idle | 1 | 0 | 0 |",
-        "| bench_recall | 1 | 0 | 0 |",
-        "| bench_recall, --sizes 9 --rounds 2 | 1 | 0 | 0 |",
+        "| bench_recall | 1 | 0 | 0 | 0 |",
+        "| bench_recall, --sizes 9 --rounds 2 | 1 | 0 | 0 | 0 |",
+        "| bench_idle | 1 | 0 | 0 | 0 |",
     ]
 
 

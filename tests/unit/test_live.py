@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -17,12 +18,14 @@ from avmfs_config import Provider, Settings, default_settings, load_settings
 
 from avmfs import paths
 from avmfs.access import Principal
-from avmfs.errors import NotFound, StoreFailed
+from avmfs.errors import NotFound, StoreFailed, TooBig
 from avmfs.providers.fetching import Fetcher
 from avmfs.providers.handler import BaseHandler, Context, find_handler, register_handler
 from avmfs.providers.live import LiveTree
 from avmfs.rpc.local import LocalDoor
 from avmfs.store.commands import mirroring
+from avmfs.vfs import handover
+from avmfs.vfs.live_handle import LiveHandle
 
 WHERE = (b"live", b"x")
 ALICE = Principal("alice")
@@ -192,5 +195,117 @@ def test_the_handler_of_the_document_is_read_and_listed(tmp_path: Path) -> None:
         assert {each["name"] for each in door.call("entries", path="/live/upper")} >= {"alpha", "beta"}
         with pytest.raises(NotFound):
             door.call("read", path="/live/upper/nothing")
+    finally:
+        door.close()
+
+
+class Redis:
+    """As much of a client as the snippet asks."""
+
+    def get(self, key: str) -> bytes | None:
+        return {"/cache/motd": b"welcome\n"}.get(key)
+
+
+def test_a_handler_of_a_program_without_a_daemon_reads_and_answers_searches(tmp_path: Path) -> None:
+    class RedisHandler(BaseHandler):
+        redis = Redis()
+
+        def read(self, path, context):  # type: ignore[no-untyped-def]  # as the first documents have it
+            return self.redis.get(path)
+
+        def search(self, path: str, query: str, context: Context) -> list[str]:
+            return ["motd", "nothing", "../memory/x", "", "motd"] if query == "how do we greet" else []
+
+    register_handler("redis", RedisHandler)
+    for search in (True, False):
+        given = settings(Provider("/cache/{key}", "redis", search=search))
+        door = LocalDoor(tmp_path / f"{search}.db", given, "alice", embeddings=False)
+        try:
+            assert door.call("read", path="/cache/motd")["data"] == b"welcome\n"
+            with pytest.raises(NotFound):
+                door.call("read", path="/cache/none")
+            found = door.call("search", q="how do we greet", under="/cache")["hits"]
+            assert [each["path"] for each in found] == ["/cache/motd"] * search
+            assert not door.call("search", q="how do we greet")["hits"]
+            assert not door.call("search", q="something else", under="/cache")["hits"]
+        finally:
+            door.close()
+
+
+def test_a_source_that_does_not_answer_a_search_is_said_after_its_time(tmp_path: Path, counted: type[Counted]) -> None:
+    over = threading.Event()
+
+    class Hangs(Counted):
+        def search(self, path: str, query: str, context: Context) -> list[str]:
+            over.wait(LIMIT_S)
+            return []
+
+    register_handler("hangs", Hangs)
+    given = settings(Provider("/live/{name}", "hangs", search=True, timeout_s=0.3))
+    door = LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)
+    try:
+        door.call("read", path="/live/x")
+        found = door.call("search", q="1", under="/live")
+        assert [each["path"] for each in found["hits"]] == ["/live/x"]
+        said = "the search of /live: no answer within 0.3 s"
+        assert found["degraded"].endswith(said) and said in found["text"].splitlines()[0]
+    finally:
+        over.set()
+        door.close()
+
+
+def test_an_error_of_a_handler_keeps_its_errno(tmp_path: Path, counted: type[Counted]) -> None:
+    class Refuses(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            raise {b"a": PermissionError("x"), b"b": FileExistsError("x"), b"c": KeyError("x")}[data]
+
+    register_handler("refuses", Refuses)
+    given = replace(settings(Provider("/live/{name}", "refuses", writable=True)), default_access="rw", permissions=())
+    door = LocalDoor(tmp_path / "avm.db", given, "alice", embeddings=False)
+    try:
+        for data, code in ((b"a", errno.EACCES), (b"b", errno.EEXIST), (b"c", errno.EIO)):
+            with pytest.raises(OSError) as told:
+                door.call("write", path="/live/x", data=data)
+            assert told.value.errno == code
+    finally:
+        door.close()
+
+
+def test_an_open_file_that_a_source_takes_goes_on_in_the_next_process(tmp_path: Path, counted: type[Counted]) -> None:
+    given: list[bytes] = []
+
+    class Takes(Counted):
+        def write(self, path: str, data: bytes, context: Context) -> None:
+            given.append(data)
+
+    register_handler("takes", Takes)
+    provider = Provider("/live/{name}", "takes", writable=True, max_bytes=9)
+    door = LocalDoor(tmp_path / "avm.db", replace(settings(provider), permissions=(), default_access="rw"), "alice")
+    try:
+        memory = door._memory
+        one = LiveHandle(memory, 7, WHERE, b"abc", True, emptied=False)
+        left = [handover.plain_handle(one)]
+        for framed in (
+            one.framed(1, b"XY", append=False),
+            one.framed(0, b"!", append=True),
+            one.cut(2),
+            one.framed(4, b"z", append=False),
+        ):
+            one.edit(framed)
+            left.append([handover.plain_progress(one), framed])
+        other = handover.handle_from(memory, left[0])
+        for progress, framed in left[1:]:
+            handover.set_progress(other, progress, framed)
+        other.flush()
+        other.flush()
+        other.release()
+        assert given == [b"aX\0\0z"] == [one.read(0, 9)]
+        with pytest.raises(TooBig):
+            other.write(5, b"12345")
+        other.flush()
+        other.release()
+        assert len(given) == 1
+        LiveHandle(memory, 7, WHERE, b"", False, emptied=True).release()
+        assert given[1:] == [b""]
     finally:
         door.close()

@@ -345,6 +345,7 @@ _STORE: dict[str, Ask] = {
     ],
     "reading_at": lambda s, it: [_past(s, it, back) for back in range(12)],
     "cached_writable": lambda s, it: s.world.store.cached_writable(s.who, it.scope),
+    "cached_shown_writable": lambda s, it: s.world.store.cached_shown_writable(s.who, it.scope),
     "cached_live": lambda s, it: s.world.store.cached_live(s.who, it.scope),
 }
 # Asked by the daemon's own processes and answered to nobody, with those who may use them among the parts that answer
@@ -384,6 +385,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "release": lambda it: {"node": it.file},
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
+    "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},
@@ -489,7 +491,7 @@ _X = f"{SPACE}/d/x.md"
 _METHODS: dict[str, list[dict[str, Any]]] = {
     "agents": [{}],
     "archive": [{"path": _X}],
-    "consolidate": [{}, {"path": SPACE}, {"path": _X}],
+    "consolidate": [{}, {"path": SPACE}, {"path": _X}, {"summaries": True, "cold": 1.0}],
     "unconsolidate": [{}, {"run": 1}],
     "claim": [{"path": _X}],
     "claim_next": [{"path": f"{SPACE}/d"}],
@@ -564,6 +566,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "delta": [{"path": "/memory", "peek": True}, {"path": _X, "peek": True}],
     "explore": [{"path": _X}],
     "nonce": [{"about": "x"}],
+    "sign_in": [{}, {"start": True}],
     "fetch": [{"targets": [_X, f"{SPACE}/d/none.md"]}],
     "graph": [{}, {"path": SPACE}, {"format": "graphml"}],
     "digest": [{"days": 9.0}, {"cold": 0.0, "days": 0.0}, {"path": SPACE}],

@@ -258,3 +258,27 @@ def test_a_plugin_is_a_module(tmp_path: Path) -> None:
 )
 def test_a_pattern_finds_parameters(pattern: str, path: str, found: dict[str, str] | None) -> None:
     assert paths.parameters(pattern, paths.split(path.encode())) == found
+
+
+def test_a_search_of_a_handler_has_the_question_as_text(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "d.db")) as db:
+        db.executescript("create table t(id, said); insert into t values(7, 'toner'), (8, 'chair');")
+    context = Context("/live", {}, 5.0, 10_000, {})
+    sql = {"database": str(tmp_path / "d.db"), "query": "select 1", "search": "select id from t where said = :query"}
+    script = {"command": "true", "search": "printf '%s\\n' ${query}"}
+    for handler, config, asked in (
+        ("sqlite", sql, {"toner": ["7"], "' or 1=1 --": []}),
+        ("script", script, {"$(id) `id`": ["$(id) `id`"], "a\nb": ["a", "b"]}),
+        ("sqlite", {**sql, "search": "delete from t"}, {"toner": None}),
+        ("script", script, {"--version": None}),
+    ):
+        made = find_handler(handler)(config)
+        for query, found in asked.items():
+            if found is None:
+                with pytest.raises(AvmError):
+                    made.search("/live", query, context)
+            else:
+                assert made.search("/live", query, context) == found
+    for handler, config in (("sqlite", sql), ("script", script)):
+        del config["search"]
+        assert find_handler(handler)(config).search("/live", "x", context) is None

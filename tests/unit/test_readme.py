@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
+import references
 from avmfs_daemon.main import cli as daemon
 
 from avmfs.cli.commands import COMMANDS, GROUPS
 from avmfs.cli.main import avm
 from avmfs.embed.weights import PACKAGE as WEIGHTS
 from avmfs.mcp.main import avm_mcp as avm_mcp
-from avmfs.views import table
 
 TREE = Path(__file__).parents[2]
 README = (TREE / "README.md").read_text(encoding="utf-8")
@@ -107,10 +107,9 @@ def test_what_run_is_said_to_do_it_can_do() -> None:
         assert re.search(rf"^    {name}\)", script, re.MULTILINE), name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/VIEWS.md"])
-def test_generated_tables_are_up_to_date(name: str) -> None:
-    text = (TREE / name).read_text(encoding="utf-8")
-    assert text == table.page(text, table.short() if name == "README.md" else table.markdown()), "run: ./run docs"
+@pytest.mark.parametrize("path", references.pages(), ids=lambda path: path.name)
+def test_a_generated_page_is_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == references.pages()[path], "run: ./run docs"
 
 
 def test_files_that_are_linked_to_exist() -> None:

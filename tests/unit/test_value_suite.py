@@ -20,9 +20,7 @@ from avmfs.evaluation import models
 from avmfs.evaluation.grading import Assertion, grade, judged
 from avmfs.evaluation.models import DO_NOT_KNOW, Endpoint, ModelError, OfflineReader, Reply, silent
 from avmfs.text.tokens import TokenCounter
-from benchmarks import bench_paper
 from benchmarks.figures import BenchmarkError
-from benchmarks.results import Report, Table
 from benchmarks.value import suite
 from benchmarks.value.scenario import Scenario, load
 from benchmarks.value.suite import Verdict
@@ -315,18 +313,6 @@ def test_a_killed_run_goes_on_past_rate_limits_and_errors_and_counts_what_it_cos
     assert [row[1:3] for row in tokens["rows"]] == [[35, 10], [35, 10]], "five answers of 7 and 2 tokens in each arm"
     assert [row[4] for row in tokens["rows"]] == [35 + 20, 35 + 20]
     assert stub.replies == [], "what had been answered was not asked again"
-
-
-def test_a_later_run_is_told_beside_an_earlier_one() -> None:
-    def report(value: float) -> Report:
-        return Report(
-            "x", "t", "c", {}, [Table("times", ["operation", "us", "n"], [["read", value, 5], ["stat", 2.0, 5]])]
-        )
-
-    before = dict(bench_paper._figures(json.loads(json.dumps(report(10.0).__dict__, default=lambda one: one.__dict__))))
-    assert bench_paper.compared(before, [report(10.5)]) == []
-    (line,) = bench_paper.compared(before, [report(20.0)])
-    assert "x: times: read: us: 10.0 -> 20.0 (+100%)" in line
 
 
 def test_a_verdict_is_right_only_when_all_that_is_asserted_holds() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import references
 from views_fixtures import World, opened
 
 from avmfs import paths, views
@@ -240,11 +241,7 @@ def test_version_is_the_projects(world: World) -> None:
     assert f'version = "{world.agent("bob").cat("/:version").split()[1]}"' in project
 
 
-def test_the_documented_table_is_current() -> None:
-    text = table.PAGE.read_text(encoding="utf-8")
-    assert table.page(text) == text, "run: python -m avmfs.views.table"
-
-
-def test_a_page_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected the lines"):
-        table.page("# Views\n")
+def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "PAGE.md").write_text("# Views\n")
+    with pytest.raises(ValueError, match=r"PAGE.md: expected the lines"):
+        references.between(tmp_path / "PAGE.md", "views", "")

@@ -15,11 +15,12 @@ from typing import Any, Final
 from avmfs import paths
 from avmfs.errors import Denied, Invalid, NotFound, Stale
 from avmfs.node import DISPUTES, Kind, Node
-from avmfs.store.commands import aside, command, documents
+from avmfs.store.commands import aside, command, documents, namespace, writing
 from avmfs.store.tx.transaction import Tx
 
 TOGETHER: Final = 256  # notes of one step: others wait for it
 _SUPERSEDES: Final = DISPUTES[0]
+SUMMARIZES: Final = "summarizes"  # the type of the links from a summary to its sources
 
 
 @command
@@ -44,6 +45,31 @@ def archive_cold(tx: Tx, run: int, nodes: list[int], ctimes: list[int]) -> dict[
 
 
 @command
+def summarise(
+    tx: Tx, run: int, path: list[bytes], data: bytes, nodes: list[int], ctimes: list[int], older: int | None = None
+) -> dict[str, Any]:
+    """Write a summary of ``nodes``, with a link to each ("summarizes") and their readers and mode; the summary
+    ``older`` goes to the archive for it. {"paths"}: where it is."""
+    sources = _planned(tx, nodes, ctimes)
+    before = None if older is None else tx.writable(older)
+    if before is not None:  # it may have the name
+        _planned(tx, [before.id], [before.ctime])
+        _put_away(tx, run, before, "merged", {}, None)
+    made = tx.node(writing.write_path(tx, path, data, mode="create")["node"])
+    if made.mode != sources[0].mode:
+        namespace.set_attributes(tx, made.id, mode=sources[0].mode)
+    if {(each.scope, each.mode, each.expires) for each in sources} != {(made.scope, sources[0].mode, None)}:
+        raise Stale("its sources have other readers, modes or ttls", paths.text(paths.join(tuple(path))))
+    for each in sources:
+        documents.add_link(tx, made.id, each.id, SUMMARIZES)
+    documents.set_tags(tx, made.id, ["summary"], [], replace=False)
+    if before is not None:
+        documents.add_link(tx, made.id, before.id, _SUPERSEDES)
+    _note(tx, run, made, "summary", {"version": 1}, None)
+    return {"paths": [paths.join(tuple(path))]}
+
+
+@command
 def take_back(tx: Tx, run: int, document: int) -> dict[str, Any]:
     """Undo what the asker's run did with a document: back to where it was, under a free name where that is taken, and
     what another one got from it is taken away, unless somebody has changed it since. {"path"}: where it is now; None
@@ -57,11 +83,28 @@ def take_back(tx: Tx, run: int, document: int) -> dict[str, Any]:
     heir, was, said = found
     node = tx.node(tx.db.execute("select node from document where id = ?", (document,)).get)
     at = None
+    if "version" in json.loads(said):
+        return {"path": _unwritten(tx, run, node, json.loads(said)["version"])}
     if paths.aside(tx.parts_of(node)) == "archive":
         at = aside.put_back(tx, node.id, to=list(paths.split(bytes(was))))["path"]
     _disinherit(tx, heir, tx.node(node.id), json.loads(said))
-    tx.do("delete from consolidated where document = ? and run = ?", (document, run))
+    _forget(tx, run, document)
     return {"path": at}
+
+
+def _unwritten(tx: Tx, run: int, node: Node, version: int) -> bytes | None:
+    """Remove a summary that nobody has written on since. Returns where it is; None: it is gone."""
+    document = tx.document_of(tx.writable(node.id))
+    _forget(tx, run, document)
+    head = tx.db.execute("select head from document where id = ?", (document,)).get
+    if head != version or node.parent is None or paths.aside(tx.parts_of(node)):
+        return None if node.parent is None else paths.join(tx.parts_of(node))
+    aside.unlink(tx, node.parent, node.name)
+    return None
+
+
+def _forget(tx: Tx, run: int, document: int) -> None:
+    tx.do("delete from consolidated where document = ? and run = ?", (document, run))
 
 
 def _planned(tx: Tx, nodes: Sequence[int], ctimes: Sequence[int]) -> list[Node]:
@@ -84,19 +127,16 @@ def _planned(tx: Tx, nodes: Sequence[int], ctimes: Sequence[int]) -> list[Node]:
 
 def _put_away(tx: Tx, run: int, node: Node, kind: str, said: dict[str, Any], heir: Node | None) -> bytes:
     assert node.parent is not None
+    _note(tx, run, node, kind, said, heir)
+    return bytes(aside.archive(tx, node.parent, node.name)["path"])
+
+
+def _note(tx: Tx, run: int, node: Node, kind: str, said: dict[str, Any], heir: Node | None) -> None:
+    other = None if heir is None else heir.document
     tx.do(
         "insert into consolidated(document, run, agent, kind, heir, path, said) values(?, ?, ?, ?, ?, ?, ?)",
-        (
-            node.document,
-            run,
-            tx.who.name,
-            kind,
-            None if heir is None else heir.document,
-            paths.join(tx.parts_of(node)),
-            json.dumps(said),
-        ),
+        (node.document, run, tx.who.name, kind, other, paths.join(tx.parts_of(node)), json.dumps(said)),
     )
-    return bytes(aside.archive(tx, node.parent, node.name)["path"])
 
 
 def _inherit(tx: Tx, heir: Node, gone: Node) -> dict[str, Any]:

@@ -7,6 +7,7 @@ versions where the provider wants them. Which source a path has is not known her
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from avmfs import paths
@@ -21,11 +22,20 @@ MOST, MOST_BYTES = 10_000, 256 * 1024 * 1024  # kept at once: who reads made-up 
 
 @command(durable=False)
 def mirror(
-    tx: Tx, path: list[bytes], data: bytes, source: str, until: int, searched: bool = False, history: bool = False
+    tx: Tx,
+    path: list[bytes],
+    data: bytes,
+    source: str,
+    until: int,
+    searched: bool = False,
+    history: bool = False,
+    by: list[str] | None = None,
 ) -> dict[str, Any]:
     """The source has this now, until then nobody asks again. Other bytes are a new version; those of before are kept
-    with ``history`` alone. {"node", "changed"}."""
+    with ``history`` alone. ``by``: the agent that wrote it to the source, and its door. {"node", "changed"}."""
     _check(tx, path)
+    if by:
+        tx.who = replace(tx.who, name=by[0], route=by[1])
     directory = _directory(tx, path[:-1])
     found = namespace.occupant(tx, directory, path[-1])
     if found is not None and found.kind is not Kind.FILE:

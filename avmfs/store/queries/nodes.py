@@ -42,6 +42,16 @@ with recursive below(id) as (
   select node.id from node join below on node.parent = below.id where {_SEEN}
 )
 """
+# A column for each field of Document, by its name; the newest version has some.
+_OF_NEWEST = {
+    "author": "coalesce(version.author, creator)",
+    "updated": "coalesce(version.at, document.created)",
+    "route": "coalesce(version.route, '')",
+}
+_DOCUMENT = f"""
+select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in Document.__dataclass_fields__)}
+from document left join version on version.document = document.id and version.number = head where document.id = ?
+"""
 # Operations that change no file's contents or place.
 _UNLISTED = tuple(sorted(log_ops.ops_where(lambda op: not op.listed)))
 # Where each document that has ended was last. Of several states that are told of one it is the newest.
@@ -171,18 +181,13 @@ class Reader:
 
     def document(self, node: Node) -> Document:
         self._require_document(node.document)
-        row = self._db.execute(
-            "select id, node, document.handle, creator, document.created, importance, shared, user, head,"
-            " coalesce(version.author, creator), coalesce(version.at, document.created), coalesce(version.route, '')"
-            " from document left join version on version.document = document.id and version.number = head"
-            " where document.id = ?",
-            (node.document,),
-        ).fetchone()
+        row = self._db.execute(_DOCUMENT, (node.document,)).fetchone()
         if row is None:
             raise NotFound()
-        shared, user, head, author, updated, route = row[6:]
-        names = tuple(shared.split(",")) if shared else None
-        return Document(*[*row[:6], names, head, author, updated, json.loads(user or "{}"), route])
+        said = dict(zip(Document.__dataclass_fields__, row, strict=True))
+        said["shared"] = tuple(said["shared"].split(",")) if said["shared"] else None
+        said["user"] = json.loads(said["user"] or "{}")
+        return Document(**said)
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
@@ -409,7 +414,7 @@ class Reader:
         wrote, (document, kind, path before). (0, []) where there is none that could be undone."""
         rows = self._all(
             "select run, document, kind, path from consolidated where agent = :agent and run = coalesce(:run,"
-            " (select max(run) from consolidated where agent = :agent)) order by path, document",
+            " (select max(run) from consolidated where agent = :agent)) order by kind <> 'summary', path, document",
             agent=self.who.name,
             run=run,
         )

@@ -32,6 +32,8 @@ class Visible:
         self.ids = frozenset(number for number, may in self._access.items() if may >= Access.READ)
         self._live = frozenset(number for number in self.ids if scopes[number].live)
         self._scopes = scopes
+        write = {number for number, may in self._access.items() if may >= Access.WRITE}
+        self._shown_writable = frozenset(each for each in write if each not in self._live or scopes[each].taken)
         self.json = _json(self.ids)
         aside = {number: scope.aside for number, scope in scopes.items() if scope.aside}
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
@@ -45,6 +47,10 @@ class Visible:
 
     def writable(self, scope: int) -> bool:
         return self._access.get(scope, Access.NONE) >= Access.WRITE and scope not in self._live
+
+    def shown_writable(self, scope: int) -> bool:
+        """With what a source takes, which is no change of the store."""
+        return scope in self._shown_writable
 
     @cached_property
     def remembered(self) -> Visible:

@@ -1,0 +1,112 @@
+"""MCP over HTTP at /mcp: the server of avm-mcp, one for each caller, behind the service's own tokens.
+
+Owns the lives of these servers: each begins with its caller's first request and ends when it was not asked for long,
+or with the service. The SDK is loaded with the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from avmfs_config import Paths
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from avmfs.errors import AvmError, Busy
+from avmfs.http import values
+from avmfs.http.doors import Caller
+from avmfs.http.rest import Service
+
+if TYPE_CHECKING:
+    from avmfs.mcp.server import MemoryServer
+
+log = logging.getLogger(__name__)
+
+PATH: Final = "/mcp"
+SERVERS: Final = 64
+IDLE_S: Final = 1800.0
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Served:
+    app: App
+    over: anyio.Event = field(default_factory=anyio.Event)
+    under_way: int = 0
+    asked: float = field(default_factory=time.monotonic)
+
+
+class McpServers:
+    """An ASGI application. ``tasks``: where the servers live, set before the first request."""
+
+    tasks: TaskGroup
+
+    def __init__(self, service: Service, where: Paths, offered: str = "core") -> None:
+        self._service, self._where, self._offered = service, where, offered
+        self._served: dict[Caller, _Served] = {}
+        self._beginning = anyio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            caller = await self._service.bearer(Request(scope, receive))
+            served = await self._of(caller)
+        except AvmError as e:
+            await values.refusal(e, False)(scope, receive, send)
+            return
+        served.under_way += 1
+        try:
+            await served.app(scope, receive, send)
+        finally:
+            served.under_way -= 1
+            served.asked = time.monotonic()
+
+    async def _of(self, caller: Caller) -> _Served:
+        async with self._beginning:
+            now = time.monotonic()
+            for other, each in [*self._served.items()]:
+                if not each.under_way and now - each.asked > IDLE_S:
+                    self._served.pop(other).over.set()
+            if caller not in self._served:
+                if len(self._served) >= SERVERS:
+                    raise Busy("too many MCP clients: ask later")
+                self._served[caller] = await self.tasks.start(self._serve, caller)
+            found = self._served[caller]
+            found.asked = now
+            return found
+
+    async def _serve(self, caller: Caller, *, task_status: TaskStatus[_Served]) -> None:
+        server, app = await self._service.in_thread(lambda: self._made(caller))
+        served: _Served | None = None
+        try:
+            async with app.router.lifespan_context(app):
+                served = _Served(app)
+                task_status.started(served)
+                await served.over.wait()
+        except Exception:
+            if served is None:
+                raise
+            log.exception("mcp: the server of %s failed", caller.agent)  # the other callers' go on
+            self._served.pop(caller, None)
+        finally:
+            server.close()
+
+    def _made(self, caller: Caller) -> tuple[MemoryServer, Starlette]:
+        from mcp.server.transport_security import TransportSecuritySettings
+
+        from avmfs.mcp.server import MemoryServer
+        from avmfs.mcp.session import Session
+
+        agent = caller.agent or self._service.doors.agent_of(caller)
+        environ = {**os.environ, "AVM_AUTOSTART": "0", "AVM_API_KEY": caller.key}
+        server = MemoryServer(Session(self._where, agent, environ), self._service.version, self._offered)
+        # Host and Origin were looked at before the token was.
+        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        return server, server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)

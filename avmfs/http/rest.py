@@ -1,0 +1,148 @@
+"""REST: each method of the door at POST /api/NAME, with its arguments as the body's names.
+
+Owns nothing about what a method does: names, arguments, errors and visibility are the door's. The token is looked at
+before the body is read. A client that hangs up ends its call.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from avmfs.errors import AvmError, Invalid, NotFound, TimedOut, TooBig
+from avmfs.http import identity, openapi, values
+from avmfs.http.doors import ALL, Caller, Doors, Line
+from avmfs.rpc import methods
+
+BODY_MOST: Final = 24 * 1024 * 1024  # bytes: what the door takes, as base64
+BODY_S: Final = 30.0  # for all of a body to come
+T = TypeVar("T")
+
+
+class Service:
+    """What every route has: the doors, who is signed in, and threads for calls."""
+
+    def __init__(self, doors: Doors, sessions: identity.Sessions, port: int, *, write: bool) -> None:
+        """``write``: whether the page may change things."""
+        self.doors, self.sessions, self.port, self.write = doors, sessions, port, write
+        self.version = importlib.metadata.version("avmfs")
+        self._threads = anyio.CapacityLimiter(ALL)
+
+    async def in_thread(self, do: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(do, limiter=self._threads)
+
+    async def ask(self, request: Request, caller: Caller, method: str, given: dict[str, Any]) -> tuple[Any, str]:
+        """Call a method for a request whose body has been read. Raises what the door raises."""
+        line, outcome = Line(), list[Any]()
+
+        async def ended() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            line.hang_up()
+
+        def call() -> None:
+            try:
+                outcome.append(self.doors.call(caller, method, given, line))
+            except Exception as e:  # an error leaves a group of tasks in a group of errors
+                outcome.append(e)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ended)
+            await self.in_thread(call)
+            group.cancel_scope.cancel()
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        answer: tuple[Any, str] = outcome[0]
+        return answer
+
+    async def bearer(self, request: Request) -> Caller:
+        """Whoever shows a token that lets somebody in. Raises Unauthorized."""
+        caller = identity.bearer(request, self.sessions)
+        if caller.key:
+            await self.in_thread(lambda: self.doors.admit(caller))
+        return caller
+
+
+def routes(service: Service) -> list[Route]:
+    async def call(request: Request) -> Response:
+        packed = request.headers.get("content-type", "").partition(";")[0].strip().lower() == values.MSGPACK
+        try:
+            caller = await service.bearer(request)
+            name = request.path_params["method"]
+            if name not in methods.names():
+                raise NotFound(f"there is no method {name!r}: see /openapi.json")
+            _check_type(request, packed)
+            given = values.arguments(await body_of(request), packed, openapi.binary(name))
+            result, urgent = await service.ask(request, caller, name, given)
+            return await service.in_thread(lambda: values.answer(result, urgent, packed))
+        except AvmError as e:
+            return values.refusal(e, packed, 408 if isinstance(e, LateBody) else None)
+
+    async def session(request: Request) -> Response:
+        """Who a token is (GET); a token for a one-time code (POST); the end of a token (DELETE)."""
+        try:
+            if request.method == "POST":
+                given = values.arguments(await body_of(request, 4096), False, frozenset())
+                if given.keys() != {"code"} or not isinstance(given["code"], str):
+                    raise Invalid('a session is made of {"code": one-time code}')
+                token = service.sessions.exchange(given["code"])
+                return values.answer({"token": token, "expires_s": int(identity.TOKEN_S)}, "", False)
+            caller = await service.bearer(request)
+            if request.method == "DELETE":
+                if caller.key:
+                    raise Invalid("an API key is ended by revoke_key")
+                service.sessions.end(request.headers["authorization"].partition(" ")[2].strip(" "))
+                return values.answer({}, "", False)
+            agent = await service.in_thread(lambda: service.doors.agent_of(caller))
+            who = {"agent": agent, "operator": caller.operator, "version": service.version}
+            return values.answer(who, "", False)
+        except AvmError as e:
+            return values.refusal(e, False, 408 if isinstance(e, LateBody) else None)
+
+    async def described(request: Request) -> Response:
+        return Response(openapi.text(), media_type=values.JSON)
+
+    return [
+        Route("/api/{method}", call, methods=["POST"]),
+        Route("/session", session, methods=["GET", "POST", "DELETE"]),
+        Route("/openapi.json", described, methods=["GET"]),
+    ]
+
+
+class LateBody(TimedOut):
+    """A client that does not send what it announced."""
+
+
+async def body_of(request: Request, most: int = BODY_MOST) -> bytes:
+    """The whole body. Raises TooBig, LateBody."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > most:
+        raise TooBig(f"a body may have {most} bytes here")
+    body = bytearray()
+    try:
+        with anyio.fail_after(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise TooBig(f"a body may have {most} bytes here")
+    except TimeoutError as e:
+        if isinstance(e, AvmError):
+            raise
+        raise LateBody(f"the body did not come within {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise LateBody("the client has gone") from None
+    return bytes(body)
+
+
+def _check_type(request: Request, packed: bool) -> None:
+    """A form of another site can send neither of the two without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not packed and kind != values.JSON and request.headers.get("content-length", "0") != "0":
+        raise Invalid(f"content-type: expected {values.JSON} or {values.MSGPACK}")

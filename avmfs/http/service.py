@@ -1,0 +1,219 @@
+"""The service as a whole: its routes, what stands before all of them, and serving until it is told to stop.
+
+Owns the order of checks: Host and Origin, then the route, then who asks. Called by the daemon's HTTP process with a
+listening socket. Clients that send nothing are hung up on; how many there may be at once is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import uvicorn
+from avmfs_config import Paths
+from avmfs_config.http import HttpSettings
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed
+from avmfs.http import events, identity, mcp, page, rest, values
+from avmfs.http.doors import NOBODY, Doors
+
+log = logging.getLogger(__name__)
+
+CLIENTS: Final = 256
+HEAD_S: Final = 10.0  # for a request's head to come, and between two requests
+STOP_S: Final = 2  # for answers under way
+HEALTH_S: Final = 1.0  # that one look at the door is good for
+_POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+_HEADERS: Final = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Server:
+    """The HTTP process's own: ``run`` serves until ``stop``, from any thread."""
+
+    def __init__(
+        self, listener: socket.socket, settings: HttpSettings, where: Paths, more: Callable[[rest.Service], list[Route]]
+    ) -> None:
+        """``more``: routes of whoever serves."""
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
+        self.sessions = identity.Sessions()
+        self._doors = Doors(where.runtime_dir / "avm.sock")
+        service = rest.Service(self._doors, self.sessions, port, write=settings.write)
+        names = identity.Names({*identity.LOOPBACK, shown, *settings.hosts})
+        config = uvicorn.Config(
+            application(service, names, where, more(service)),
+            http=_Patient,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CLIENTS,
+            timeout_keep_alive=int(HEAD_S),
+            timeout_graceful_shutdown=STOP_S,
+            ssl_certfile=settings.cert,
+            ssl_keyfile=settings.key,
+        )
+        if settings.key is not None and settings.key.stat().st_mode & 0o077:
+            raise Denied("others may read it: chmod 600", str(settings.key))
+        config.load()  # a certificate that cannot be read is said at once
+        self._listener = listener
+        self._server = _Server(config)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        self._server.ready = ready
+        try:
+            asyncio.run(self._server.serve([self._listener]))
+        finally:
+            self._doors.close()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, and says when it serves."""
+
+    ready: Callable[[], None]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self.ready()
+
+
+def application(service: rest.Service, names: identity.Names, where: Paths, more: list[Route]) -> ASGIApp:
+    servers = mcp.McpServers(service, where)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as servers.tasks:
+            yield
+            servers.tasks.cancel_scope.cancel()
+
+    routes = [
+        *rest.routes(service),
+        *events.routes(service),
+        _health(service),
+        *more,
+        Route(mcp.PATH, servers),
+        *page.routes(service),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refused, Exception: _defect})
+    app.router.redirect_slashes = False
+    return _Guarded(app, names)
+
+
+def _health(service: rest.Service) -> Route:
+    """Whether the door answers. Anybody may ask, so a look at it is good for a moment."""
+    looked, problem = 0.0, ""
+    looking = threading.Lock()
+
+    def look() -> str:
+        nonlocal looked, problem
+        with looking:
+            if time.monotonic() - looked > HEALTH_S:
+                try:
+                    service.doors.call(NOBODY, "nonce", {"about": "health"})
+                    problem = ""
+                except AvmError as e:
+                    problem = e.reason
+                looked = time.monotonic()
+            return problem
+
+    async def health(request: Request) -> Response:
+        found = await service.in_thread(look)
+        return JSONResponse({"status": "unavailable" if found else "ok"}, 503 if found else 200)
+
+    return Route("/health", health, methods=["GET"])
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What no route takes: 404, 405."""
+    assert isinstance(error, HTTPException)
+    kind = NotFound("there is nothing at this address") if error.status_code == 404 else Invalid(error.detail)
+    response = values.refusal(kind, False, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return values.refusal(StoreFailed("internal error; the daemon's log has the details"), False)
+
+
+class _Guarded:
+    """What stands before every route: by which name it was called, headers of every answer, and defects."""
+
+    def __init__(self, app: ASGIApp, names: identity.Names) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = {name for name, _ in message["headers"]}
+                caching = [] if b"cache-control" in told else [(b"cache-control", b"no-store")]
+                message = {**message, "headers": [*message["headers"], *_HEADERS, *caching]}
+            await send(message)
+
+        try:
+            self._names.check(HTTPConnection(scope))
+            await self._app(scope, receive, sending)
+        except AvmError as e:
+            await values.refusal(e, False)(scope, receive, sending)
+        except Exception:  # a defect in one answer must not end the service, which has told the client
+            log.exception("%s %s failed", scope["method"], scope["path"])
+
+
+class _Patient(H11Protocol):
+    """uvicorn's, which lets a client take its time for the head of a request."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(HEAD_S, self._end_if_none, self.cycle)
+
+    def _end_if_none(self, before: Any) -> None:
+        if self.cycle is before:
+            self.transport.close()

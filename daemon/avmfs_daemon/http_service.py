@@ -1,0 +1,134 @@
+"""The place of the HTTP service in the supervisor: what it listens at, its process, and who is let in by a code.
+
+Owns the listening socket, so that nobody is refused while the process is replaced. Called by the supervisor's loop
+alone. It must not know what is served.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+from dataclasses import replace
+from typing import Any, Final
+
+from avmfs_config.gossip import Endpoint
+from avmfs_config.http import HttpSettings
+
+from avmfs_daemon.child import Child, ChildProcess
+from avmfs_daemon.children import Children
+
+log = logging.getLogger(__name__)
+
+USUAL: Final = Endpoint("127.0.0.1", 7654)  # where it listens when somebody asks for it that no setting names
+BACKLOG: Final = 128
+PENDING: Final = 64  # codes that the process was asked for
+
+
+class HttpService:
+    """`follow` the settings, at the start and whenever they change; `close` at the end."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self.settings = HttpSettings()
+        self._bound: Endpoint | None = None
+        self._child: Child | None = None
+        self._asked_for = False
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, tuple[Child, ChildProcess, int]] = {}
+        self.listener: socket.socket | None = None
+        self.problem = ""
+
+    def wanted(self, settings: HttpSettings) -> HttpSettings:
+        """As the configuration says, or as somebody has asked for it since the daemon began."""
+        return replace(settings, listen=USUAL) if self._asked_for and settings.listen is None else settings
+
+    def follow(self, settings: HttpSettings) -> Child | None:
+        """Bring it to these settings; the child that is to be dismissed."""
+        settings, before = self.wanted(settings), self.settings
+        self.settings = settings
+        if settings.listen != self._bound or (settings.listen is not None and self.listener is None):
+            self.close()
+            self._listen(settings.listen)
+        if self.listener is None:
+            ending, self._child = self._child, None
+            return ending
+        if self._child is None:
+            self._child = Child("http", "http")
+            self._children.add(self._child)
+        elif settings != before:
+            self._children.replace(self._child)
+        return None
+
+    def sign_in(self, asker: Child, process: ChildProcess, number: int, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer to the door, which asks for a code; None: it comes later (`admitted`)."""
+        if asked["start"] and self.listener is None:
+            self._asked_for = True
+            self.follow(self.settings)
+            if self.problem and self.settings.listen == USUAL:  # another daemon of this machine has it, say
+                self.follow(replace(self.settings, listen=replace(USUAL, port=0)))
+        child = self._child
+        if child is None or child.current is None or child.state != "ready":
+            return {"state": self.status()["state"], "problem": self._problem()}
+        if len(self._pending) >= PENDING:
+            return {"state": "starting", "problem": ""}
+        order = next(self._numbers)
+        self._pending[order] = (asker, process, number)
+        told = {"number": order, "agent": asked["agent"], "operator": asked["operator"]}
+        self._children.tell(child, child.current, {"admit": told})
+        return None
+
+    def admitted(self, message: dict[Any, Any]) -> None:
+        """The process has made a code."""
+        if (waiting := self._pending.pop(message["admitted"], None)) is not None:
+            asker, process, number = waiting
+            answer = {"state": "ready", "url": self.url, "code": message["code"]}
+            self._children.tell(asker, process, {"answer": number, "value": answer})
+
+    def lost(self) -> None:
+        """The process has ended: the codes that it was asked for will not come."""
+        for asker, process, number in self._pending.values():
+            answer = {"state": "starting", "problem": ""}
+            self._children.tell(asker, process, {"answer": number, "value": answer})
+        self._pending.clear()
+
+    @property
+    def url(self) -> str:
+        if self.listener is None:
+            return ""
+        host, port = self.listener.getsockname()[:2]
+        name = self.settings.hosts[0] if self.settings.hosts else f"[{host}]" if ":" in host else host
+        return f"{'https' if self.settings.cert else 'http'}://{name}:{port}"
+
+    def status(self) -> dict[str, Any]:
+        child = self._child
+        state = ("failed" if self.problem else "off") if child is None else child.state
+        pid = None if child is None or child.current is None else child.current.pid
+        return {"state": state, "url": self.url, "pid": pid} | (
+            {"error": problem} if (problem := self._problem()) else {}
+        )
+
+    def close(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+        self.listener, self._bound, self.problem = None, None, ""
+
+    def _problem(self) -> str:
+        return self.problem or (self._child.error if self._child is not None else "")
+
+    def _listen(self, where: Endpoint | None) -> None:
+        if where is None:
+            return
+        listener = socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((where.host, where.port))
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError as e:
+            listener.close()
+            self.problem = f"cannot listen on {where}: {e.strerror or e}"
+            log.error("http: %s", self.problem)
+            return
+        self.listener, self._bound = listener, where
+        log.info("http: listening on %s", self.url)

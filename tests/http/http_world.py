@@ -1,0 +1,83 @@
+"""A real daemon with the HTTP service on, and a client that shows what it likes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.parse
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from daemons import LIMIT_S, QUIET, Daemon, wait
+
+from avmfs.rpc.client import RemoteDoor
+
+SETTINGS = QUIET + "http: {listen: '127.0.0.1:0'}\n"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Web:
+    """One daemon's service, as a stranger on this machine meets it."""
+
+    def __init__(self, url: str, runtime: Path) -> None:
+        self.url, self.runtime = url, runtime
+        parts = urllib.parse.urlsplit(self.url)
+        self.host, self.port = str(parts.hostname), int(parts.port or 0)
+
+    def connection(self) -> HTTPConnection:
+        return HTTPConnection(self.host, self.port, timeout=LIMIT_S)
+
+    def ask(self, verb: str, path: str, body: Any = None, token: str = "", **headers: str) -> Answer:
+        """``body``: bytes, or what is sent as JSON. Header names with _ for -."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token:
+            sent.setdefault("authorization", f"Bearer {token}")
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("content-type", "application/json")
+        with contextlib.closing(self.connection()) as connection:
+            connection.request(verb, path, body, sent)
+            got = connection.getresponse()
+            return Answer(got.status, {name.lower(): value for name, value in got.getheaders()}, got.read())
+
+    def call(self, token: str, method: str, **arguments: Any) -> Answer:
+        return self.ask("POST", f"/api/{method}", arguments, token)
+
+    def door(self, agent: str, **more: Any) -> RemoteDoor:
+        return RemoteDoor(self.runtime / "avm.sock", agent, timeout_s=LIMIT_S, **more)
+
+    def code(self, agent: str, **more: Any) -> str:
+        with contextlib.closing(self.door(agent, **more)) as door:
+            return str(door.call("sign_in")["code"])
+
+    def token(self, agent: str, **more: Any) -> str:
+        """A session's."""
+        got = self.ask("POST", "/session", {"code": self.code(agent, **more)})
+        assert got.status == 200, got
+        return str(got.json["result"]["token"])
+
+
+def of(daemon: Daemon) -> Web:
+    return Web(daemon.status()["http"]["url"], daemon.run)
+
+
+def started(root: Path, settings: str = SETTINGS, *, on: bool = True) -> Daemon:
+    daemon = Daemon(root)
+    daemon.mounts()
+    daemon.settings(settings)
+    daemon.start()
+    if on:
+        wait(lambda: daemon.status()["http"]["state"] == "ready")
+    return daemon

@@ -1,0 +1,203 @@
+"""What a stream of events tells, what MCP over the service offers, and how a browser is let in by avm open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import LIMIT_S, QUIET, wait
+from http_world import Web, of, started
+
+
+class Stream:
+    """A client of /events. ``next`` waits for an event that is no sign of life."""
+
+    def __init__(self, web: Web, token: str, query: str = "", **headers: str) -> None:
+        self._connection = web.connection()
+        sent = {"authorization": f"Bearer {token}", **{name.replace("_", "-"): each for name, each in headers.items()}}
+        self._connection.request("GET", f"/events{query}", headers=sent)
+        self._answer: HTTPResponse = self._connection.getresponse()
+        self.status, self.id = self._answer.status, ""
+
+    def next(self) -> tuple[str, Any]:
+        name, until = "", time.monotonic() + LIMIT_S
+        while time.monotonic() < until:
+            line = self._answer.readline().decode()
+            assert line, "the stream has ended"
+            key, _, value = line.rstrip("\n").partition(": ")
+            if key == "id":
+                self.id = value
+            elif key == "event":
+                name = value
+            elif key == "data":
+                return name, json.loads(value)
+        raise AssertionError("no event came in time")
+
+    def until(self, path: str) -> list[str]:
+        """The paths that are told of until this one is."""
+        seen: list[str] = []
+        while path not in seen:
+            name, data = self.next()
+            if name == "change":
+                seen.append(data["path"])
+        return seen
+
+    def close(self) -> None:
+        self._answer.close()
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def stream(*arguments: Any, **headers: str) -> Iterator[Stream]:
+    opened = Stream(*arguments, **headers)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_changes_come_as_they_happen_and_to_whom_they_are_visible(web: Web) -> None:
+    alice, bob = web.token("alice"), web.token("bob")
+    with stream(web, bob) as told:
+        assert told.status == 200
+        web.call(alice, "write", path="/private/quiet.md", data="hers alone")
+        web.call(alice, "write", path="/shared/loud.md", data="for all")
+        assert told.until("/memory/shared/loud.md") == ["/memory/shared/loud.md"]
+        web.call(alice, "move", source="/shared/loud.md", target="/shared/louder.md")
+        assert "/memory/shared/louder.md" in told.until("/memory/shared/louder.md")
+
+
+def test_a_stream_goes_on_where_the_last_one_ended(web: Web) -> None:
+    token = web.token("alice")
+    with stream(web, token) as told:
+        web.call(token, "write", path="/shared/first.md", data="1")
+        told.until("/memory/shared/first.md")
+        web.call(token, "write", path="/shared/second.md", data="2")
+        told.until("/memory/shared/second.md")
+        reached = told.id
+    assert reached.isdecimal()
+    web.call(token, "write", path="/shared/third.md", data="3")
+    for how in ({"query": "", "last_event_id": reached}, {"query": f"?since={reached}"}):
+        query = how.pop("query")
+        with stream(web, token, query, **how) as again:
+            assert "/memory/shared/third.md" in again.until("/memory/shared/third.md")
+
+
+def test_a_pattern_limits_what_is_told(web: Web) -> None:
+    token = web.token("alice")
+    with stream(web, token, "?pattern=/shared/only/*") as told:
+        web.call(token, "write", path="/shared/other.md", data="x")
+        web.call(token, "write", path="/shared/only/this.md", data="x")
+        assert told.until("/memory/shared/only/this.md") == ["/memory/shared/only/this.md"]
+
+
+def test_mail_is_told_to_its_receiver(web: Web) -> None:
+    alice, bob = web.token("alice"), web.token("bob")
+    web.call(bob, "write", path="/private/here.md", data="x")  # who has written is known
+    with stream(web, bob, "?pattern=/none/*") as told:
+        assert web.call(alice, "tell", recipient="bob", body="numbers are in").status == 200
+        name, data = told.next()
+        while name != "mail":
+            name, data = told.next()
+        assert data["normal"] >= 1
+
+
+@pytest.mark.parametrize("query", ["?since=x", "?since=-1", "?nothing=1", "?pattern=", "?since=9999999999999999999"])
+def test_a_bad_question_for_events_is_refused(web: Web, query: str) -> None:
+    assert web.ask("GET", f"/events{query}", token=web.token("alice")).status == 400
+
+
+def test_a_caller_may_have_so_many_streams_and_those_that_end_leave_room(web: Web) -> None:
+    token = web.token("dora")
+    with contextlib.ExitStack() as held:
+        statuses = [held.enter_context(stream(web, token)).status for _ in range(9)]
+        assert statuses == [200] * 8 + [503]
+        with stream(web, web.token("alice")) as other:
+            assert other.status == 200
+
+    def room() -> bool:
+        with stream(web, token) as again:
+            return again.status == 200
+
+    wait(room)
+
+
+def test_mcp_over_the_service_is_the_agent_of_the_token(web: Web) -> None:
+    pytest.importorskip("mcp")
+    import httpx2
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    with contextlib.closing(web.door("alice")) as door:
+        key = door.call("create_key", actions=["read", "write", "search", "tell", "inbox"])["key"]
+
+    async def talk(token: str) -> tuple[list[str], str]:
+        headers = {"authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=LIMIT_S) as client,
+            streamable_http_client(f"{web.url}/mcp", http_client=client) as (reading, writing, *_),
+            ClientSession(reading, writing) as session,
+        ):
+            said = await session.initialize()
+            tools = await session.list_tools()
+            done = await session.call_tool("avm_remember", {"content": f"The kiln of {token[:4]} is warm on Mondays."})
+            assert not done.is_error, done
+            return [tool.name for tool in tools.tools], said.instructions or ""
+
+    for token in (key, web.token("alice"), web.token("bob")):
+        names, instructions = asyncio.run(talk(token))
+        assert "avm_recall" in names
+    assert "You are bob" in instructions
+    found = web.call(web.token("alice"), "search", query="kiln").body + web.call(key, "search", q="kiln").body
+    assert b"kiln" in found
+
+
+def test_avm_open_signs_a_browser_in_and_begins_the_service_where_it_is_off(root: Path) -> None:
+    daemon = started(root, QUIET, on=False)
+
+    def avm(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "avmfs.cli", *arguments]
+        done = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S, cwd=root)
+        assert done.returncode == code, (done.stdout, done.stderr, daemon.log())
+        return done.stdout + done.stderr
+
+    try:
+        assert daemon.status()["http"]["state"] == "off"
+        url = avm("open", "-a", "alice", "--print").strip()
+        web = of(daemon)
+        assert url.startswith(f"{web.url}/sign-in?code=")
+        signed = web.ask("GET", url.removeprefix(web.url))
+        assert signed.status == 303
+        home = web.ask("GET", "/", cookie=signed.headers["set-cookie"].partition(";")[0])
+        assert home.status == 200 and "alice" in home.body.decode()
+        found = json.loads(avm("open", "--operator", "--print", "--json"))
+        token = web.ask("POST", "/session", {"code": found["code"]}).json["result"]["token"]
+        assert web.ask("GET", "/session", token=token).json["result"]["operator"] is True
+        assert web.call(token, "audit_verify").status == 200
+        assert web.call(web.token("alice"), "audit_verify").status == 403
+        daemon.command("reload")  # what was asked for stays
+        assert daemon.status()["http"]["state"] == "ready"
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
+def test_who_may_not_be_the_operator_does_not_begin_the_service(root: Path) -> None:
+    daemon = started(root, QUIET + "agents:\n  alice: {capabilities: [write]}\n", on=False)
+    try:
+        command = [sys.executable, "-m", "avmfs.cli", "open", "-a", "alice"]
+        done = subprocess.run(command, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S, cwd=root)
+        assert done.returncode == 1 and "operator" in done.stderr, done
+        assert daemon.status()["http"]["state"] == "off"
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()

@@ -1,0 +1,273 @@
+"""The HTTP service of a daemon: who is let in, what is refused, and that its end hurts nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from daemons import LIMIT_S, QUIET, Daemon, wait
+from http_world import SETTINGS, Answer, Web, of, started
+
+
+def test_a_session_reads_and_writes_as_its_agent(web: Web) -> None:
+    alice, bob = web.token("alice"), web.token("bob")
+    assert web.ask("GET", "/session", token=alice).json["result"]["agent"] == "alice"
+    assert web.call(alice, "write", path="/private/hers.md", data="hers alone").status == 200
+    got = web.call(alice, "read", path="/private/hers.md")
+    assert got.json["result"]["data"] == {"base64": "aGVycyBhbG9uZQ=="}
+    for path in ("/memory/private/alice/hers.md", "/memory/private/alice"):
+        refused = web.call(bob, "read", path=path)
+        assert (refused.status, refused.json["error"]["code"]) == (404, "ENOENT")
+    assert b"alone" not in web.call(bob, "search", query="alone").body
+
+
+def test_a_one_time_code_is_good_once(web: Web) -> None:
+    code = web.code("alice")
+    assert web.ask("POST", "/session", {"code": code}).status == 200
+    for again in (web.ask("POST", "/session", {"code": code}), web.ask("GET", f"/sign-in?code={code}")):
+        assert again.status == 401
+        assert "set-cookie" not in again.headers and "token" not in again.body.decode()
+
+
+def test_a_browser_is_signed_in_by_a_cookie_that_scripts_and_other_sites_do_not_get(web: Web) -> None:
+    signed = web.ask("GET", f"/sign-in?code={web.code('alice')}")
+    assert (signed.status, signed.headers["location"]) == (303, "/")
+    cookie = signed.headers["set-cookie"]
+    assert "httponly" in cookie.lower() and "samesite=strict" in cookie.lower()
+    home = web.ask("GET", "/", cookie=cookie.partition(";")[0])
+    assert home.status == 200 and "alice" in home.body.decode()
+    assert web.ask("GET", "/").status == 401
+    # A cookie opens no method: another site's form could bring it along.
+    assert web.ask("POST", "/api/agents", {}, cookie=cookie.partition(";")[0]).status == 401
+    web.ask("POST", "/sign-out", cookie=cookie.partition(";")[0])
+    assert web.ask("GET", "/", cookie=cookie.partition(";")[0]).status == 401
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", "Basic YTp4", "Bearer x", "Bearer avm_aaaaaaaa_" + "a" * 43, "Bearer avm_", "x" * 999],
+)  # fmt: skip
+def test_who_shows_no_good_token_gets_401_and_nothing_else(web: Web, authorization: str) -> None:
+    for verb, path in (("POST", "/api/agents"), ("GET", "/session"), ("GET", "/events"), ("POST", "/mcp")):
+        got = web.ask(verb, path, {} if verb == "POST" else None, authorization=authorization)
+        assert (got.status, got.headers["www-authenticate"]) == (401, "Bearer"), (path, got)
+
+
+def test_two_authorization_headers_are_none(web: Web) -> None:
+    token = web.token("alice")
+    with contextlib.closing(web.connection()) as connection:
+        connection.putrequest("GET", "/session")
+        for given in (token, token):
+            connection.putheader("Authorization", f"Bearer {given}")
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+
+
+def test_an_api_key_is_its_agent_within_its_limits_until_it_is_revoked(web: Web) -> None:
+    with contextlib.closing(web.door("alice")) as alice:
+        alice.call("write", path="/shared/keyed/open.md", data=b"for the key")
+        alice.call("write", path="/private/closed.md", data=b"not for the key")
+        made = alice.call("create_key", paths=["/shared/keyed/*"], actions=["read"])
+        key = made["key"]
+        assert web.ask("GET", "/session", token=key).json["result"]["agent"] == "alice"
+        assert web.call(key, "read", path="/shared/keyed/open.md").status == 200
+        assert web.call(key, "read", path="/private/closed.md").status == 404
+        assert web.call(key, "write", path="/shared/keyed/open.md", data="x").status == 403
+        alice.call("revoke_key", id=made["id"])
+        assert web.call(key, "read", path="/shared/keyed/open.md").status == 401
+        short = alice.call("create_key", expires="1s")["key"]
+        wait(lambda: web.call(short, "tags").status == 401)
+        assert web.call(key[:-1] + ("a" if key[-1] != "a" else "b"), "tags").status == 401
+
+
+def test_a_session_ends_when_it_is_told_to(web: Web) -> None:
+    token = web.token("alice")
+    assert web.call(token, "tags").status == 200
+    assert web.ask("DELETE", "/session", token=token).status == 200
+    assert web.call(token, "tags").status == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "", "[::2]:{port}"])
+def test_a_name_that_is_not_ours_is_refused_before_the_token(web: Web, host: str) -> None:
+    """What a page does whose own name was made to lead here (DNS rebinding)."""
+    got = web.ask("GET", "/session", token=web.token("alice"), host=host.format(port=web.port))
+    assert got.status == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "LOCALHOST:{port}", "localhost:9", "[::1]:8"])
+def test_names_of_this_machine_are_ours_at_any_port(web: Web, host: str) -> None:
+    assert web.ask("GET", "/health", host=host.format(port=web.port)).status == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://", "https://localhost"]
+)
+def test_a_page_of_another_origin_is_refused(web: Web, origin: str) -> None:
+    token = web.token("alice")
+    assert web.ask("POST", "/api/tags", {}, token, origin=origin).status == 403
+    assert web.ask("GET", "/", origin=origin).status == 403
+    assert web.ask("POST", "/api/tags", {}, token, origin=web.url).status == 200
+
+
+def test_a_form_of_another_site_cannot_send_a_body_that_is_read(web: Web) -> None:
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data"):
+        assert web.ask("POST", "/api/tags", b"{}", web.token("alice"), content_type=kind).status == 400
+
+
+def test_every_answer_forbids_framing_sniffing_and_foreign_scripts(web: Web) -> None:
+    for path in ("/", "/health", "/openapi.json", "/nowhere", "/session"):
+        headers = web.ask("GET", path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store"), path
+        assert "access-control-allow-origin" not in headers and "server" not in headers
+
+
+def test_addresses_and_verbs_that_are_not_there(web: Web) -> None:
+    token = web.token("alice")
+    for verb, path, status in (
+        ("GET", "/nowhere", 404),
+        ("POST", "/api/nothing", 404),
+        ("POST", "/api/__class__", 404),
+        ("GET", "/api/tags", 405),
+        ("PUT", "/session", 405),
+        ("DELETE", "/health", 405),
+        ("POST", "/api/tags/", 404),
+        ("GET", "/../../etc/passwd", 404),
+    ):
+        got = web.ask(verb, path, token=token)
+        assert got.status == status, (verb, path, got)
+        assert {"code", "errno", "reason", "path"} == got.json["error"].keys()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]", b"1", b"{", b"{}x", b'{"path": NaN}', b'{"path": {"base64": "?"}}', b"[" * 100_000, b"\xff\xfe",
+        b'{"a":' * 90_000, b'{"nothing": 1}', b'{"path": 5}', b'{"path": "/\\ud800"}', b"[" + b"1," * 300_000 + b"1]",
+    ],
+)  # fmt: skip
+def test_a_bad_body_is_refused_with_a_reason(web: Web, body: bytes) -> None:
+    got = web.ask("POST", "/api/tags", body, web.token("alice"), content_type="application/json")
+    assert got.status == 400 and got.json["error"]["reason"], got
+
+
+def test_text_with_many_commas_is_no_body_with_many_items(web: Web) -> None:
+    got = web.call(web.token("alice"), "write", path="/private/commas.csv", data="1," * 300_000)
+    assert got.status == 200, got
+
+
+def test_a_body_that_is_too_large_is_refused_announced_or_not(web: Web) -> None:
+    token = web.token("alice")
+    with contextlib.closing(web.connection()) as connection:
+        connection.putrequest("POST", "/api/write")
+        connection.putheader("Authorization", f"Bearer {token}")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(10**10))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+    piece = b'{"path": "' + b"a" * (1 << 20)
+    with contextlib.closing(web.connection()) as connection:
+        connection.request(
+            "POST", "/api/write", iter([piece] * 25),
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}, encode_chunked=True,
+        )  # fmt: skip
+        assert connection.getresponse().status == 413
+    wide = web.call(token, "write", path="/private/wide.bin", data="x" * (17 << 20))
+    assert (wide.status, wide.json["error"]["code"]) == (413, "EFBIG")
+
+
+def test_clients_that_send_nothing_or_half_a_head_are_hung_up_on(web: Web) -> None:
+    clients = []
+    for sent in (b"", b"GET / HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        sock = socket.create_connection((web.host, web.port), LIMIT_S)
+        sock.sendall(sent)
+        clients.append(sock)
+    for sock in clients:
+        with contextlib.closing(sock):
+            while sock.recv(65536):  # the last one has its answer first
+                pass
+
+
+def test_health_tells_of_the_door(web: Web) -> None:
+    got = web.ask("GET", "/health")
+    assert (got.status, got.json) == (200, {"status": "ok"})
+
+
+def test_a_client_that_hangs_up_ends_its_call_in_the_door(web: Web) -> None:
+    """More waiting calls than one caller may have at once, each given up: the next is answered all the same."""
+    token = web.token("carol")
+    for _ in range(40):
+        connection = HTTPConnection(web.host, web.port, timeout=LIMIT_S)
+        connection.request(
+            "POST", "/api/inbox", b'{"wait": 30}',
+            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )  # fmt: skip
+        time.sleep(0.02)
+        connection.close()
+    wait(lambda: web.call(token, "tags").status == 200)
+
+
+def _served(web: Web) -> Answer:
+    return web.ask("GET", "/health")
+
+
+def test_the_service_is_replaced_when_it_is_killed_and_nothing_else_is(root: Path) -> None:
+    daemon = started(root)
+    try:
+        web = of(daemon)
+        with contextlib.closing(web.door("alice")) as alice:
+            key = alice.call("create_key", actions=["read", "write"])["key"]
+        web.call(key, "write", path="/shared/note.md", data="before")
+        before = daemon.family()
+        os.kill(before["http"], signal.SIGKILL)
+        wait(lambda: daemon.status()["http"]["state"] == "ready" and daemon.family()["http"] != before["http"])
+        assert web.call(key, "read", path="/shared/note.md").status == 200  # at the same address
+        after = daemon.family()
+        assert {name for name in before if before[name] != after.get(name)} == {"http"}
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
+def test_a_reload_starts_moves_and_stops_it(root: Path) -> None:
+    daemon = started(root)
+    try:
+        web, keeper = of(daemon), daemon.family()["keeper"]
+        daemon.settings(QUIET)
+        daemon.command("reload")
+        assert daemon.status()["http"] == {"state": "off", "url": "", "pid": None}
+        with pytest.raises(ConnectionRefusedError):
+            _served(web)
+        daemon.settings(SETTINGS)
+        daemon.command("reload")
+        wait(lambda: daemon.status()["http"]["state"] == "ready")
+        assert _served(of(daemon)).status == 200
+        assert daemon.family()["keeper"] == keeper  # no other process is replaced for it
+        assert "http       ready at http://127.0.0.1:" in daemon.command("status")
+        daemon.settings(QUIET + "http: {listen: '0.0.0.0:0'}\n")
+        assert "only with TLS" in daemon.command("reload", expect=1)
+    finally:
+        daemon.command("stop")
+        daemon.clean_up()
+
+
+def test_an_address_in_use_is_told_and_the_daemon_serves_on(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        daemon = Daemon(root)
+        daemon.mounts()
+        daemon.settings(QUIET + f"http: {{listen: '127.0.0.1:{taken.getsockname()[1]}'}}\n")
+        try:
+            daemon.run_command("start", "--daemon")
+            said = daemon.status()["http"]
+            assert said["state"] == "failed" and "Address already in use" in said["error"]
+            assert "Address already in use" in daemon.command("status", expect=0)
+        finally:
+            daemon.command("stop")
+            daemon.clean_up()

@@ -1,0 +1,44 @@
+"""A peer is asked in a process of its own; one that is not there is told, and costs its own row only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from avmfs.embed.static import StaticEmbedding
+from benchmarks import bench_peers
+from benchmarks.results import read_json
+
+INTERPRETER = """\
+#!{python}
+import json, sys
+told = json.load(sys.stdin)
+assert sys.argv[1].endswith("peer_ops.py") and len(told["turns"][0]["vector"]) == len(told["questions"][0]["vector"])
+if sys.argv[2] == "chroma":
+    sys.exit("ModuleNotFoundError: No module named 'chromadb'")
+hits = [[turn["id"] for turn in told["turns"]][:told["k"]] for _ in told["questions"]]
+print("a library's greeting")
+print(json.dumps({{"version": "9", "added_s": [0.5] * 6, "asked_s": [0.1] * len(hits), "hits": hits}}))
+"""
+
+
+def test_peers_stand_beside_avmfs_and_one_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(INTERPRETER.format(python=sys.executable))
+    python.chmod(0o755)
+    (tmp_path / "config.yaml").write_text("embedding: {engine: static}\n")
+    monkeypatch.setenv("AVM_BENCH_CONFIG", str(tmp_path / "config.yaml"))
+    monkeypatch.setattr(bench_peers.engines, "make", lambda *_: StaticEmbedding())
+    result = tmp_path / "r.json"
+    code = bench_peers.main(["--python", str(python), "--local", str(tmp_path), "--json", str(result)])
+    report = read_json(result)
+    assert (code, list(report.failures)) == (1, ["chroma"]) and "chromadb" in report.failures["chroma"]
+    rows = {str(row[0]).split()[0]: row for row in report.tables[0].rows}
+    assert list(rows) == ["cosine", "avmfs", "mem0"]
+    assert rows["mem0"][:3] == ["mem0 9", 3, 500.0]
+    assert rows["mem0"][-1] == 1 and rows["mem0"][6] < rows["mem0"][8]  # six turns: ten hits have all, one has not
+    assert rows["avmfs"][2] > 0 and rows["cosine"][2] is None
