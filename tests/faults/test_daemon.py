@@ -116,6 +116,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "cluster",
         "reranker",
         "gossip",
+        "http",
         "outbox",
         "store",
         "isolation",
