@@ -1,0 +1,428 @@
+"""The pages for people: what each asks the door, and how the answer is laid out. They work without a script.
+
+Owns the registry: ``@shown("/address", "Name")`` alone adds a page, to the navigation too. All that is shown came
+through the door as whoever is signed in. Called by ``page``, which owns the frame and who that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from avmfs.errors import AvmError
+from avmfs.http.markup import Html, address, el, field, link, many, name, table, text
+from avmfs.localtime import minute
+from avmfs.text.escapes import visible_lines
+from avmfs.views import picture
+
+SHOWN: Final = 256 * 1024  # bytes of a file
+ROWS: Final = 200
+_AGO: Final = (("1h", "an hour ago"), ("24h", "a day ago"), ("168h", "a week ago"))
+_HOURS: Final = 30 * 24  # that the slider reaches back
+_STANDING: Final = "supersedes", "contradicts"
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request for a page: what it asks with, what its address says, and whether it may offer to change things."""
+
+    ask: Ask
+    query: dict[str, str]
+    write: bool
+    operator: bool
+
+    def get(self, key: str, otherwise: str = "") -> str:
+        return self.query.get(key) or otherwise
+
+    def place(self, path: str) -> str:
+        """A path as of the time that the address names."""
+        at = self.get("at")
+        return f"/@{at}{path}" if at else path
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    label: str
+    make: Callable[[Visit], Awaitable[tuple[str, Html]]]
+
+
+PAGES: Final[dict[str, Page]] = {}
+
+
+def shown(where: str, label: str = "") -> Callable[[Any], Any]:
+    """Register a page; one without a label is not in the navigation."""
+
+    def add(make: Any) -> Any:
+        PAGES[where] = Page(label, make)
+        return make
+
+    return add
+
+
+@shown("/", "Now")
+async def now(visit: Visit) -> tuple[str, Html]:
+    unread, changes = await visit.ask("unread"), await visit.ask("recent", path="/", limit=30)
+    pending, stats = await visit.ask("pending"), json.loads(await _text(visit, "/:stats"))
+    told = {each: stats[each] for each in ("files", "bytes", "versions")}
+    return "Now", many(
+        _facts({**told, "unread messages": sum(unread.values()), "urgent": unread["urgent"]}),
+        _asking("/recall", "Ask the memory"),
+        _changes(changes["changes"], "What has changed"),
+        el("h2", "What waits for you"),
+        el("pre", visible_lines(pending["text"])),
+    )
+
+
+@shown("/tree", "Files")
+async def tree(visit: Visit) -> tuple[str, Html]:
+    path, offset = visit.get("path", "/memory"), _number(visit.get("offset"))
+    found = await visit.ask("listing", path=visit.place(path), limit=ROWS, offset=offset)
+    rows: list[list[object]] = [
+        [_to(each, visit), each["handle"] or "", _size(each), _time(each["modified"]), visible_lines(each["line"])]
+        for each in found["entries"]
+    ]
+    more = None
+    if found["total"] > offset + ROWS:
+        more = el("p", link("More", "/tree", path=path, at=visit.get("at"), offset=offset + ROWS))
+    return _last(path), many(
+        _crumbs(path, visit),
+        await _times(visit, "/tree", path),
+        table(("name", "handle", "size", "changed", "first line"), rows, f"{found['total']} entries"),
+        more,
+    )
+
+
+@shown("/note")
+async def note(visit: Visit) -> tuple[str, Html]:
+    path, tab = visit.get("path"), visit.get("tab", "text")
+    body = {"history": _history, "diff": _diff, "blame": _blame}.get(tab, _content)
+    tabs = [
+        el("li", link(each, "/note", path=path, tab=each, at=visit.get("at")))
+        for each in ("text", "history", "diff", "blame")
+    ]
+    return _last(path), many(
+        _crumbs(path, visit),
+        await _times(visit, "/note", path),
+        el("nav", el("ul", *tabs), aria_label="of this note"),
+        await body(visit, path),
+    )
+
+
+async def _content(visit: Visit, path: str) -> Html:
+    got = await visit.ask("read", path=visit.place(path), limit=SHOWN, banner=False)
+    meta = json.loads(await _text(visit, f"{path}:meta"))
+    links = (await visit.ask("links", path=visit.place(path)))["links"]
+    standing = [each for each in links if each["type"] in _STANDING]
+    try:
+        body = el("pre", visible_lines(got["data"].decode()), tabindex=0)
+    except UnicodeDecodeError:
+        body = el("p", f"{meta['size']} bytes that are no text.", class_="none")
+    more = el("p", f"The first {SHOWN} bytes; avm read has all.", class_="quiet") if got["more"] else None
+    told = {key: value for key, value in meta.items() if value not in (None, "", [])}
+    rows: list[list[object]] = [[each["direction"], each["type"], _file(each["path"], visit)] for each in links]
+    return many(
+        *(el("p", _standing(each), " ", _file(each["path"], visit), class_="warn") for each in standing),
+        body,
+        more,
+        await _editing(visit, path, got),
+        el("h2", "About it"),
+        _facts(told),
+        table(("direction", "type", "file"), rows, "Links"),
+    )
+
+
+def _standing(link_: dict[str, Any]) -> str:
+    if link_["type"] == "contradicts":
+        return "Disputed by"
+    return "Superseded by" if link_["direction"] == "in" else "Supersedes"
+
+
+async def _editing(visit: Visit, path: str, got: dict[str, Any]) -> Html | None:
+    if not visit.write or visit.get("at") or got["more"]:
+        return None
+    version = (await visit.ask("history", path=path, limit=1))["versions"][0]["version"]
+    try:
+        body = got["data"].decode()
+    except UnicodeDecodeError:
+        return None
+    area = el("label", "Change it", el("textarea", "\n", body, name="text"), class_="whole")
+    return _form("write", many(area, el("button", "Save")), path=path, version=version)
+
+
+async def _history(visit: Visit, path: str) -> Html:
+    found = await visit.ask("history", path=visit.place(path), limit=ROWS)
+    rows: list[list[object]] = []
+    for each in found["versions"]:
+        number = each["version"]
+        against = link("diff", "/note", path=path, tab="diff", older=number - 1, newer=number, at=visit.get("at"))
+        back = _form("restore", el("button", "Bring back"), path=path, version=number) if visit.write else None
+        told = [f"v{number}", _time(each["at"]), name(each["author"]), each["route"], each["type"], each["size"]]
+        rows.append([*told, many(against, back)])
+    head = ("version", "when", "author", "by", "what", "bytes", "do")
+    return table(head, rows, f"{found['total']} versions")
+
+
+async def _diff(visit: Visit, path: str) -> Html:
+    older, newer = visit.get("older"), visit.get("newer")
+    if not newer:
+        newest = (await visit.ask("history", path=visit.place(path), limit=1))["versions"]
+        newer = str(newest[0]["version"]) if newest else "1"
+    older = older or str(max(0, _number(newer) - 1))
+    found = await visit.ask("history", path=visit.place(path), older=_number(older), newer=_number(newer), limit=1)
+    kinds = {"+": "add", "-": "gone"}
+    lines = visible_lines(found["diff"] or "(no difference)\n").split("\n")
+    return many(
+        el(
+            "form",
+            _hidden(path=path, tab="diff", at=visit.get("at")),
+            field("number", "older", "from version", older, min=0),
+            field("number", "newer", "to version", newer, min=0),
+            el("button", "Compare"),
+        ),
+        el("pre", *(many(el("span", line, class_=kinds.get(line[:1])), "\n") for line in lines), tabindex=0),
+    )
+
+
+async def _blame(visit: Visit, path: str) -> Html:
+    lines = (await visit.ask("blame", path=visit.place(path)))["lines"]
+    rows: list[list[object]] = [
+        [f"v{each['version']}", name(each["author"]), _time(each["at"]), el("code", visible_lines(each["text"]))]
+        for each in lines[:5000]
+    ]
+    return table(("version", "author", "when", "line"), rows, f"{len(lines)} lines")
+
+
+@shown("/recall", "Recall")
+async def recall(visit: Visit) -> tuple[str, Html]:
+    q, budget = visit.get("q"), min(100_000, _number(visit.get("tokens"), 1000))
+    asking = _asking("/recall", "Ask", q, field("number", "tokens", "tokens", budget, min=1, max=100_000))
+    if not q:
+        return "Recall", asking
+    told = await visit.ask("recall", q=q, max_tokens=budget, scores=True)
+    hits = (await visit.ask("search", q=q, limit=20))["hits"]
+    why = await _text(visit, f"/:why?q={quote(q, safe='', errors='surrogateescape')}")
+    who = await visit.ask("who", q=q)
+    rows: list[list[object]] = [
+        [_file(each["path"], visit), each["handle"], f"{each['relevance']:.2f}", visible_lines(each["summary"])]
+        for each in hits
+    ]
+    return f"Recall: {q}", many(
+        asking,
+        el("h2", f"What an agent gets: {told['tokens']} of {budget} tokens"),
+        el("pre", visible_lines(told["text"] or "(nothing relevant)\n"), tabindex=0),
+        table(("file", "handle", "relevance", "text"), rows, "Hits"),
+        el("h2", "Why this, and why not that"),
+        el("pre", visible_lines(why), tabindex=0),
+        el("h2", "Who knows"),
+        el("pre", visible_lines(who["text"] or "(nobody)\n")),
+    )
+
+
+@shown("/inbox", "Inbox")
+async def inbox(visit: Visit) -> tuple[str, Html]:
+    thread = _number(visit.get("thread")) or None
+    found = await visit.ask("inbox", thread=thread)
+    rows: list[list[object]] = [
+        [
+            link(f"#{each['id']}", "/inbox", thread=each["thread"]),
+            _time(each["at"]),
+            name(each["sender"]),
+            many(el("strong", "urgent") if each["priority"] == "urgent" else each["priority"]),
+            "read" if each["read"] else el("strong", "unread"),
+            el("pre", visible_lines(each["body"])),
+        ]
+        for each in found["messages"][:ROWS]
+    ]
+    send = None
+    if visit.write:
+        send = _form(
+            "tell",
+            many(
+                field("text", "to", "to", required=True),
+                field("text", "body", "message", required=True),
+                el("label", field("checkbox", "urgent", "urgent", "1")),
+                el("button", "Send"),
+            ),
+        )
+    head = ("number", "when", "from", "priority", "state", "message")
+    return "Inbox", many(send, table(head, rows, "Messages" if thread is None else f"Thread of #{thread}"))
+
+
+@shown("/agents", "Agents")
+async def agents(visit: Visit) -> tuple[str, Html]:
+    rows: list[list[object]] = [
+        [
+            name(each["name"]),
+            ", ".join(f"{route or 'here'} since {_time(since)}" for route, since in each["here"].items()),
+            many(*(many(_file(claim["path"], visit), " ") for claim in each["claims"])),
+            "" if each["used"] is None else f"{each['used']['nodes']} files, {each['used']['bytes']} bytes",
+            ", ".join(each["groups"] + each["capabilities"]),
+        ]
+        for each in await visit.ask("agents")
+    ]
+    return "Agents", table(("name", "here", "works on", "uses", "may"), rows, "Agents")
+
+
+@shown("/links", "Links")
+async def links(visit: Visit) -> tuple[str, Html]:
+    path = visit.get("path", "/memory")
+    found = await visit.ask("graph", path=path, limit=ROWS * 5)
+    rows: list[list[object]] = [
+        [_file(each["source"], visit), each["type"], _file(each["target"], visit)] for each in found["edges"][:ROWS]
+    ]
+    drawn = None
+    if rows and picture.available():
+        drawn = el("p", el("img", src=address("/graph.svg", path=path), alt="The links below, drawn"))
+    return "Links", many(
+        el("form", field("text", "path", "below", path), el("button", "Show")),
+        drawn,
+        table(("file", "is linked", "to"), rows, "Links"),
+        el("h2", "Disputes"),
+        el("pre", visible_lines(await _text(visit, "/:disputes"))),
+    )
+
+
+@shown("/trash", "Trash")
+async def trash(visit: Visit) -> tuple[str, Html]:
+    rows: list[list[object]] = []
+    for each in (await visit.ask("trash", limit=ROWS))["files"]:
+        back = _form("put-back", el("button", "Bring back"), path=each["path"]) if visit.write else ""
+        rows.append([_file(each["path"], visit), name(each["was"]), _time(each["at"]), name(each["agent"]), back])
+    return "Trash", table(("file", "was", "removed", "by", "do"), rows, "Removed")
+
+
+@shown("/upkeep", "Upkeep")
+async def upkeep(visit: Visit) -> tuple[str, Html]:
+    index = await visit.ask("index_status")
+    letters = await visit.ask("dead_letters")
+    told = {key: value for key, value in index.items() if key != "waiting"}
+    log = await visit.ask("audit", limit=50)
+    rows: list[list[object]] = [
+        [_time(each["at"]), name(each["agent"]), each["route"], each["op"], name(each["path"] or "")] for each in log
+    ]
+    verified = None
+    if visit.operator:
+        chain = await visit.ask("audit_verify")
+        good = f"The log's chain holds: {chain['rows']} rows."
+        verified = el("p", good if chain["ok"] else f"The log's chain is broken: {chain['reason']}")
+    return "Upkeep", many(
+        _facts({**told, **{f"waiting for {what}": count for what, count in index["waiting"].items()}}),
+        el("h2", "Not delivered"),
+        el("pre", visible_lines(letters["text"])),
+        verified,
+        table(("when", "agent", "by", "what", "path"), rows, "What was done last"),
+    )
+
+
+# --- parts -----------------------------------------------------------------------------------------------------
+
+
+async def _text(visit: Visit, path: str) -> str:
+    got = await visit.ask("read", path=visit.place(path), banner=False)
+    return str(got["data"].decode("utf-8", "replace"))
+
+
+def _number(given: str, otherwise: int = 0) -> int:
+    return int(given) if given.isdecimal() and len(given) < 18 else otherwise
+
+
+def _time(at: str) -> Html:
+    return el("time", minute(at), datetime=at)
+
+
+def _size(entry: dict[str, Any]) -> object:
+    return entry["size"] if entry["kind"] == "file" else ""
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2] or "/"
+
+
+def _to(entry: dict[str, Any], visit: Visit) -> Html:
+    if entry["kind"] == "directory":
+        return link(many(name(_last(entry["path"])), "/"), "/tree", path=entry["path"], at=visit.get("at"))
+    return link(name(_last(entry["path"])), "/note", path=entry["path"], at=visit.get("at"))
+
+
+def _file(path: str, visit: Visit) -> Html:
+    return link(name(path), "/note", path=path, at=visit.get("at"))
+
+
+def _crumbs(path: str, visit: Visit) -> Html:
+    parts, above = [link("/", "/tree", path="/", at=visit.get("at"))], ""
+    for part in path.strip("/").split("/")[:-1]:
+        above += f"/{part}"
+        parts.append(link(many(name(part), "/"), "/tree", path=above, at=visit.get("at")))
+    here = el("span", name(_last(path))) if path.strip("/") else None
+    return el("nav", *parts, here, aria_label="where this is")
+
+
+async def _times(visit: Visit, page: str, path: str) -> Html:
+    """When it is looked at: a slider of hours, some instants, and the snapshots."""
+    at = visit.get("at")
+    hours = _number(at[1:-1]) if at.startswith("-") and at.endswith("h") else 0
+    kept = (await visit.ask("snapshots"))["snapshots"][:20]
+    instants = [link("now", page, path=path), *(link(label, page, path=path, at=f"-{ago}") for ago, label in _AGO)]
+    instants += [link(f"snapshot {each['name']}", page, path=path, at=f"snap.{each['name']}") for each in kept]
+    slider = el(
+        "form",
+        _hidden(path=path, tab=visit.get("tab")),
+        field("range", "ago", "hours ago", min(hours, _HOURS), min=0, max=_HOURS, step=1),
+        el("button", "Look"),
+        many(*(many(each, " ") for each in instants)),
+    )
+    return many(el("p", f"As it was: {at}", class_="warn") if at else None, slider)
+
+
+def _asking(page: str, label: str, q: str = "", *more: Html) -> Html:
+    return el("form", field("search", "q", "question", q), *more, el("button", label), action=page, role="search")
+
+
+def _facts(told: dict[str, Any]) -> Html:
+    pairs = []
+    for key, value in told.items():
+        pairs += [el("dt", name(key)), el("dd", _fact(value))]
+    return el("dl", *pairs)
+
+
+def _fact(value: object) -> Html:
+    if isinstance(value, str) and value[10:11] == "T":
+        with contextlib.suppress(ValueError):
+            datetime.fromisoformat(value)
+            return _time(value)
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return text(visible_lines(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+
+
+def _changes(changes: list[dict[str, Any]], caption: str) -> Html:
+    rows: list[list[object]] = [
+        [
+            _time(each["at"]),
+            name(each["author"] or ""),
+            each["status"],
+            link(name(each["path"]), "/note", path=each["path"]) if each["status"] != "deleted" else name(each["path"]),
+        ]
+        for each in changes
+    ]
+    return table(("when", "author", "what", "file"), rows, caption)
+
+
+def _hidden(**given: object) -> Html:
+    return many(*(el("input", type="hidden", name=key, value=value) for key, value in given.items() if value))
+
+
+def _form(do: str, body: Html, **given: object) -> Html:
+    """What changes something: ``page`` takes it where the service may write."""
+    return el("form", _hidden(**given), body, method="post", action=f"/do/{do}")
+
+
+def refused(error: AvmError) -> tuple[str, Html]:
+    return "That did not work", el("p", f"{visible_lines(error.reason)}", class_="warn", role="alert")

@@ -1,0 +1,227 @@
+"""The pages for people: each shows what its agent may see, as text, and changes something only where it may."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from http_world import SETTINGS, Answer, Web, of, started
+from log_lines import unexpected
+
+from avmfs.http import pages
+
+CANARY = "canaryofalice"
+HOSTILE = (
+    "<script>boom()</script>",
+    "<img src=x onerror=boom()>",
+    '"><svg onload=boom()>',
+    "' autofocus onfocus='boom()",
+    "</pre></textarea></title><script>boom()</script>",
+    "javascript:boom()",
+    "{{7*7}}${7*7}<%= 7*7 %>",
+    "\u202eevil\u2066",
+)
+PLAIN = "html head meta link title body a header nav ul li p main h1 h2 pre form label input button textarea"
+TABLES = "dl dt dd div table caption thead tbody tr th td time span strong code img footer"
+
+
+class Strict(HTMLParser):
+    """Collects what no page of ours has."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.strange: list[str] = []
+        self.text = ""
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in f"{PLAIN} {TABLES}".split():
+            self.strange.append(tag)
+        for key, value in attrs:
+            if key.startswith("on") or key in ("style", "srcdoc", "autofocus"):
+                self.strange.append(f"{tag} {key}")
+            if key in ("href", "src", "action"):
+                self.links.append(value or "")
+                if not (value or "").startswith(("/", "#")):
+                    self.strange.append(f"{tag} {key}={value}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(answer: Answer) -> Strict:
+    found = Strict()
+    found.feed(answer.body.decode())
+    assert found.strange == []
+    return found
+
+
+class Visitor:
+    def __init__(self, web: Web, agent: str, **more: Any) -> None:
+        self.web = web
+        got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
+        assert got.status == 303, got
+        self.cookie = got.headers["set-cookie"].partition(";")[0]
+
+    def get(self, where: str, **query: Any) -> Answer:
+        return self.web.ask("GET", where + ("?" + urlencode(query) if query else ""), cookie=self.cookie)
+
+    def send(self, form: str, origin: bool = True, **given: Any) -> Answer:
+        sent = {"origin": f"http://{self.web.host}:{self.web.port}"} if origin else {}
+        return self.web.ask("POST", f"/do/{form}", urlencode(given).encode(), cookie=self.cookie, **sent)
+
+
+@pytest.fixture(scope="module")
+def filled(web: Web) -> Web:
+    with contextlib.closing(web.door("alice")) as alice, contextlib.closing(web.door("bob")) as bob:
+        bob.call("write", path="/memory/shared/by bob.md", data=b"bob")  # from now on mail finds him
+        alice.call("write", path=f"/memory/private/alice/{CANARY}.md", data=CANARY.encode())
+        for at, text in enumerate(HOSTILE):
+            path = f"/memory/shared/{quote(text, safe='')} {at}.md"
+            alice.call("write", path=path, data=f"{text} umbrella\n".encode())
+            alice.call("write", path=path, data=f"{text} umbrella\nmore {text}\n".encode())
+            if text.isprintable():  # as tags have to be
+                alice.call("tag", path=path, add=[text.replace(",", "").replace(" ", "-")[:40]])
+            alice.call("link", path=path, target=f"/memory/private/alice/{CANARY}.md", type="cites")
+            alice.call("tell", recipient="bob", body=text, priority="urgent" if at == 0 else "normal")
+            bob.call("write", path=f"/memory/shared/by bob {at}.md", data=text.encode())
+        alice.call("snapshot", name="then")
+    return web
+
+
+def every(visitor: Visitor, files: list[str]) -> Iterator[tuple[str, Answer]]:
+    for where in pages.PAGES:
+        yield where, visitor.get(where)
+    for path in files:
+        for tab in ("text", "history", "diff", "blame"):
+            yield f"{path} {tab}", visitor.get("/note", path=path, tab=tab)
+        yield f"{path} then", visitor.get("/note", path=path, at="snap.then")
+        yield f"below {path}", visitor.get("/tree", path=path)
+        yield f"drawn {path}", visitor.get("/graph.svg", path=path)
+    for q in ("umbrella", CANARY, *HOSTILE):
+        yield f"recall {q}", visitor.get("/recall", q=q)
+
+
+def test_every_page_shows_its_agents_own_and_others_writing_as_text(filled: Web) -> None:
+    alice = Visitor(filled, "alice")
+    listing = seen(alice.get("/tree", path="/memory/shared"))
+    files = [f"/memory/shared/{quote(text, safe='')} {at}.md" for at, text in enumerate(HOSTILE)]
+    for what, answer in every(alice, files):
+        if what.startswith("drawn"):
+            assert answer.status in (200, 400, 404, 409, 422), (what, answer)
+            continue
+        assert answer.status in (200, 400, 404, 409), (what, answer.body[-600:])
+        seen(answer)
+    assert "boom()" in seen(alice.get("/note", path=files[0])).text and "by bob 3.md" in listing.text
+    assert CANARY in seen(alice.get("/recall", q=CANARY)).text
+    assert "umbrella" in seen(alice.get("/tree", path="/memory/shared", at="snap.then")).text
+    assert seen(alice.get("/note", path="/memory/shared/by bob 0.md", tab="blame")).text.count("bob") >= 2
+
+
+def test_no_page_shows_another_agent_what_is_private(filled: Web) -> None:
+    bob = Visitor(filled, "bob")
+    files = [f"/memory/private/alice/{CANARY}.md", "/memory/private/alice", "/@snap.then/memory/private/alice"]
+    files += [f"/memory/shared/{quote(text, safe='')} {at}.md" for at, text in enumerate(HOSTILE[:3])]
+    for what, answer in every(bob, files):
+        body = answer.body.decode()
+        given = f"{CANARY}.md", CANARY
+        assert CANARY not in body or CANARY in what, what
+        if CANARY in what:  # what he has typed is repeated to him, and no more
+            assert all(each in what for each in given[1:]) and "cites" not in body, what
+
+
+def test_who_is_not_signed_in_sees_nothing(filled: Web) -> None:
+    for where in (*pages.PAGES, "/graph.svg"):
+        answer = filled.ask("GET", where)
+        assert answer.status == 401 and b"umbrella" not in answer.body, where
+    stranger = filled.ask("GET", "/tree", cookie="avm_session_1=x")
+    assert stranger.status == 401
+    assert filled.ask("POST", "/do/tell", b"to=bob&body=x", origin=filled.url).status == 401
+
+
+def test_forms_change_nothing_unless_the_configuration_says_so(filled: Web) -> None:
+    alice = Visitor(filled, "alice")
+    assert "textarea" not in alice.get("/note", path="/memory/shared/by bob 0.md").body.decode()
+    for form in ("write", "tell", "restore", "put-back"):
+        assert alice.send(form, path="/memory/shared/by bob 0.md", version=1, text="x").status == 403
+    assert alice.send("nothing").status == 404
+
+
+def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
+    alice = Visitor(filled, "alice")
+    moved = alice.get("/tree", path="/memory/shared", ago="24")
+    assert moved.status == 303 and "at=-24h" in moved.headers["location"]
+    assert alice.get("/tree", path="/memory/shared", at="-24h").status == 404  # before the store began
+    assert "at=" not in alice.get("/tree", path="/memory/shared", ago="0").headers["location"]
+    assert alice.get("/tree", path="/memory/shared", at="nonsense").status in (400, 404)
+
+
+@pytest.fixture(scope="module")
+def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    root = Path("/tmp") / f"avm-{tmp_path_factory.mktemp('w').name}-{id(tmp_path_factory) % 10_000}"
+    root.mkdir()
+    daemon = started(root, SETTINGS.replace("0'}", "0', write: true}"))
+    try:
+        yield of(daemon)
+        assert unexpected(daemon.log(), []) == [], daemon.log()[-6000:]
+    finally:
+        with contextlib.suppress(AssertionError):
+            daemon.command("stop")
+        daemon.clean_up()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web) -> None:
+    with contextlib.closing(writable.door("bob")) as door:
+        door.call("write", path="/memory/private/bob/own.md", data=b"own\n")
+    with contextlib.closing(writable.door("alice")) as door:
+        path = "/memory/shared/plan.md"
+        door.call("write", path=path, data=b"one\n")
+        alice, bob = Visitor(writable, "alice"), Visitor(writable, "bob")
+        assert "textarea" in alice.get("/note", path=path).body.decode()
+        assert alice.send("write", path=path, version=1, text="two\r\nlines\r\n").status == 303
+        assert door.call("read", path=path)["data"] == b"two\nlines\n"
+        late = bob.send("write", path=path, version=1, text="lost")
+        assert late.status == 409 and b"That did not work" in late.body
+        assert alice.send("write", origin=False, path=path, version=2, text="forged").status == 403
+        assert door.call("read", path=path)["data"] == b"two\nlines\n"
+        assert alice.send("restore", path=path, version=1).status == 303
+        assert door.call("read", path=path)["data"] == b"one\n"
+        assert alice.send("restore", path=path, version="x").status == 400
+        assert alice.send("write", path="/memory/private/bob/x.md", version=0, text="x").status in (403, 404)
+        assert alice.send("tell", to="bob", body="look at it", urgent="1").status == 303
+        assert "look at it" in seen(bob.get("/inbox")).text and "look at it" in seen(bob.get("/")).text
+        assert alice.send("tell", to="nobody at all", body="x").status == 404
+        door.call("archive", path=path)
+        assert alice.send("put-back", path="/archive/shared/plan.md").headers["location"].endswith("plan.md")
+        assert door.call("read", path=path)["data"] == b"one\n"
+
+
+def test_a_browser_runs_nothing_and_complains_of_nothing(filled: Web) -> None:
+    driver = pytest.importorskip("playwright.sync_api")
+    if (program := shutil.which("chromium")) is None:
+        pytest.skip("chromium is not installed")
+    key, _, value = Visitor(filled, "bob").cookie.partition("=")
+    said: list[str] = []
+    with driver.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        context.add_cookies([{"name": key, "value": value, "url": filled.url}])
+        tab = context.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: (said.append("dialog"), dialog.dismiss()))
+        for where in [*pages.PAGES, "/tree?path=/memory/shared", *(f"/recall?{urlencode({'q': q})}" for q in HOSTILE)]:
+            if where == "/note":
+                where += "?path=/memory/shared/by bob 0.md"
+            tab.goto(filled.url + where)
+            wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+            assert not wide, where
+        browser.close()
+    assert said == []
