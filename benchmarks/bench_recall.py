@@ -6,7 +6,8 @@ Each size and engine is a store of its own, one note a file, asked in this proce
 own) and then through a daemon: the view `:recall`, and the program `avm recall`. A *new* question needs a vector; a
 *known* one was asked before, so that its vector is remembered. `vector` is the engine alone, `search` is AVM.search:
 what recall takes beyond it is packing. The program also takes what it takes to start (`avm --help`). The column "cpu"
-is this process's, on average: on a busy machine it tells more than the clock.
+is this process's, on average: on a busy machine it tells more than the clock. The second table has the memory of the
+daemon's processes after all these questions.
 
 The notes are paragraphs of the docstrings of installed packages, repeated with a number beyond 10,000. To embed 10,000
 of them takes minutes: their vectors are planted, a static table's in the model's name and dimension. It costs the same
@@ -44,6 +45,7 @@ from avmfs.search.indexer import embed_pending
 from avmfs.store.identity import OPERATOR
 from avmfs.store.store import open_direct
 from avmfs.store.tx.transaction import IndexRules
+from benchmarks import processes
 from benchmarks.bench_start import AVM as PROGRAM
 from benchmarks.bench_start import mcp_server
 from benchmarks.clients import breaking_off, started_clients
@@ -78,6 +80,10 @@ class Asked:
 
 Rounds = dict[tuple[str, str], Asked]
 """By way of asking and kind of question."""
+
+
+Held = dict[str, processes.Memory]
+"""By process of the daemon."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,7 @@ def measure(run: Run) -> Findings:
     chosen.cache.mkdir(parents=True, exist_ok=True)
     failures: dict[str, str] = {}
     found: dict[tuple[int, str], list[Rounds]] = {}
+    held: dict[tuple[int, str], Held] = {}
     with scratch_directory(run.local) as folder:
         for size in sizes:
             with breaking_off(f"{size:,} notes", failures), named_errors():
@@ -132,9 +139,11 @@ def measure(run: Run) -> Findings:
                     part = asked[KNOWN + number * WAYS * count :]
                     questions = Questions(asked[:KNOWN], [part[at * count :][:count] for at in range(WAYS)])
                     with breaking_off(f"{size:,} notes, {name}", failures), named_errors():
-                        one = _look(run.local, folder / f"{size}.db", name, chosen.cache, questions, programs)
+                        one, held[size, name] = _look(
+                            run.local, folder / f"{size}.db", name, chosen.cache, questions, programs
+                        )
                         found.setdefault((size, name), []).append(one)
-    return Findings([_table(found)], _targets(found), failures, {"percentiles, ms": _curves(found)})
+    return Findings([_table(found), _memory(held)], _targets(found), failures, {"percentiles, ms": _curves(found)})
 
 
 def _question(text: str) -> str:
@@ -177,7 +186,9 @@ def _plant(source: Path, database: Path, model: str, dimension: int) -> None:
 # ---- asking ----
 
 
-def _look(local: Path, source: Path, name: str, cache: Path, questions: Questions, programs: int) -> Rounds:
+def _look(
+    local: Path, source: Path, name: str, cache: Path, questions: Questions, programs: int
+) -> tuple[Rounds, Held]:
     settings = {"embedding": {"engine": name, "allow_download": False}}
     engine = engines.make(EmbeddingSettings(engine=cast(EngineName, name), allow_download=False), cache)
     for text in questions.known:
@@ -197,7 +208,8 @@ def _look(local: Path, source: Path, name: str, cache: Path, questions: Question
             times |= _by_mount(daemon, questions)
             times |= _by_mcp(daemon, questions)
             times |= _by_program(daemon, questions, programs)
-    return times
+            held = {role: processes.memory(pid) for role, (pid, *_) in sorted(daemon.roles().items())}
+    return times, held
 
 
 def _in_process(folder: Path, settings: Mapping[str, object], cache: Path, questions: Questions) -> Rounds:
@@ -313,6 +325,15 @@ def _curves(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> dict[str, list
         for way, kind in (looks[-1] if looks else {})
         if (one := looks[-1][way, kind]).round.curve_us
     }
+
+
+def _memory(held: Mapping[tuple[int, str], Held]) -> Table:
+    rows = [
+        (f"{size:,}", name, role, used.proportional, used.private)
+        for (size, name), roles in held.items()
+        for role, used in roles.items()
+    ]
+    return Table("memory", ("notes", "engine", "process", "proportional MiB", "private MiB"), rows)
 
 
 def _targets(found: Mapping[tuple[int, str], Sequence[Rounds]]) -> list[Target]:

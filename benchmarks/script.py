@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def run_script(
     report = Report(
         benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"),
         title=title,
-        command=" ".join([parser.prog, *_without_json(words)]),
+        command=shlex.join([*parser.prog.split(), *map(_named, _without_json(words))]),
         facts={**run.facts, "lasted": lasted},
         tables=found.tables,
         targets=found.targets,
@@ -102,6 +103,11 @@ def run_script(
     if chosen.json:
         write_json(chosen.json, report)
     return 1 if found.failures else 0
+
+
+def _named(word: str) -> str:
+    """Where a file lay is nobody's business either."""
+    return Path(word).name if word.startswith("/") else word
 
 
 def _without_json(words: Sequence[str]) -> Iterator[str]:

@@ -70,18 +70,23 @@ def start(where: Paths, environ: Mapping[str, str]) -> str | None:
         return str(e)
 
 
-def _run(where: Paths, environ: Mapping[str, str]) -> str:
+def daemons_environ(where: Paths, environ: Mapping[str, str]) -> dict[str, str]:
+    """For a program of the daemon that is to find the same files."""
     names = {"CONFIG_DIR": "config_dir", "DATA_DIR": "data_dir", "RUNTIME_DIR": "runtime_dir"}
     names |= {"MOUNTS": "mounts_file", "CONFIG": "config_file", "DB": "database"}
     inherited = {**os.environ, **environ, **{f"AVM_{key}": str(getattr(where, each)) for key, each in names.items()}}
     for own in ("AVM_AGENT", "AVM_API_KEY"):  # of whoever asks first, not of the daemon
         inherited.pop(own, None)
+    return inherited
+
+
+def _run(where: Paths, environ: Mapping[str, str]) -> str:
     # -P: nothing is imported from the working directory, whose files may be anybody's.
     command = [sys.executable, "-P", "-m", "avmfs_daemon", "start", "--daemon", "--idle", f"{IDLE_S:g}"]
     try:
         done = subprocess.run(
             command,
-            env=inherited,
+            env=daemons_environ(where, environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

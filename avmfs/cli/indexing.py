@@ -16,6 +16,7 @@ from avmfs.cli.session import door, show, words_of, working
 from avmfs.codeindex import finding, scanning
 from avmfs.codeindex.modules import Place
 from avmfs.errors import Invalid
+from avmfs.node import notice
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
 
@@ -117,7 +118,9 @@ def index_sigs_(memory: Door, project: str, pattern: str, kind: str) -> None:
 @click.option("--limit", "-n", type=click.IntRange(1, 1000), default=5, show_default=True)
 def index_find_(memory: Door, question: tuple[str, ...], project: str | None, limit: int) -> None:
     """Where something is in the code, best first: a name, or a question in plain words."""
-    _show(finding.find(memory, words_of(question), project, limit), "(nothing found)", project is None)
+    reasons: list[str] = []
+    found = finding.find(memory, words_of(question), project, limit, reasons.append)
+    _show(found, "(nothing found)", project is None, "".join(map(notice, reasons)))
 
 
 @index_.command("callers", cls=Command)
@@ -176,9 +179,9 @@ def _plain(found: Iterable[Place]) -> dict[str, Any]:
     return {"symbols": [each.plain() for each in found]}
 
 
-def _show(found: list[Place], nothing: str, project: bool = False) -> None:
+def _show(found: list[Place], nothing: str, project: bool = False, above: str = "") -> None:
     text = "".join(f"{line}\n" for line in finding.lines(found, project=project))
-    show(_plain(found), text or f"{nothing}\n", prose=False)
+    show(_plain(found), above + (text or f"{nothing}\n"), prose=False)
 
 
 def _told(report: scanning.Report) -> str:

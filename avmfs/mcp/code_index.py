@@ -9,6 +9,7 @@ from pydantic import Field
 from avmfs.codeindex import finding, scanning
 from avmfs.errors import Invalid
 from avmfs.mcp.registry import Answer, Call, Result, tool
+from avmfs.node import notice
 
 
 class Found(Result):
@@ -51,12 +52,13 @@ def avm_index(
         return Answer("".join(lines) or "(no project is indexed)\n", Indexed(symbols=[], projects=known))
     if not query and action != "sigs":
         raise Invalid(f"query: {action} needs one")
+    reasons: list[str] = []
     if action == "sigs":
         if project is None:
             raise Invalid("project: sigs needs one")
         found = list(finding.sigs(door, project, query))
     elif action == "find":
-        found = finding.find(door, query, project, limit)
+        found = finding.find(door, query, project, limit, reasons.append)
     else:
         found = (finding.callers if action == "callers" else finding.callees)(door, query, project)
     more = f"({len(found) - limit} more)\n" if len(found) > limit else ""
@@ -65,4 +67,4 @@ def avm_index(
     if action == "callees":
         text = "".join(f"{each.symbol.name}: {', '.join(each.symbol.calls) or '(none)'}\n" for each in found)
     value = Indexed(symbols=[Found(**each.plain()) for each in found], projects=[])
-    return Answer(text + more or "(nothing found)\n", value)
+    return Answer("".join(map(notice, reasons)) + (text + more or "(nothing found)\n"), value)

@@ -80,6 +80,8 @@ class Source:
         threading.Thread(target=run, name=f"fetch {context.path}", daemon=True).start()
         if not done.wait(context.timeout_s + OVER_S):
             raise TimedOut(f"no answer within {context.timeout_s:g} s")
+        if failure and not isinstance(failure[0], Exception):  # it would end who called, too
+            raise StoreFailed(f"{type(failure[0]).__name__}: {failure[0]}")
         if failure:
             raise failure[0]
         return answer[0]

@@ -16,6 +16,7 @@ from avmfs.text import segment
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
 
+NEAR, NEAR_TEXT = 100, 500
 WARMUP_S = 100.0  # below the client's own time limit
 
 
@@ -64,6 +65,16 @@ def recall(
         "seq": found.seq,
         "items": len(found.hits),
     }
+
+
+@method
+def nearness(memory: Memory, q: str, texts: list[Any]) -> dict[str, Any]:
+    """How near texts are to a question in meaning. {"cosines", "degraded"}: None, and why, where there are no vectors.
+    NEAR texts at most, of which NEAR_TEXT characters each count."""
+    if len(texts) > NEAR or not all(isinstance(each, str) for each in texts):
+        raise Invalid(f"texts: expected {NEAR} texts at most")
+    cosines, degraded = memory.around.engine.nearness(q[:NEAR_TEXT], [each[:NEAR_TEXT] for each in texts])
+    return {"cosines": cosines, "degraded": degraded}
 
 
 @method

@@ -43,7 +43,7 @@ Figures = tuple[float, float, Mapping[str, float], Mapping[str, float]]
 Mode = Literal["hybrid", "lexical", "semantic"]
 
 NO_EMBEDDER: Final = "no embedding engine"
-OTHER_MODEL: Final = "avm help embedding has others"
+OTHER_MODEL: Final = "avm model use universal changes to one that knows 16 languages"
 STRADDLE: Final = 3.0
 """Pairs of characters stand across two words as often as not, and those are found nowhere: the same share of them
 found means so many times more than one of words."""
@@ -309,6 +309,16 @@ class Engine:
         count = len(table.passages)
         absolute = relevance(ranked.scores, cosine, coverage, short, terms_in, named, brevity, count)
         return Ranking(table, ranked, absolute, evidence, degraded, early)
+
+    def nearness(self, q: str, texts: Sequence[str]) -> tuple[list[float] | None, str | None]:
+        """Cosines of texts with a question; None where there are no vectors, and why."""
+        if self._embedder is None:
+            return None, self._absent
+        try:
+            vectors = self._embedder.embed_batch([q, *texts], urgent=True).vectors
+        except (EmbeddingUnavailable, Busy) as error:
+            return None, error.reason
+        return (vectors[1:] @ vectors[0]).tolist(), None
 
     def _patient(self) -> bool:
         """Wait a little for the first vectors of what was written: what begins with a note and a question to it has

@@ -13,6 +13,9 @@ from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
 
 MORE: Final = " …"
+UNUSED: Final = 8
+"""What is cut ends at a sentence where that leaves no more than the last of so many parts of the budget unused: where
+sentences are long, half of it may be left, and with it the answer."""
 NEARLY: Final = 0.8
 """Share of a text from which its beginning is given, though the sentences that answer may stand elsewhere in it."""
 
@@ -38,8 +41,8 @@ CONTROL: Final = {code: None for code in (*range(0x20), 0x7F, *_UNSEEN) if code 
 
 
 def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
-    """The beginning of ``text`` in at most ``tokens`` tokens, ending at a sentence if one ends in its second half,
-    else at a word, with `` …``; the whole text if it fits, "" if nothing does."""
+    """The beginning of ``text`` in at most ``tokens`` tokens, ending at a sentence where that leaves little unused
+    (UNUSED), else at a word, with `` …``; the whole text if it fits, "" if nothing does."""
     encoded = counter.encode(text)
     if len(encoded) <= tokens:
         return text
@@ -47,7 +50,7 @@ def shorten(text: str, tokens: int, counter: TokenCounter) -> str:
     while room > 0:
         # A character cut in half decodes as U+FFFD.
         short = counter.decode(encoded[:room]).rstrip("\ufffd")
-        ends = [hit.end() for hit in _SENTENCE_END.finditer(short, len(short) // 2)]
+        ends = [hit.end() for hit in _SENTENCE_END.finditer(short, len(short) - len(short) // UNUSED)]
         spaces = [hit.start() for hit in _SPACE.finditer(short, len(short) // 2)]
         cut = short[: ends[-1] if ends else spaces[-1] if spaces else len(short)].rstrip() + MORE
         if cut != MORE and counter.count(cut) <= tokens:

@@ -94,12 +94,14 @@ def install_service(platform: Any, user: str | None, only_print: bool, dry_run: 
 
 
 def _change(change: Any, what: str, no_reload: bool) -> None:
-    from avmfs_daemon import control, mounts_file
+    from avmfs_config.editing import EditProblem
+
+    from avmfs_daemon import control
 
     paths, environ = paths_and_environ()
     try:
         mount = change(paths.mounts_file, environ)
-    except (mounts_file.EditProblem, OSError) as e:
+    except (EditProblem, OSError) as e:
         raise Failure(str(e)) from None
     click.echo(f"{what} {mount.agent_id} at {mount.mountpoint} ({paths.mounts_file})")
     if no_reload:

@@ -388,6 +388,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Good("model list", "all-MiniLM-L6-v2", "engine model path source"),
         Bad("model import /none", 2, "/none"),
         Bad("model nonsense", 2, "nonsense"),
+        Bad("model use nonsense", 2, "universal"),
     ],
     "setup": [
         Good("setup status", "claude", "client file there what"),

@@ -112,6 +112,8 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "version",
         "mounts",
         "embedding",
+        "reranker",
+        "http",
         "index",
         "cluster",
         "reranker",

@@ -610,6 +610,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "unread": {},
     "pending": {},
     "warmup": {},
+    "nearness": {"q": "x", "texts": ["y", "z"]},
     "verify": {"text": "[/private/y.md@1]"},
     "urgent": {},
     "listing": {"path": "/shared"},

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import apsw
 import numpy as np
 import pytest
-from daemons import Daemon, wait
+from daemons import KILLED, LIMIT_S, Daemon, wait
 from static_table import make
 
 from avmfs.access import Policy, Principal
@@ -155,3 +158,29 @@ def test_a_mount_that_searches_holds_no_vectors(daemon: Daemon) -> None:
         daemon.command("stop")
     assert sizes[1]["alice"] - sizes[0]["alice"] < 25_000_000
     assert sizes[1]["index"] - sizes[0]["index"] > 40_000_000, "somebody holds them"
+
+
+@pytest.mark.model
+@pytest.mark.logs(KILLED)  # a mount that is replaced on a busy machine may be late to leave
+def test_the_command_that_an_answer_names_has_the_notes_found_by_what_they_mean(daemon: Daemon) -> None:
+    daemon.settings("embedding: {allow_download: false}\n")
+    daemon.mounts("alice")
+    daemon.start()
+    for name, text in (("news", "中东局势紧张"), ("dinner", "今天晚饭吃了面条")):
+        (daemon.at("alice") / f"memory/{name}.md").write_text(text)
+    ready(daemon)
+    asked = daemon.at("alice") / ":recall?max_tokens=400&q=伊朗军事冲突"
+    first, *rest = asked.read_text().splitlines()
+    assert rest == ["(nothing relevant)"]
+    command = first.partition("; avm ")[2].partition(" changes")[0]
+    assert command == "model use universal", first
+
+    run = [sys.executable, "-m", "avmfs.cli", "--json", *command.split()]
+    done = subprocess.run(run, env=daemon.environ, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reloaded"] is True
+    wait(lambda: daemon.status()["embedding"]["model"] == "use-multilingual-3")
+    ready(daemon)
+    wait(lambda: "中东局势紧张" in asked.read_text())
+    assert "面条" not in asked.read_text() and UNAVAILABLE not in asked.read_text()
+    assert daemon.status()["index"]["vectors"] == 2

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mount_world import World, cat, cat_bytes, code_of, echo, meta, sh, until
+from mount_world import World, cat, code_of, echo, meta, sh, until
 
 pytestmark = pytest.mark.mount
 SECRET = "hush-hush-7391"
@@ -58,6 +58,26 @@ class Desk(BaseHandler):
 """
 
 
+ODD = {
+    "latin": (("Content-Type", "text/plain; charset=latin-1"), "é".encode("latin-1")),
+    "liar": (("Content-Type", "text/plain; charset=utf-16"), b"abc"),
+    "short": (("Content-Length", "100"), b"cut"),
+}
+BAD = """
+import time
+
+def read(path, context):
+    what = context.params["what"]
+    if what == "raises":
+        raise ValueError("as it is")
+    if what == "hangs":
+        time.sleep(3)
+    if what == "exits":
+        raise SystemExit(3)
+    return 7
+"""
+
+
 class Site(http.server.BaseHTTPRequestHandler):
     asked: ClassVar[list[tuple[str, str | None]]] = []
     over = threading.Event()
@@ -65,13 +85,20 @@ class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
         what = self.path.rpartition("/")[2]
+        if what in ODD:
+            self.send_response(200)
+            self.send_header(*ODD[what][0])
+            self.end_headers()
+            self.wfile.write(ODD[what][1])
+            return
         status = {"bad": 500, "none": 404, "away": 302}.get(what, 200)
         self.send_response(status)
         if what == "away":
             self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/prices/in")  # type: ignore[attr-defined]
         self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(b"x" * 10_000_000 if what == "big" else f"{what} {len(self.asked)}\n".encode())
+            said = f"{self.path if self.path.startswith('/web') else what} {len(self.asked)}\n".encode()
+            self.wfile.write(b"x" * 10_000_000 if what == "big" else said)
             while what == "slow" and not self.over.wait(0.1):
                 self.wfile.write(b".")
 
@@ -95,6 +122,9 @@ def settings(place: Path) -> Iterator[str]:
     (place / "news").write_text("the harvest of quinces was early\n")
     (place / "code").mkdir()
     (place / "code/plug_of_a_test.py").write_text("def read(path, context):\n    return context.params['*'].upper()\n")
+    (place / "code/bad_of_a_test.py").write_text(BAD)
+    (place / "files/away").symlink_to(place)
+    os.mkfifo(place / "files/pipe")
     (place / "code/desk_of_a_test.py").write_text(DESK)
     with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
         db.executescript("create table price(symbol, at); insert into price values('NVDA', 7);")
@@ -106,6 +136,33 @@ def settings(place: Path) -> Iterator[str]:
         http_config = {"url": url, "headers": {"Authorization": "Bearer ${API_KEY_OF_TEST}"}}
         providers: list[dict[str, Any]] = [
             {"pattern": "/live/prices/{symbol}", "handler": "http", "config": http_config, **BRIEF, "ttl": 60},
+            {
+                "pattern": "/live/web/{what}",
+                "handler": "http",
+                "config": {"url": f"http://127.0.0.1:{site.server_port}/web/${{what}}"},
+                **BRIEF,
+            },
+            {
+                "pattern": "/live/head/{v}",
+                "handler": "http",
+                "config": {"url": f"http://127.0.0.1:{site.server_port}/", "headers": {"X-V": "${v}"}},
+            },
+            {"pattern": "/live/host/{name}", "handler": "http", "config": {"url": "http://${name}/"}},
+            {
+                "pattern": "/live/rows",
+                "handler": "sqlite",
+                "config": {
+                    "database": str(place / "d.db"),
+                    "query": "with recursive n(x) as (select 1 union all select x + 1 from n) select x from n",
+                },
+                **BRIEF,
+            },
+            {
+                "pattern": "/live/bad/{what}",
+                "handler": "plugin",
+                "config": {"plugin": "bad_of_a_test", "path": str(place / "code")},
+                **BRIEF,
+            },
             {"pattern": "/live/unset/{n}", "handler": "http", "config": {"url": "http://127.0.0.1/${NOT_SET_HERE}"}},
             {"pattern": "/live/echo/{word}", "handler": "script", "config": {"command": "printf %s ${word}"}},
             {"pattern": "/live/hung/{n}", "handler": "script", "config": {"command": wait + " ${n}"}, "timeout_s": 300},
@@ -207,41 +264,73 @@ def test_listings_show_what_can_be_known(live: Path, alice: Path) -> None:
     assert "from a file" in sh(f"grep -r . {live}/files").stdout and {"live", "system"} < set(os.listdir(alice))
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("prices/bad", "answered 500"),
-        ("prices/none", ""),
-        ("prices/big", "more than 1048576 bytes"),
-        ("prices/slow", "within 1 s"),
-        ("prices/away", "127.0.0.1"),
-        ("unset/1", "${NOT_SET_HERE} is no parameter"),
-        ("stuck", "within 1 s"),
-        ("forks", "within 1 s"),
-        ("flood", "more than 1048576 bytes"),
-        ("files/out", "symbolic links"),
-        ("files/../secret", ""),
-        ("files/nothing", ""),
-        ("sql/' or 1=1 --", ""),
-        ("echo/--version", "cannot become an option"),
-    ],
+# What is attempted, at which path below /live, and what it comes to: the bytes, or errno and reason.
+ATTEMPTS = (
+    ("http", "an answer of 500", "web/bad", "EIO answered 500"),
+    ("http", "an answer of 404", "web/none", "ENOENT"),
+    ("http", "a body of 10 MB", "web/big", "EIO more than 1048576 bytes"),
+    ("http", "a body that never ends", "web/slow", "EIO within 1 s"),
+    ("http", "a body that ends early", "web/short", "EIO"),
+    ("http", "a redirect to this machine", "web/away", "EIO 127.0.0.1"),
+    ("http", "latin-1", "web/latin", "é"),
+    ("http", "a charset that the body is not in", "web/liar", "abc"),
+    *(
+        ("http", "a parameter that is more of an address", f"web/{each}", "/web/")
+        for each in ("a?b=c#d", "x y", "a\r\nHost: evil", "%2e%2e", "@evil.example", "${API_KEY_OF_TEST}")
+    ),
+    ("http", "a line break in a header", "head/a\r\nX: y", "EIO printable ASCII"),
+    ("http", "a parameter as the host", "host/127.0.0.1", "EIO"),
+    ("http", "a variable that is not set", "unset/1", "EIO ${NOT_SET_HERE} is no parameter"),
+    ("script", "hangs", "stuck", "EIO not done within 1 s"),
+    ("script", "leaves children behind", "forks", "EIO not done within 1 s"),
+    ("script", "floods", "flood", "EIO more than 1048576 bytes"),
+    *(
+        ("script", "the text of a shell", f"echo/{each}", each)
+        for each in ("$(touch hit)", "; touch hit", "`id`", "${API_KEY_OF_TEST}", "a b\nc", "%2e%2e", "&|<>", "$HOME")
+    ),
+    ("script", "an option", "echo/--version", "EIO cannot become an option"),
+    ("sqlite", "a condition", "sql/' or 1=1 --", "ENOENT"),
+    ("sqlite", "a statement", 'sql/x"; drop table price; --', "ENOENT"),
+    ("sqlite", "rows without end", "rows", "EIO"),
+    ("file", "..", "files/../secret", "ENOENT"),
+    ("file", "a symlink to a file", "files/out", "EIO symbolic links"),
+    ("file", "a symlink to a directory", "files/away/secret", "EIO"),
+    ("file", "a fifo", "files/pipe", "EIO"),
+    ("file", "nothing", "files/nothing", "ENOENT"),
+    ("plugin", "raises", "bad/raises", "EIO ValueError: as it is"),
+    ("plugin", "hangs", "bad/hangs", "EIO no answer within 1 s"),
+    ("plugin", "is no text", "bad/number", "EIO the handler returned int"),
+    ("plugin", "would end the process", "bad/exits", "EIO SystemExit"),
 )
-def test_what_goes_wrong_is_an_error_of_this_path(live: Path, alice: Path, path: str, reason: str) -> None:
-    assert code_of(cat_bytes, live / path) == (errno.EIO if reason else errno.ENOENT)
-    assert reason in cat(alice / ":error") and SECRET not in cat(alice / ":error")
-    assert cat(live / "echo/still") == "still"
+
+
+def outcome(agent: Path, path: str) -> str:
+    try:
+        return cat(agent / "live" / path).strip()
+    except OSError as e:
+        said = cat(agent / ":error").strip()
+        return f"{errno.errorcode[e.errno or 0]} {said if '/' + path.rpartition('/')[0] in said else ''}"
+
+
+def test_each_attempt_of_two_agents_comes_to_what_the_table_says(alice: Path, bob: Path, place: Path) -> None:
+    """Prints the table: pytest -s."""
+    wrong = []
+    for handler, attempt, path, expected in ATTEMPTS:
+        for name, agent in (("alice", alice), ("bob", bob)):
+            told = outcome(agent, path)
+            print(f"| {handler} | {attempt} | {name} | `{path!r}` | {told!r:.110} |")
+            code, _, reason = expected.partition(" ")
+            right = told.startswith(code) and reason in told if code.startswith("E") else expected in told
+            beside = cat(agent / "live/echo/still") == "still"
+            if not right or SECRET in told or not beside:
+                wrong.append((name, path, expected, told))
+    assert not wrong
     until(lambda: sleeping() == 0)
-
-
-@pytest.mark.parametrize(
-    "word", ["$(touch hit)", "; touch hit", "`id`", "${API_KEY_OF_TEST}", "a b\nc", "%2e%2e", "&|<>"]
-)
-def test_a_parameter_is_text_wherever_it_goes(live: Path, word: str) -> None:
-    assert cat(live / "echo" / word) == word
-    cat(live / "prices" / word)
-    path, header = Site.asked[-1]
-    assert path.startswith("/prices/") and "\n" not in path and " " not in path and SECRET not in path
-    assert header == f"Bearer {SECRET}"
+    assert not list(place.rglob("hit")) and not Path("hit").exists()
+    assert {path.partition("/")[0] + path[:5] for path, _ in Site.asked if path.startswith("/web")} == {"/web/"}
+    assert all("\n" not in path and " " not in path and SECRET not in path for path, _ in Site.asked)
+    with contextlib.closing(sqlite3.connect(place / "d.db")) as db:
+        assert db.execute("select count(*) from price").fetchone() == (1,)
 
 
 def test_meta_tells_the_source_without_secrets(live: Path) -> None:

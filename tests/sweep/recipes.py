@@ -113,6 +113,7 @@ def texts(ground: Ground) -> Mapping[str, Sequence[str]]:
             (
                 "content",
                 "text",
+                "texts",
                 "body",
                 "data",
                 "about",

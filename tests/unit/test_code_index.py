@@ -344,3 +344,49 @@ def test_callers_in_an_index_that_a_rule_hides_are_not_shown(world: World, code:
     (code / "src" / "door.py").write_text("def turn(): pass\n")
     scanning.scan(door(world, "alice"), "house", code)
     assert world.agent("bob").cat("/index/house/src/door.py.md:callers") == "(none)\n"
+
+
+def test_meaning_decides_where_words_say_as_much_and_is_said_to_be_missing(world: World, code: Path) -> None:
+    names = ("alpha_mail", "beta_mail", "_gamma_mail")
+    (code / "src" / "post.py").write_text("".join(f"def {each}(to): pass\n" for each in names))
+    alice, asked = door(world, "alice"), list[str]()
+    scanning.scan(alice, "house", code)
+
+    class Meaning(Door):
+        cosines: list[float] | None = None
+
+        def call(self, method: str, **arguments: Any) -> Any:
+            if method != "nearness":
+                return super().call(method, **arguments)
+            asked.extend(arguments["texts"])
+            near = (
+                None if self.cosines is None else [self.cosines[names.index(each)] for each in self._named(arguments)]
+            )
+            return {"cosines": near, "degraded": "no model"}
+
+        @staticmethod
+        def _named(arguments: dict[str, Any]) -> list[str]:
+            return [next(name for name in names if modules.apart(name) in each) for each in arguments["texts"]]
+
+    mail, told = Meaning(alice.memory), list[str]()
+    plain = [each.symbol.name for each in finding.find(mail, "of mail", degraded=told.append)]
+    assert plain == list(names) and told == ["no model"] and asked[0] == "alpha mail:  (src post)"
+    Meaning.cosines = [0.1, 0.6, 0.3]
+    assert [each.symbol.name for each in finding.find(mail, "of mail", degraded=told.append)] == [
+        "beta_mail",
+        "_gamma_mail",
+        "alpha_mail",
+    ]
+    Meaning.cosines = [0.9, -1.0, 0.0]
+    assert finding.find(mail, "beta_mail")[0].symbol.name == "beta_mail"  # its very name
+    assert len(told) == 1
+
+
+def test_nearness_is_of_so_many_texts(world: World) -> None:
+    alice = door(world, "alice")
+    found = alice.call("nearness", q="a mail", texts=["a mail", "x" * 5000])
+    assert round(found["cosines"][0], 5) == 1.0 and len(found["cosines"]) == 2 and found["degraded"] is None
+    assert alice.call("nearness", q="x", texts=[])["cosines"] == []
+    for texts in (["x"] * 101, [1]):
+        with pytest.raises(Invalid, match="100 texts"):
+            alice.call("nearness", q="x", texts=texts)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from avmfs_config import load_mounts
-from avmfs_daemon.mounts_file import EditProblem, add, remove
+from avmfs_config.editing import EditProblem
+from avmfs_daemon.mounts_file import add, remove
 
 COMMENTED = """\
 # Who sees the memory.

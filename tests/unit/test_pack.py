@@ -499,6 +499,12 @@ def test_an_excerpt_fits_and_is_of_the_text(text: str, tokens: int, term: str) -
     assert short.removeprefix("… ").removesuffix(" …") in text
 
 
+def test_what_is_cut_ends_at_a_sentence_only_where_that_leaves_little_of_the_budget() -> None:
+    early, late = (" ".join(["word"] * count) + ". And " + " ".join(["more"] * 60) for count in (24, 37))
+    assert shorten(early, 40, COUNTER).endswith("more …") and COUNTER.count(shorten(early, 40, COUNTER)) >= 35
+    assert shorten(late, 40, COUNTER) == " ".join(["word"] * 37) + ". …"
+
+
 def test_an_excerpt_is_of_the_sentence_with_most_of_the_words() -> None:
     text = "A lion slept. The zebra crossed the river. It rained." + " Nothing else happened." * 20
     assert excerpt(text, 12, ["zebra", "river"], COUNTER).startswith("… The zebra crossed the river.")

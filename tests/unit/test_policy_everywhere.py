@@ -546,6 +546,7 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "search": [{"q": f"the {CANARY} secret", "mode": "lexical"}, {"q": "finch", "under": f"{SPACE}/d"}],
     "tell": [{"recipient": "nobody-of-that-name", "body": "x"}],
     "warmup": [{}],
+    "nearness": [{"q": "x", "texts": ["y", "z"]}],
     "verify": [{"text": f"[{_X}@{number}]"} for number in (1, 2, 9)],
     "watch": [{}],
     "write": [{"path": _X, "data": b"x"}, {"path": f"{_X}:tags", "data": b"t"}],
