@@ -54,6 +54,7 @@ AT_ONCE: Final = 64  # records in a local transaction, and so many may be left t
 DOUBT_S: Final = 10.0  # for so long a record is looked for
 HEARTBEAT_S: Final = 2.0
 AGAIN_S: Final = 0.2
+QUICK_S: Final = 1.0  # a link that fails within this time was cut, and is made anew
 STOP_S: Final = 2.0
 START_S: Final = 5.0  # so long the first changes wait in any case
 _OTHERS: Final = (
@@ -170,11 +171,15 @@ class ReplicatedApplier(Applier):
     # The log ----------------------------------------------------------------------------------------------
 
     def _append(self, record: Record) -> None:
-        """Raises Overtaken when the log has not got it, InDoubt when that cannot be known now."""
+        """Raises Overtaken or Unreachable when the log has not got it, InDoubt when that cannot be known now."""
+        began = time.monotonic()
         try:
             self._try_to_append(record)
             self.appended = record.number
         except Unreachable as e:
+            if time.monotonic() - began > QUICK_S:  # who waits for an answer has waited long enough
+                self.down = e
+                raise
             raise Overtaken(e.reason) from e  # the next attempt finds out whether the log is there
         except InDoubt as e:
             log.warning("%s", e)
@@ -182,9 +187,12 @@ class ReplicatedApplier(Applier):
 
     def _try_to_append(self, record: Record) -> None:
         """Once more where the baton was lost, as it is by who holds it for long: its number may be free still."""
+        began = time.monotonic()
         try:
             self._log.append(record)
         except Unreachable:
+            if time.monotonic() - began > QUICK_S:
+                raise
             if self._log.take() != record.number - 1:
                 self._log.give()
                 raise Overtaken(f"record {record.number} is another host's") from None
@@ -224,9 +232,12 @@ class ReplicatedApplier(Applier):
                 raise
 
     def _asked(self) -> int:
+        began = time.monotonic()
         try:
             return self._log.take()
         except Unreachable:
+            if time.monotonic() - began > QUICK_S:
+                raise
             return self._log.take()  # a link that was cut while nobody used it
 
     def _catch_up(self, newest: int) -> None:
