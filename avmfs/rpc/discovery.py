@@ -63,9 +63,7 @@ def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int 
         context = Context(memory, node, reader.path(node.id))
     if name is not None:
         hits = files_about(context, name, limit)
-        files = [
-            {"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit.text)} for hit in hits
-        ]
+        files = [{"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit)} for hit in hits]
         return {"text": file_lines(hits), "topics": [], "files": files}
     found = found_topics(context, limit)
     counts = [{"topic": topic, "files": count} for topic, count in found]

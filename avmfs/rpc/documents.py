@@ -23,6 +23,7 @@ from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.listing import changed, parse_since
+from avmfs.views.shape import heading
 
 WAIT_S = 60.0  # the longest that one call of ``watch`` waits
 POLL_S = 0.5  # between two looks where nobody says when something has changed
@@ -89,7 +90,7 @@ def history(
             except Invalid as e:  # as ``version`` has it
                 raise NotFound(e.reason, path) from None
             texts = old, new, f"v{before}", f"v{after}"
-        where = paths.text(reader.path(node.id))
+        where, above = paths.text(reader.path(node.id)), heading(reader, node)
     return {
         "path": where,
         "versions": [
@@ -104,7 +105,7 @@ def history(
             for each in versions[:limit]
         ],
         "total": len(versions),
-        "diff": None if texts is None else unified(*texts),  # which may take long, with no snapshot open
+        "diff": None if texts is None else above + unified(*texts),  # which may take long, with no snapshot open
     }
 
 

@@ -13,6 +13,7 @@ from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
 from avmfs.text import segment
+from avmfs.trust import marked
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
 
@@ -125,7 +126,7 @@ def _hits(answer: Answer) -> Any:
             "handle": f"@{scored.hit.handle}",
             "relevance": scored.relevance,
             "score": scored.score,
-            "summary": summary(scored.hit.text, terms),
+            "summary": marked(summary(scored.hit.text, terms), scored.hit.untrusted),
         }
         for scored in answer.hits
     ]

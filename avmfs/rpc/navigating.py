@@ -182,8 +182,8 @@ def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str
 
 @method
 def fetch(memory: Memory, targets: list[str], max_bytes: int = 50_000) -> dict[str, Any]:
-    """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more"}], "missing":
-    [{"target", "reason"}]}; ``more``: cut at ``max_bytes``."""
+    """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more", "untrusted"}],
+    "missing": [{"target", "reason"}]}; ``more``: cut at ``max_bytes``; ``untrusted`` as ``read`` has it."""
     if len(targets) > FETCHED:
         raise Invalid(f"{len(targets)} targets: at most {FETCHED} at a time")
     _within("max_bytes", max_bytes, FETCH_BYTES)
@@ -191,12 +191,14 @@ def fetch(memory: Memory, targets: list[str], max_bytes: int = 50_000) -> dict[s
     missing: list[dict[str, str]] = []
     for target in targets:
         try:
-            data = files.read(memory, target, limit=max_bytes + 1, banner=False)["data"]
+            found = files.read(memory, target, limit=max_bytes + 1, banner=False)
+            data = found["data"]
             where = _path_of(memory, target)
         except AvmError as e:
             missing.append({"target": target, "reason": e.reason})
         else:
-            items.append({"target": target, "path": where, "data": data[:max_bytes], "more": len(data) > max_bytes})
+            known = {"target": target, "path": where, "untrusted": found["untrusted"]}
+            items.append({**known, "data": data[:max_bytes], "more": len(data) > max_bytes})
     return {"items": items, "missing": missing}
 
 

@@ -157,19 +157,20 @@ def restore(
 
 @method
 def blame(memory: Memory, path: str) -> dict[str, Any]:
-    """Of each line of a text, with which version it came: {"path", "lines": [{"version", "author", "at", "text"}]}.
-    What is older than the oldest version that is kept counts as of that one."""
+    """Of each line of a text, with which version it came: {"path", "untrusted", "lines": [{"version", "author", "at",
+    "text"}]}. What is older than the oldest version that is kept counts as of that one."""
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         if node.kind is not Kind.FILE:
             raise IsDirectory(path=path)
         where = paths.text(reader.path(node.id))
+        came = reader.visible.untrusted(node.scope)
         lines = attributed(reader, reader.document(node))
     told = [
         {"version": by.number, "author": by.author, "at": mail.iso(by.at), "text": line.rstrip("\n")}
         for by, line in lines
     ]
-    return {"path": where, "lines": told}
+    return {"path": where, "untrusted": came, "lines": told}
 
 
 def _at(reader: Reader, where: tuple[bytes, ...]) -> Node | None:
@@ -243,6 +244,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
     with past.reading() as then:
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
+        sources = [*then.visible.origin(old.scope).sources]
     if old.kind is Kind.DIRECTORY:
         if action == "make":
             memory.make_directories(place)
@@ -255,7 +257,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"
-        memory.submit("write_path", path=list(place), data=data, mode=mode)
+        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources)
     if old.kind is Kind.FILE:
         _set_mode(memory, place, old.mode)
 

@@ -18,6 +18,7 @@ from avmfs.errors import Invalid, NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import DISPUTES, Link, Node
 from avmfs.search.excerpts import one_line
+from avmfs.search.pack import closing
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import visible
@@ -85,9 +86,10 @@ def verified(memory: Memory, text: str, question: str | None) -> list[Verdict]:
             if number == CITATIONS:
                 raise Invalid(f"more than {CITATIONS} citations")
             # An item of an answer begins its line; one whose handle was taken away still quotes.
-            item = text[cited.start() - 1] == "\n" and any(cited.start() in each.within for each in answers)
-            quoted = _QUOTED.match(text, cited.end()) if item else None
-            found.append(_citation(memory, reader, cited, quoted[1] if quoted else "", then))
+            answer = next((each for each in answers if cited.start() in each.within), None)
+            quoted = _QUOTED.match(text, cited.end()) if answer and text[cited.start() - 1] == "\n" else None
+            said = quoted[1].removesuffix(closing(answer.nonce, "untrusted")) if quoted and answer else ""
+            found.append(_citation(memory, reader, cited, said, then))
     return found
 
 

@@ -21,6 +21,7 @@ from avmfs_config.settings import (
     SearchSettings,
     Settings,
     StoreSettings,
+    TrustRule,
 )
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -161,6 +162,7 @@ STORE: Readers = {
 SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
+    "trust": lambda value: value.items(lambda item: item.record(TrustRule, {"pattern": _pattern})),
     "uids": _uids,
     "search": lambda value: value.record(SearchSettings, {"rerank": _rerank}),
     "agents": read_agents,

@@ -22,6 +22,8 @@ Device = Literal["auto", "cpu", "mps", "cuda"]
 Engine = Literal["auto", "torch", "onnx", "onnx-int8", "static", "universal"]
 Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
+Source = Literal["imported", "live", "tool", "web"]
+Trust = Literal["allow", "mark", "quarantine"]
 Weight = Annotated[float, Range(-10.0, 10.0)]
 
 MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
@@ -82,6 +84,16 @@ class Rule:
     access: Access
     agents: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRule:
+    """What becomes of text that came from `source` and stands at a path that matches `pattern`: it is found like any
+    other, found and marked, or found by nobody until somebody lets it out."""
+
+    source: Source
+    action: Trust
+    pattern: str = "/*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +253,7 @@ class Settings:
     `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
     agents a Unix uid may be when it comes through the daemon's socket. `agents` says what each may do and
     have; its entry "*" stands for every agent without one. `autostart`: a command starts a daemon where none runs.
+    `trust` is in the file's order; where none of it matches, what came from the web is marked, and the rest allowed.
     """
 
     providers: tuple[Provider, ...]
@@ -259,10 +272,10 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     autostart: bool = True
+    trust: tuple[TrustRule, ...] = ()
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new
         processes."""
-        return replace(
-            self, permissions=(), default_access="ro", agents={}, http=HttpSettings(metrics=self.http.metrics)
-        )
+        http = HttpSettings(metrics=self.http.metrics)
+        return replace(self, permissions=(), default_access="ro", agents={}, http=http, trust=())

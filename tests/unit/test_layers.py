@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.lru",
         "avmfs.logs",
         "avmfs.calls",
+        "avmfs.trust",
     ),
     ("avmfs.access",),
     ("avmfs.store", "avmfs.embed"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from avmfs import calls, paths
+from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
@@ -26,6 +26,7 @@ from avmfs.store.queries.mail import MailReader
 from avmfs.store.queries.outbox import OutboxReader
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
+from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
@@ -103,6 +104,10 @@ class Reader:
     @property
     def pending(self) -> PendingReader:
         return PendingReader(self._db, self.who, self.visible, self.now)
+
+    @property
+    def quarantine(self) -> QuarantineReader:
+        return QuarantineReader(self._db, self.visible, self.now)
 
     @property
     def claims(self) -> ClaimsReader:
@@ -363,7 +368,7 @@ class Reader:
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
-            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            rows = [row[:-1] for row in rows if preview.mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
         else:
             total = self._one(f"{below} select count(*) {chosen}", **bound)
@@ -383,7 +388,7 @@ class Reader:
         handle, head = row
         # SQLite's substr of an empty blob is null.
         told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
-        line = preview.first_line(bytes(head or b"")) if told else ""
+        line = self.visible.quoted(node.scope, preview.first_line(bytes(head or b""))) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
@@ -485,16 +490,11 @@ class Reader:
 
     def within(self, under: int) -> str:
         """As JSON, the scopes of what is looked through below a directory: of the whole tree neither the trash nor the
-        archive."""
-        return self.visible.searched()[1] if under == ROOT else self.visible.json
+        archive; what is in quarantine nowhere."""
+        return self.visible.searched()[1] if under == ROOT else self.visible.told_json
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()
 
     def _one(self, sql: str, **bindings: Any) -> Any:
         return self._all(sql, **bindings)[0][0]
-
-
-def _mentions(query: str, name: bytes, head: bytes) -> bool:
-    calls.go_on()
-    return preview.mentions(query, name, head)
