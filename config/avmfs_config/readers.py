@@ -7,6 +7,7 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 import re
 
 from avmfs_config.agent_id import check_agent_id
+from avmfs_config.consolidate import read_consolidate
 from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
@@ -167,6 +168,7 @@ SETTINGS: Readers = {
     "search": lambda value: value.record(SearchSettings, {"rerank": _rerank}),
     "agents": read_agents,
     "gossip": read_gossip,
+    "consolidate": read_consolidate,
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),

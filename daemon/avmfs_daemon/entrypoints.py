@@ -174,6 +174,7 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
     from avmfs.store.store import open_attached
+    from avmfs_daemon.consolidation import Consolidation
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
@@ -193,11 +194,14 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
+        consolidation = Consolidation(
+            store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
+        )
         keeper = Housekeeper(
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step),
+            also=(digests.step, backups.step, consolidation.step),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.
