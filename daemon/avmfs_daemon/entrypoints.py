@@ -343,7 +343,7 @@ def run_http(spec: ChildSpec) -> None:
         assert spec.listener is not None
         folder = spec.database.parent
         where = Paths(folder, folder, spec.runtime_dir, folder, folder, spec.database)  # what a client of the door uses
-        server = Server(spec.listener, spec.settings.http, where, lambda service: [])
+        server = Server(spec.listener, spec.settings.http, where, lambda: runtime.ask("status", {}))
 
         def admit(message: dict[str, Any]) -> None:
             code = server.sessions.code(Caller(message["agent"], message["operator"]))

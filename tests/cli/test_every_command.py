@@ -241,6 +241,8 @@ ROWS: dict[str, list[Good | Bad]] = {
     "verify": [
         Good("verify -", f"stands  {B}@1", "good verdicts", data=f"[{B}@1]".encode()),
         Good(f"verify {A}", "(no citations)"),
+        Good(f"verify {A} --replay", "holds  audit chain", "good verdicts"),
+        Good("verify 1:000000", "not replayed", "good verdicts"),
         Bad("verify /shared/none", 1, "No such"),
         Bad("verify", 2, "Missing argument"),
     ],

@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "avmfs.handover",
         "avmfs.listener",
         "avmfs.lru",
+        "avmfs.metrics",
         "avmfs.logs",
         "avmfs.calls",
         "avmfs.trust",
