@@ -14,7 +14,7 @@ from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.documents import LARGEST
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.history import attributed
@@ -68,12 +68,10 @@ def remove_snapshot(memory: Memory, name: str) -> dict[str, Any]:
 
 @method
 def compare(
-    memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: int = PLANNED
+    memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: Page = PLANNED
 ) -> dict[str, Any]:
     """What differs below a directory between two instants, each as after the ``@`` of a path; ``newer`` None: now. Of a
     snapshot of a part, below that. {"changes": [{"path", "status": "added", "removed" or "modified"}], "more"}."""
-    if not 1 <= limit <= 10_000:
-        raise Invalid(f"limit {limit}: expected 1 to 10000")
     moments = [memory.moment(each) for each in (older, newer) if each is not None]
     before, after = memory.at(moments[0]), memory if newer is None else memory.at(moments[1])
     found: list[dict[str, Any]] = []

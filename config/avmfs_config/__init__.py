@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.consolidate import ConsolidateSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         SearchSettings,
         SearchWeights,
         Settings,
+        StoreSettings,
     )
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "AuditSettings",
     "BackupSettings",
     "ConfigError",
+    "ConsolidateSettings",
     "EmbeddingSettings",
     "Endpoint",
     "GossipSettings",
@@ -49,6 +52,7 @@ __all__ = [
     "SearchSettings",
     "SearchWeights",
     "Settings",
+    "StoreSettings",
     "WebhookSettings",
     "changed_settings",
     "check",
@@ -61,6 +65,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
+    "consolidate": ("ConsolidateSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

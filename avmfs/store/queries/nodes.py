@@ -44,13 +44,12 @@ with recursive below(id) as (
 )
 """
 # A column for each field of Document, by its name; the newest version has some.
-_OF_NEWEST = {
-    "author": "coalesce(version.author, creator)",
-    "updated": "coalesce(version.at, document.created)",
-    "route": "coalesce(version.route, '')",
-}
+_FIELDS = tuple(Document.__dataclass_fields__)
+_SHARED, _USER = map(_FIELDS.index, ("shared", "user"))
+_NEWEST = ("coalesce(version.author, creator)", "coalesce(version.at, document.created)", "coalesce(version.route, '')")
+_OF_NEWEST = dict(zip(("author", "updated", "route"), _NEWEST, strict=True))
 _DOCUMENT = f"""
-select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in Document.__dataclass_fields__)}
+select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in _FIELDS)}
 from document left join version on version.document = document.id and version.number = head where document.id = ?
 """
 # Operations that change no file's contents or place.
@@ -189,10 +188,10 @@ class Reader:
         row = self._db.execute(_DOCUMENT, (node.document,)).fetchone()
         if row is None:
             raise NotFound()
-        said = dict(zip(Document.__dataclass_fields__, row, strict=True))
-        said["shared"] = tuple(said["shared"].split(",")) if said["shared"] else None
-        said["user"] = json.loads(said["user"] or "{}")
-        return Document(**said)
+        said: list[Any] = list(row)
+        said[_SHARED] = tuple(said[_SHARED].split(",")) if said[_SHARED] else None
+        said[_USER] = json.loads(said[_USER] or "{}")
+        return Document(*said)
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
