@@ -28,7 +28,7 @@ from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirector
 from avmfs.node import Kind, Message, Moment, Node
 from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
-from avmfs.search.recall import Recall, recall
+from avmfs.search.recall import Recall, counted, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
 from avmfs.store.queries.nodes import Reader
@@ -223,7 +223,7 @@ class Memory:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
-        return found
+        return counted(found) if handed_out else found
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""

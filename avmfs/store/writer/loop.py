@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from avmfs import wire
+from avmfs import metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed
 from avmfs.store import commands
@@ -92,6 +92,8 @@ class Writer:
         self._checkpointer = Checkpointer(applier.path, self._reserve)
         self._in_place = of_store(applier.path)
         self._rewritable = 0.0  # when the file may be written anew, by the monotonic clock
+        self._batches = metrics.histogram("avm_commit_requests", metrics.SIZES)
+        self._commits, self._syncs = metrics.histogram("avm_commit_seconds"), metrics.histogram("avm_sync_seconds")
         self._held: _Replies = []  # of whom a sync failed for
         self.on_failure: Callable[[str], None] = lambda reason: None  # why nothing can be written; "": it can again
 
@@ -137,11 +139,7 @@ class Writer:
         if self._log.failure is not None:
             self._withstand()
             return
-        while self._calls:
-            self._calls.popleft()()
-            self._unsynced = True
-            self._change_ring.tell()
-            self._tell_sinks()
+        self._run_calls()
         if self._scheduler:
             batch = self._scheduler.next()
             if self._only_in_parts(batch[0][1]):
@@ -155,6 +153,13 @@ class Writer:
         self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and self._until_sync() <= 0.0:
             self._sync([])
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+            self._unsynced = True
+            self._change_ring.tell()
+            self._tell_sinks()
 
     def _patience(self) -> float | None:
         """How long nothing may happen, in seconds; None for ever."""
@@ -244,18 +249,10 @@ class Writer:
     def _commit(self, batch: list[_Asked]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and those that promise it after a sync of the
         log."""
-        before = self._applier.db.total_changes()
+        before, began = self._applier.db.total_changes(), time.perf_counter()
         replies: _Replies = []
         try:
-            self._apply(batch, replies)
-            if len(batch) > 1:  # one alone has nobody who would come meanwhile
-                self._peers.poll(0.0)
-                late = self._scheduler.late()
-                batch += late
-                self._apply(late, replies)
-            if self._begun:
-                self._applier.commit()
-                self._change_ring.tell()
+            self._transact(batch, replies)
         except AvmError as e:
             self._change_ring.lost()
             self._applier.rollback()
@@ -265,6 +262,8 @@ class Writer:
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._begun = False
+        self._batches.observe(len(batch))
+        self._commits.observe(time.perf_counter() - began)
         if self._applier.events:
             self._tell_sinks()
         self._recent.extend(_asker(peer) for peer, _ in batch)
@@ -279,6 +278,18 @@ class Writer:
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:
             self._drain(BEHIND_STEP)
+
+    def _transact(self, batch: list[_Asked], replies: _Replies) -> None:
+        """Raises AvmError when the transaction is lost."""
+        self._apply(batch, replies)
+        if len(batch) > 1:  # one alone has nobody who would come meanwhile
+            self._peers.poll(0.0)
+            late = self._scheduler.late()
+            batch += late
+            self._apply(late, replies)
+        if self._begun:
+            self._applier.commit()
+            self._change_ring.tell()
 
     def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
         for peer, request in batch:
@@ -303,7 +314,9 @@ class Writer:
         self._log.note.seq = self._applier.seq
         if self._log.idle and (self._log.quick or (len(replies) == 1 and self._alone())):
             try:
+                began = time.perf_counter()
                 self._log.now()
+                self._syncs.observe(time.perf_counter() - began)
                 self._in_place.check()  # what is in a log that has no name is lost with this process
             except OSError:
                 self._held += replies
