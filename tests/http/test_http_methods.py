@@ -107,7 +107,7 @@ def test_every_method_answers_as_the_door_does(web: Web, tokens: dict[str, str],
 
 # Whose answer is another one each time.
 CHANGING = {
-    "create_key", "remember", "tell", "snapshot", "delete_mail", "recent", "watch", "audit_anchor", "sign_in",
+    "agents", "create_key", "remember", "tell", "snapshot", "delete_mail", "recent", "watch", "audit_anchor", "sign_in",
     "remember_many", "replay", "claim", "claim_next", "write",
 }  # fmt: skip
 
