@@ -22,8 +22,9 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from avmfs import paths
+from avmfs import paths, trust
 from avmfs.errors import Denied
+from avmfs.trust import LEVELS, OWN, Origin, Trust, Trusted
 
 if TYPE_CHECKING:  # a command that asks a daemon should not pay for it
     from avmfs_config import Settings
@@ -145,8 +146,8 @@ class Scope:
     lies in; ``leads``: those that it is on the way to. ``owner``: the one agent whose it is by place and ``:shared``,
     whoever may read it beside that by a capability; None where it is nobody's, several agents' or everyone's.
     ``aside``: "trash", "archive" or "index" for what stands there, and is found there alone: the first two under the
-    rights of where it came from. ``live``: it comes from outside the store (see
-    providers), and changes only by those who bring it.
+    rights of where it came from. ``live``: it comes from outside the store (see providers), and changes only by those
+    who bring it. ``origin``: how a file's text came in, and ``trust``, what follows of it.
 
     ``spec`` is its canonical text, ``*=rw;eve=none;@2;^3``, by which the store interns it. It names the owner
     (``!bob``, ``!`` for none) only where that is not the one agent that it speaks of.
@@ -159,6 +160,8 @@ class Scope:
     owner: str | None = None
     aside: str = ""
     live: bool = False
+    origin: Origin = OWN
+    trust: Trust = "allow"
 
     @property
     def spec(self) -> str:
@@ -170,6 +173,7 @@ class Scope:
                 *(f"^{area}" for area in sorted(self.leads)),
                 *([f"~{self.aside}"] if self.aside else ()),
                 *(("+",) if self.live else ()),
+                *([f"#{self.origin.plain}{'!' * self.origin.released}:{self.trust}"] if self.origin.sources else ()),
             ]
         )
         return said if self.owner == _alone(said) else f"{said};!{self.owner or ''}"
@@ -179,7 +183,8 @@ class Scope:
     def parse(spec: str) -> Scope:
         said, marked, owner = spec.partition(";!")
         head, *rest = said.split(";")
-        agents = (item.split("=") for item in rest if item[0] not in "@^~+")
+        agents = (item.split("=") for item in rest if item[0] not in "@^~+#")
+        came, _, level = next((item[1:] for item in rest if item[0] == "#"), "").partition(":")
         return Scope(
             _WORD[head[2:]],
             tuple((name, _WORD[word]) for name, word in agents),
@@ -188,6 +193,8 @@ class Scope:
             (owner or None) if marked else _alone(said),
             "".join(item[1:] for item in rest if item[0] == "~"),
             "+" in rest,
+            Origin(tuple(came.rstrip("!").split(",")), came.endswith("!")) if came else OWN,
+            LEVELS[LEVELS.index(level)] if level else "allow",
         )
 
     @property
@@ -255,17 +262,22 @@ def _covers(rule: Rule, directory: tuple[bytes, ...]) -> bool | None:
 class Policy:
     """The rules in force. The first rule whose pattern and agents match decides; else the default. ``people`` are the
     agents that the configuration knows something of; ``*`` among them stands for all others. Outside /memory nobody but
-    an operator changes anything, except for what providers let agents write: ``live`` has their patterns, and which."""
+    an operator changes anything, except for what providers let agents write: ``live`` has their patterns, which, and
+    from which source each brings text. ``trust``: the first rule about a source that matches decides (avmfs.trust).
+    """
 
     def __init__(
         self,
         rules: Iterable[Rule] = (),
         default: Access = Access.WRITE,
         people: Mapping[str, Person] | None = None,
-        live: Iterable[tuple[str, bool]] = (),
+        live: Iterable[tuple[str, bool, str]] = (),
+        trusted: Iterable[Trusted] = (),
     ) -> None:
         self.rules = tuple(rules)
-        self.live = tuple((pattern, bool(takes)) for pattern, takes in live)
+        self.live = tuple((pattern, bool(takes), via) for pattern, takes, via in live)
+        self.trust = tuple(trusted)
+        self._placing = (*self.rules, *(Rule(each.pattern, Access.READ) for each in self.trust))
         self.default = default
         self.people = dict(sorted((people or {}).items()))
         self._anybody = self.people.get(ANYBODY, Person())
@@ -289,8 +301,11 @@ class Policy:
             for name, each in settings.agents.items()
         }
         rules = (Rule(each.pattern, _WORD[each.access], each.agents, each.groups) for each in settings.permissions)
-        live = ((each.pattern, each.writable) for each in settings.providers)
-        return Policy(rules, _WORD[settings.default_access], people, live)
+        live = (
+            (each.pattern, each.writable, "web" if each.handler == "http" else "live") for each in settings.providers
+        )
+        trusted = (Trusted(each.source, each.pattern, each.action) for each in settings.trust)
+        return Policy(rules, _WORD[settings.default_access], people, live, trusted)
 
     @property
     def plain(self) -> str:
@@ -303,6 +318,7 @@ class Policy:
                     name: [each.groups, each.capabilities, astuple(each.quota)] for name, each in self.people.items()
                 },
                 "live": self.live,
+                "trust": self.trust,
             },
             sort_keys=True,
         )
@@ -320,18 +336,20 @@ class Policy:
                 name: Person(tuple(groups), tuple(capabilities), Quota(*quota))
                 for name, (groups, capabilities, quota) in data["people"].items()
             },
-            data.get("live", ()),
+            ((pattern, takes, *(via or ["live"])) for pattern, takes, *via in data.get("live", ())),
+            (Trusted(*each) for each in data.get("trust", ())),
         )
 
     def joined(self, people: Mapping[str, Person]) -> Policy:
         """With more agents; what this policy says of one already stands."""
-        return Policy(self.rules, self.default, {**people, **self.people}, self.live) if people else self
+        return Policy(self.rules, self.default, {**people, **self.people}, self.live, self.trust) if people else self
 
     @property
     def digest(self) -> str:
         """Changes whenever a stored scope could: the store re-scopes when it differs."""
         sights = {name: (each.groups, self._sight(each)) for name, each in self.people.items()}
-        folded = (_FOLDING, self.rules, self.default, sights, *((self.live,) if self.live else ()))
+        more = ((self.live,) if self.live else ()), (("trust", self.trust),) if self.trust else ()
+        folded = (_FOLDING, self.rules, self.default, sights, *more[0], *more[1])
         return hashlib.sha256(repr(folded).encode()).hexdigest()
 
     def person(self, name: str) -> Person:
@@ -346,17 +364,23 @@ class Policy:
             raise Denied(f"{who.name} lacks the capability {capability!r}")
 
     def scope(
-        self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, areas: Iterable[Area] = ()
+        self,
+        parts: tuple[bytes, ...],
+        shared: tuple[str, ...] | None = None,
+        areas: Iterable[Area] = (),
+        origin: Origin = OWN,
     ) -> Scope:
         """The scope of the node at ``parts``; ``shared`` limits it to those agents in shared space."""
         aside, live, parts = paths.aside(parts), paths.is_live(parts), paths.origin(parts)
+        where = paths.text(paths.join(parts)) if origin.sources or live else ""
         owner = paths.agent_space(parts)
         if live:
             takes = any(
                 takes and (paths.matches(pattern, parts) or paths.is_directly_above(pattern, parts))
-                for pattern, takes in self.live
+                for pattern, takes, _ in self.live
             )
             base = Scope(Access.WRITE if takes else Access.READ)
+            origin = Origin(tuple(sorted({via for pattern, _, via in self.live if paths.matches(pattern, parts)})))
         elif owner is not None:
             base = Scope(Access.NONE, ((owner, Access.WRITE),))
         elif shared is not None:
@@ -385,6 +409,8 @@ class Policy:
             owners[0] if len(owners) == 1 and folded[owners[0]] else None,
             aside,
             live,
+            origin,
+            trust.level(self.trust, origin, lambda pattern: bool(_glob(pattern).match(where))),
         )
 
     def uniform(self, directory: tuple[bytes, ...]) -> bool:
@@ -392,7 +418,7 @@ class Policy:
         if self.live and paths.is_live(directory):
             return False
         directory = paths.origin(directory)
-        return all(_covers(rule, directory) is not None for rule in self.rules)
+        return all(_covers(rule, directory) is not None for rule in self._placing)
 
     def alike(self, one: tuple[bytes, ...], other: tuple[bytes, ...], areas: Iterable[Area] = ()) -> bool:
         """Return whether all that is below a directory has the same scope below another. False where that depends on
@@ -404,7 +430,7 @@ class Policy:
         if not (one and other):
             return one == other  # below the root is what stands aside
         one, other = paths.origin(one), paths.origin(other)
-        for rule in self.rules:
+        for rule in self._placing:
             if (covered := _covers(rule, one)) is None or covered != _covers(rule, other):
                 return False
         tops = [top for _, top in areas]

@@ -19,7 +19,7 @@ from typing import Any
 from avmfs.api.agent_memory import AgentMemory
 from avmfs.api.code_index import CodeIndex
 from avmfs.api.collaboration import Collaboration
-from avmfs.api.connect import located, open_door, read_all, who_am_i, who_asks
+from avmfs.api.connect import is_url, located, open_door, read_all, who_am_i, who_asks
 from avmfs.api.past import PastConnection
 from avmfs.errors import NO_TEXT, Invalid
 from avmfs.node import StoredNode
@@ -34,8 +34,9 @@ class AVM(Collaboration, CodeIndex):
     AVM_AGENT. Where neither says, nobody in particular asks: that reads and finds what every agent may see, and raises
     Denied (a PermissionError) for anything else; ``agent_memory(NAME)`` names an agent later. ``embeddings`` False
     starts no daemon, and answers searches from words alone when none runs (with one, the daemon's model is used).
-    ``at``: the whole tree as it was then, which can be read, listed and searched: a datetime, or as after the ``@`` of
-    a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
+    ``at`` an address (https://HOST:PORT): the memory of that daemon's HTTP service, as the agent of the token in
+    AVM_API_KEY. ``at`` an instant: the whole tree as it was then, which can be read, listed and searched: a datetime,
+    or as after the ``@`` of a path: "yesterday", "-2h", "2026-03-01T12:00", "snap.NAME".
 
     Raises Invalid for a bad agent or a database of another program, Busy when the store is in use by a daemon that
     cannot be reached. Usable as a context manager. Threads may share one; after a fork each process has a connection
@@ -61,6 +62,8 @@ class AVM(Collaboration, CodeIndex):
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
+        if is_url(at):
+            environ, at = {**environ, "AVM_AT": str(at)}, None
         where = located(environ, db, config)
         self.database = where.database
         self._where, self._environ, self._embeddings = where, environ, embeddings

@@ -28,7 +28,7 @@ from avmfs.errors import NAMELESS, AvmError, Denied, Exists, Invalid, IsDirector
 from avmfs.node import Kind, Message, Moment, Node
 from avmfs.search import fresh, then
 from avmfs.search.engine import Answer, Engine, Mode
-from avmfs.search.recall import Recall, recall
+from avmfs.search.recall import Recall, counted, recall
 from avmfs.services import Services
 from avmfs.store.commands.documents import check_tags
 from avmfs.store.queries.nodes import Reader
@@ -36,6 +36,7 @@ from avmfs.store.rows.system_dirs import refuse_fixed
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.store import Store
 from avmfs.text.escapes import visible
+from avmfs.trust import named_by, sources_of
 
 SYMLINKS_FOLLOWED = 16
 PATH_MAX, DEPTH_MAX = paths.PATH_MAX, 255  # of paths that people type: a store of before may have deeper ones
@@ -222,7 +223,7 @@ class Memory:
             self.around.questions.note(self.who, self.now(), q, under, strategy, max_tokens, min_relevance)
         if found.hits and handed_out:
             self.recalled.append((found.tokens, frozenset(scored.hit.node for scored in found.hits)))
-        return found
+        return counted(found) if handed_out else found
 
     def make_searchable(self) -> None:
         """Whatever was committed before this call is in the lexical index after it."""
@@ -244,6 +245,7 @@ class Memory:
         created: int | None = None,
         ttl: str | None = None,
         supersedes: str | None = None,
+        source: str = "own",
     ) -> dict[str, Any]:
         """What the store is to be told for ``remember``. ``path`` names the file; else it is made from the title or the
         first words, in ``namespace`` ("private", the default, "shared", or a directory). ``ttl`` as ``:ttl`` takes it.
@@ -256,7 +258,7 @@ class Memory:
         if path is not None:
             where = self.real_parts(paths.raw(path))
         else:
-            where = (*self._namespace(namespace or "private"), slug(title or content))
+            where = (*self._namespace(namespace or "private"), slug(title or named_by(content, source)))
         if len(where) < 2:
             raise Invalid(f"{path!r} is not below /memory")
         body = content if content.endswith("\n") else content + "\n"
@@ -269,6 +271,7 @@ class Memory:
             "created": created,
             "expires": None if ttl is None or ttl == "never" else self.now() + mail.parse_duration(ttl),
             "supersedes": None if supersedes is None else self._file(supersedes).id,
+            "sources": sources_of(source),
         }
 
     def _file(self, path: str) -> Node:

@@ -171,6 +171,10 @@ DISPUTES = ("supersedes", "contradicts")
 """Types of links that say something of the truth of their target."""
 
 
+DERIVES = ("derived", "summarizes", "supersedes")
+"""Types of links from what was made of their target: what is known of how that came in holds of it, too."""
+
+
 class Dispute(NamedTuple):
     """A document, whose handle this is, supersedes or contradicts another, ``target``."""
 
@@ -213,7 +217,8 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A passage that a search found, with what ranking and rendering need of its document. ``whole``: the
-    passage is the entire text. ``start`` and ``stop`` are characters."""
+    passage is the entire text. ``start`` and ``stop`` are characters. ``untrusted``: where it came from, with commas,
+    if that is to be marked."""
 
     passage: int
     document: int
@@ -231,6 +236,7 @@ class Hit:
     stop: int
     whole: bool
     route: str = ""
+    untrusted: str = ""
 
 
 class StoredNode(str):

@@ -13,7 +13,7 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
-from avmfs_config import Limits, SearchSettings, Settings, WebhookSettings
+from avmfs_config import ConsolidateSettings, Limits, SearchSettings, Settings, WebhookSettings
 
 from avmfs.agents import anchors
 from avmfs.agents import digest_cache as digests
@@ -50,6 +50,7 @@ class Services:
     live: LiveTree | None = None  # what providers show; None without any
     questions: QuestionLog | None = None  # where what agents ask is kept
     embedded: bool = False  # a keeper computes the vectors of what is written, so that they are worth waiting for
+    consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     presence: Presence | None = None  # who is here, where a daemon runs
 
 
@@ -94,5 +95,6 @@ def composed(
         live=live,
         questions=QuestionLog(store.path, settings.search),
         embedded=of_daemon and settings.embedding.enabled,
+        consolidate=settings.consolidate,
         presence=presence,
     )

@@ -141,11 +141,12 @@ class Query(_Signature):
 class Arguments(_Signature):
     """Arguments that are given as values. ``stored``: exactly of their types, and such as SQLite can keep."""
 
-    __slots__ = ("_range", "_tests")
+    __slots__ = ("_bounded", "_range", "_tests")
 
     def __init__(self, function: Callable[..., Any], title: str, *, stored: bool = False) -> None:
         super().__init__(function, title)
         self._range = ", or out of range" if stored else ""
+        self._bounded = [(name, each.low, each.high) for name, each in self.parameters.items() if each.low is not None]
         self._tests = {
             name: (_outright(each.hint, stored), _test(each.hint, stored)) for name, each in self.parameters.items()
         }
@@ -162,6 +163,13 @@ class Arguments(_Signature):
                 raise Invalid(f"{self._title}: {name}: wrong type {type(value).__name__}{self._range}")
         if not self._required <= given.keys():
             raise self._missing(given)
+
+    def within(self, given: dict[str, Any]) -> None:
+        """Raise Invalid for a number that is out of its Range, or none (nan)."""
+        for name, low, high in self._bounded:
+            value = given.get(name)
+            if value is not None and not low <= value <= high:
+                raise Invalid(f"{name} {value}: expected {low} to {high}")
 
 
 def is_stored_integer(value: Any) -> bool:

@@ -8,7 +8,7 @@ memory; each peer is a process in its own environment, avmfs is opened in this p
 All have vectors of the default model at hand, so times are without a model's, and durability is what each gives
 by itself: avmfs syncs each note, the others do not. *cosine* is the order of the bare vectors.
 
-What needs a server, a key or a language model to take a note in has no row: letta, zep, cognee, graphiti, langmem.
+What needs a server, a key or a language model to take a note in has no row: benchmarks/README.md names them.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 _NUMBER = re.compile(r"\b\d+\b")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _OPPOSITES = {"enabled": "disabled", "before": "after", "always": "sometimes", "up": "down", "first": "second"}
-_MORE = "It was written down for whoever comes next."
+_MORE = "It was written down for whoever comes later."
 
 
 @dataclass(frozen=True)

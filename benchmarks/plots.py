@@ -161,7 +161,7 @@ def _recall(pyplot: Any, report: Report) -> Any:
         growth.plot(sizes, [row["median ms"] for row in some], "o-", label=f"{way}, {engine}")
     growth.set(xscale="log", yscale="log", xlabel="notes", ylabel="median ms", title="a new question, by size")
     for panel in (shares, growth):
-        panel.legend(fontsize=6)
+        panel.legend(fontsize=6, framealpha=0.5)
     return figure
 
 
@@ -198,7 +198,7 @@ def _academic(pyplot: Any, report: Report) -> Any:
         style = "k-" if row["questions"] == "all" else "-"
         sizes = [int(name.replace(",", "")) for name in tokens]
         budgets.plot(sizes, [row[name] for name in tokens], f"o{style}", label=row["questions"])
-    budgets.set(xscale="log", xlabel="tokens of recall", ylabel="share of the evidence", title="coverage")
+    budgets.set(xlabel="tokens of recall", ylabel="share of the evidence", title="coverage")
     budgets.legend(fontsize=8)
     _legend(first, 3)
     return figure

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def run_script(
     report = Report(
         benchmark=parser.prog.rpartition(".")[2].removeprefix("bench_"),
         title=title,
-        command=" ".join([parser.prog, *_without_json(words)]),
+        command=shlex.join([*parser.prog.split(), *map(_named, _without_json(words))]),
         facts={**run.facts, "lasted": lasted},
         tables=found.tables,
         targets=found.targets,
@@ -104,8 +105,13 @@ def run_script(
     return 1 if found.failures else 0
 
 
+def _named(word: str) -> str:
+    """Where a file lay is nobody's business either."""
+    return Path(word).name if word.startswith("/") else word
+
+
 def _without_json(words: Sequence[str]) -> Iterator[str]:
-    """The command that makes the figure again; where it put its JSON is nobody's business."""
+    """The command that makes the figure again, without the folders of this machine."""
     skip = False
     for word in words:
         if skip or word.startswith("--json="):
@@ -113,7 +119,7 @@ def _without_json(words: Sequence[str]) -> Iterator[str]:
         elif word == "--json":
             skip = True
         else:
-            yield word
+            yield Path(word).name if word.startswith("/") else word
 
 
 def positive(text: str) -> int:

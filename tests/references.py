@@ -2,7 +2,7 @@
 
 Owns how a command, a view and an MCP tool are written down: docs/CLI.md, docs/VIEWS.md, docs/MCP.md, the manual pages,
 the plugin's files, docs/BENCHMARKS.md, and in the README the list of the commands and the tables of views and figures.
-The commands, views and tools own the words, benchmarks/results the figures: without them, what is made of them stays.
+The commands, views and tools own the words, benchmarks/results the figures.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ _LISTED: Final = re.compile(r"Commands today: `[^`]+`\.")
 def pages() -> dict[Path, str]:
     """Every generated file with its content."""
     made = {CLI: cli_page(), README: readme(), **{MANUALS / f"{name}.1": manual(name) for name in PROGRAMS}}
-    if report.RESULTS.is_dir():
-        made[TREE / "docs/BENCHMARKS.md"] = report.page()
+    made[TREE / "docs/BENCHMARKS.md"] = report.page()
     made |= {VIEWS: between(VIEWS, "views", views_table()), MCP: between(MCP, "reference", mcp_reference())}
     return made | {TREE / path: text for path, text in plugin(version("avmfs")).items()}
 
@@ -64,7 +63,7 @@ def readme() -> str:
     assert isinstance(top, click.Group)
     said = textwrap.fill(f"Commands today: `{' '.join(top.list_commands(click.Context(top)))}`.", 120)
     listed = _LISTED.sub(lambda found: said, between(README, "views", views_table(short=True)), count=1)
-    return between(README, "figures", report.readme_table(), listed) if report.RESULTS.is_dir() else listed
+    return between(README, "figures", report.readme_table(), listed)
 
 
 def _row(*cells: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from avmfs import calls
 from avmfs.access import Principal
 from avmfs.agents import anchors
 from avmfs.store.identity import OPERATOR
@@ -130,6 +131,7 @@ def _verified(store: Store, who: Principal, kept: Iterable[Anchor], start: Ancho
     def batches() -> Iterator[Batch]:
         after = 0 if start is None else start.seq
         while True:
+            calls.go_on()
             with store.reading(who) as reader:
                 found = reader.audit.batches(after, 64)
             if not found:

@@ -1,16 +1,18 @@
 """One request and its whole answer, from an address that has been vetted, within one time limit and one size.
 
-Owns the exchange and how its failures are told. Called by the handler ``http`` and by the client of a re-ranker.
-Redirects are answers like any other. Threads may call it; it keeps nothing.
+Owns the exchange and how its failures are told. Called by the handler ``http`` and by the clients of a re-ranker and of
+a writer of summaries. Redirects are answers like any other. Threads may call it; it keeps nothing.
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from socket import socket
 
 from avmfs.agents.destinations import Allowed, Destination
@@ -44,6 +46,23 @@ def exchange(
         raise TimedOut(f"no answer within {timeout_s:g} s") from None
     except OSError as e:
         raise StoreFailed(f"cannot be reached: {e.strerror or e}") from None
+
+
+def bearer(key_env: str | None, key_file: Path | None) -> dict[str, str]:
+    """The header with the key that a variable or a file has; none where neither is named. Raises StoreFailed."""
+    if key_env is not None:
+        key, where = os.environ.get(key_env, ""), f"the variable {key_env}"
+    elif key_file is not None:
+        where = str(key_file)
+        try:
+            key = key_file.read_text("utf-8").strip()
+        except (OSError, ValueError) as e:
+            raise StoreFailed(f"{where}: {getattr(e, 'strerror', None) or 'not UTF-8 text'}") from None
+    else:
+        return {}
+    if not key or not key.isascii() or not key.isprintable():
+        raise StoreFailed(f"{where} has no key")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _asked(

@@ -9,7 +9,6 @@ services, and by the supervisor, which tries it. Threads may share it.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from avmfs.agents import destinations
 from avmfs.agents.destinations import Allowed
-from avmfs.agents.http_exchange import exchange
+from avmfs.agents.http_exchange import bearer, exchange
 from avmfs.embed.cross_encoder import CrossEncoder
 from avmfs.embed.protocol import EmbeddingUnavailable, Reranker, checked
 from avmfs.errors import AvmError
@@ -97,7 +96,7 @@ class Endpoint:
         asked = {"query": question, "documents": list(texts)}
         named = {} if self._settings.name is None else {"model": self._settings.name}
         body = json.dumps(named | asked).encode()
-        headers = {"Content-Type": "application/json", **self._authorization()}
+        headers = {"Content-Type": "application/json", **bearer(self._settings.key_env, self._settings.key_file)}
         where = destinations.parse(self._url)
         status, _, data = exchange(
             "POST", where, headers, body, self._allowed, deadline, timeout_s=limit, max_bytes=MAX_BYTES
@@ -107,23 +106,6 @@ class Endpoint:
         if status != 200:
             raise EmbeddingUnavailable(f"answered {status}")
         return _figures(data, len(texts))
-
-    def _authorization(self) -> dict[str, str]:
-        settings = self._settings
-        if settings.key_env is not None:
-            key = os.environ.get(settings.key_env, "")
-            where = f"the variable {settings.key_env}"
-        elif settings.key_file is not None:
-            where = str(settings.key_file)
-            try:
-                key = settings.key_file.read_text("utf-8").strip()
-            except (OSError, ValueError) as e:
-                raise EmbeddingUnavailable(f"{where}: {getattr(e, 'strerror', None) or 'not UTF-8 text'}") from None
-        else:
-            return {}
-        if not key or not key.isascii() or not key.isprintable():
-            raise EmbeddingUnavailable(f"{where} has no key")
-        return {"Authorization": f"Bearer {key}"}
 
 
 def _figures(data: bytes, count: int) -> NDArray[np.float64]:

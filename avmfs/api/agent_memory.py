@@ -55,12 +55,14 @@ class AgentMemory:
         on_duplicate: str = "keep",
         ttl: str | None = None,
         supersedes: str | None = None,
+        source: str = "own",
     ) -> str:
         """Store a new memory; returns its path. It never replaces one: a taken name gets a number.
 
         Where a note that this agent sees says the same, ``on_duplicate`` "update" writes into that and returns its
         path, if the same agents may read it; "refuse" raises Exists, which names it. ``supersedes``: a file, by path
-        or handle, that holds no more: recalls give this one first.
+        or handle, that holds no more: recalls give this one first. ``source``: "own" words, or "tool", "web" or
+        "imported", which may be marked in answers, or wait in quarantine.
 
         Without ``path`` the name comes from the title or the first words; ``namespace`` is "private" (default),
         "shared" or a directory. ``importance`` is 0 to 1, ``created`` ns since the epoch, a datetime, or ISO 8601;
@@ -79,6 +81,7 @@ class AgentMemory:
                 on_duplicate=on_duplicate,
                 ttl=ttl,
                 supersedes=supersedes,
+                source=source,
             )["path"]
         )
 
@@ -144,14 +147,18 @@ class AgentMemory:
         return str(self._door.call("search", q=path, limit=limit)["text"])
 
     def fetch(self, *targets: str | Iterable[str], max_bytes: int = 50_000) -> list[dict[str, Any]]:
-        """Several files at once, by path or handle, one by one or in a list: [{"path", "content", "more"}], cut at
-        ``max_bytes`` each. Raises Invalid naming those that cannot be read."""
+        """Several files at once, by path or handle, one by one or in a list: [{"path", "content", "more",
+        "untrusted"}], cut at ``max_bytes`` each; ``untrusted``: where it came from, if that is to be marked. Raises
+        Invalid naming those that cannot be read."""
         wanted = [each for given in targets for each in ([given] if isinstance(given, str) else given)]
         found = self._door.call("fetch", targets=wanted, max_bytes=max_bytes)
         if found["missing"]:
             raise Invalid("; ".join(f"{each['target']}: {each['reason']}" for each in found["missing"]))
         return [
-            {"path": each["path"], "content": each["data"].decode("utf-8", "surrogateescape"), "more": each["more"]}
+            {
+                **{key: each[key] for key in ("path", "more", "untrusted")},
+                "content": each["data"].decode("utf-8", "surrogateescape"),
+            }
             for each in found["items"]
         ]
 

@@ -94,6 +94,18 @@ class Collaboration:
         """Who works on what: path, agent, since, until."""
         return builtins.list(self._door.call("claims")["claims"])
 
+    def quarantine(self, limit: int = 100) -> builtins.list[dict[str, Any]]:
+        """What is found by nobody until it is let out: path, handle, sources, author, route, updated."""
+        return builtins.list(self._door.call("quarantine", limit=limit)["held"])
+
+    def let_out(self, path: str) -> str:
+        """Let a file out of quarantine, by path or handle; returns its path."""
+        return str(self._door.call("let_out", path=path)["path"])
+
+    def reject(self, path: str) -> str:
+        """Remove a file that is in quarantine, into the trash; returns its path."""
+        return str(self._door.call("reject", path=path)["path"])
+
     # Permissions -----------------------------------------------------------------------------------------------
 
     def init_permissions(self, permissions: Mapping[str, Any]) -> int:

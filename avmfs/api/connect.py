@@ -21,6 +21,11 @@ from avmfs.store.files.store_lock import StoreLock
 SETTLED_S = 15.0  # for a daemon that was started by a command to listen, or to be gone
 
 
+def is_url(text: object) -> bool:
+    """Whether it names a service, and no instant."""
+    return isinstance(text, str) and text.lower().startswith(("http://", "https://"))
+
+
 def located(
     environ: Mapping[str, str], db: str | os.PathLike[str] | None, config: str | os.PathLike[str] | None
 ) -> Paths:
@@ -66,7 +71,12 @@ def open_door(
 ) -> Door:
     """The door of the daemon that holds this store, of one that is started for it (see ``autostart``), or one into the
     store itself. With AVM_API_KEY in the environment it speaks for the key's agent (``agent`` None, or the same name),
-    within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it."""
+    within the key's limits. ``route``: "cli", "mcp", "http" or "python", as the audit shall name it. With AVM_AT in the
+    environment it is the door of the daemon whose HTTP service that is, on whatever machine."""
+    if url := environ.get("AVM_AT", ""):
+        from avmfs.rpc.over_http import HttpDoor
+
+        return HttpDoor(url, agent, environ.get("AVM_API_KEY", ""), operator=operator)
     asks: dict[str, Any] = {"operator": operator, "key": environ.get("AVM_API_KEY", ""), "route": route}
     reason: str | None = None
     deadline = time.monotonic() + SETTLED_S

@@ -68,6 +68,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "subscriptions": "avm subscriptions",
         "agents": "avm agents",
         "claim": "avm claim --next /shared/queue",
+        "quarantine": "avm quarantine release @k7f2",
         "release": "avm release /shared/queue/job-1.md",
     },
     "Keep and move": {

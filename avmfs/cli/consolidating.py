@@ -33,7 +33,7 @@ def consolidate_(
     undo: bool,
     run: int | None,
 ) -> None:
-    """Of notes below PATH that say the same sentences, one stays: that which says most, else the newest. The others go
+    """Of notes below PATH that say the same sentences, one stays: that which says most, else the oldest. The others go
     to /archive, and what stays gets their tags, their importance and links to them ("supersedes").
 
     Compared are notes of one place with the same readers, mode and ttl. Another number, date, name or denial makes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import click
@@ -84,14 +85,20 @@ def _version(text: str) -> int:
 @subcommand("verify", "Check what a text cites, like links.")
 @click.argument("path")
 @click.option("--question", "-q", "q", metavar="TEXT", help="What the answers in it are answers to: proves them.")
-def verify_(ctx: click.Context, memory: Door, path: str, q: str | None) -> None:
+@click.option("--replay", is_flag=True, help="Ask again as of then, and look whether the audit's chain holds.")
+def verify_(ctx: click.Context, memory: Door, path: str, q: str | None, replay: bool) -> None:
     """Check what the file PATH (- reads a text from stdin) cites as [/path@VERSION], as avm recall --cite and avm
     bundle do: whether that version stands, was changed, superseded, is gone, and says what an answer quotes.
 
+    PATH may be a receipt, SEQ:NONCE, the two numbers of an answer's last line (26:482913 of "(seq=26 482913)"): then,
+    and with --replay, each answer is asked again as the memory stood at that seq, the notes that it gave are looked at,
+    and the audit's chain is verified. The question is known where search.query_log keeps it.
+
     Exits 1 when something does not stand.
     """
-    text = words_of((path,)) if path == "-" else read_all(memory, path).decode("utf-8", "replace")
-    found = memory.call("verify", text=text, q=q)
+    receipt = re.fullmatch(r"\d{1,15}:\d{6}", path) is not None
+    text = path if receipt else words_of((path,)) if path == "-" else read_all(memory, path).decode("utf-8", "replace")
+    found = memory.call("verify", text=text, q=q, **({"replay": True} if replay or receipt else {}))
     show({"verdicts": found["verdicts"], "good": found["good"]}, found["text"])
     if not found["good"]:
         ctx.exit(1)

@@ -15,6 +15,7 @@ from avmfs.cli.session import at_option, content_of, door, null_option, show, sh
 from avmfs.localtime import nanoseconds
 from avmfs.rpc.client import Door
 from avmfs.text.escapes import escaped
+from avmfs.trust import SOURCES
 
 
 def _searching(function: Callable[..., None]) -> Callable[..., None]:
@@ -120,6 +121,13 @@ def recall_(
 )
 @click.option("--ttl", metavar="DURATION", help="How long it lives, such as 2h or 30d.")
 @click.option("--supersedes", metavar="PATH", help="The file, by path or handle, that this one replaces.")
+@click.option(
+    "--source",
+    type=click.Choice(["own", *SOURCES]),
+    default="own",
+    show_default=True,
+    help="Whose words TEXT is: what is not your own may be marked, or wait in quarantine (avm help security).",
+)
 def remember_(
     ctx: click.Context,
     memory: Door,
@@ -133,6 +141,7 @@ def remember_(
     on_duplicate: str,
     ttl: str | None,
     supersedes: str | None,
+    source: str,
 ) -> None:
     """Store TEXT (or stdin) as a new memory and print its path; on stderr which older note says the same, if any."""
     made = memory.call(
@@ -147,6 +156,7 @@ def remember_(
         on_duplicate=on_duplicate,
         ttl=ttl,
         supersedes=supersedes,
+        source=source,
     )
     show(made, f"{escaped(made['path'])}\n")
     if (same := made["duplicate"]) and not ctx.obj.as_json:

@@ -38,6 +38,7 @@ class Globals:
     operator: bool = False
     as_json: bool = False
     no_color: bool = False
+    at: str | None = None
 
     def merge(self, given: dict[str, Any]) -> None:
         for name, value in given.items():
@@ -116,7 +117,8 @@ class _Shared(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         shared = ctx.ensure_object(Globals)
-        shared.merge({name: ctx.params.pop(name, None) for name in Globals.__dataclass_fields__})
+        # What is ``--at`` here is a moment.
+        shared.merge({name: ctx.params.pop(name, None) for name in Globals.__dataclass_fields__ if name != "at"})
         return super().invoke(ctx)
 
 
@@ -183,7 +185,10 @@ class _Lazy(click.Group):
                     formatter.write_dl(rows)
 
 
-@click.group(cls=_Lazy, params=[*_OPTIONS], context_settings={"help_option_names": ["-h", "--help"]})
+_AT: Final = click.Option(["--at"], metavar="URL", help="A daemon's HTTP service, on whatever machine (AVM_AT).")
+
+
+@click.group(cls=_Lazy, params=[*_OPTIONS, _AT], context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="avmfs", prog_name="avm")
 @click.pass_context
 def avm(ctx: click.Context, /, **given: Any) -> None:

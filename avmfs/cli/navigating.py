@@ -78,12 +78,16 @@ def fetch_(targets: tuple[str, ...], max_bytes: int, null: bool) -> None:
             items += found["items"]
             missing += found["missing"]
         text = "".join(
-            f"=== {escaped(each['path'])}{' (cut)' if each['more'] else ''}\n"
+            f"=== {escaped(each['path'])}{' (cut)' if each['more'] else ''}"
+            f"{' (untrusted: ' + each['untrusted'] + ')' if each['untrusted'] else ''}\n"
             f"{each['data'].decode('utf-8', 'surrogateescape').rstrip()}\n\n"
             for each in items
         )
         shown = [
-            {"path": each["path"], "content": each["data"].decode("utf-8", "replace"), "more": each["more"]}
+            {
+                **{key: each[key] for key in ("path", "more", "untrusted")},
+                "content": each["data"].decode("utf-8", "replace"),
+            }
             for each in items
         ]
         show({"items": shown, "missing": missing}, text, prose=False)

@@ -77,4 +77,5 @@ def blame_(memory: Door, path: str) -> None:
         f"v{each['version']:<4} {each['author']:<{wide}}  {minute(each['at'])}  {escaped(each['text'])}\n"
         for each in found["lines"]
     )
-    show(found, text or "(empty)\n")
+    above = f"# untrusted: {found['untrusted']}\n" if found["untrusted"] else ""
+    show(found, above + text or "(empty)\n")

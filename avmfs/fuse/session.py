@@ -25,7 +25,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from avmfs import calls
+from avmfs import calls, metrics
 from avmfs.errors import AvmError, Invalid
 from avmfs.fuse import protocol as p
 from avmfs.fuse.protocol import Op
@@ -128,6 +128,7 @@ class Session:
         page = os.sysconf("SC_PAGE_SIZE")
         self._buffer[::page] = b"\1" * len(range(0, _BUFFER, page))
         self._pending: dict[int, Request] = {}
+        self._tally: dict[int, metrics.Counter] = {}  # by opcode
         self._mutex = threading.Lock()
         self.minor = 0  # of the kernel's protocol, once it has greeted
         self.agreed = 0  # the Init flags that both sides have
@@ -214,6 +215,7 @@ class Session:
         """Read and answer. False when the mount is gone, True once another thread leads."""
         buffer, view, buffers = self._buffer, memoryview(self._buffer), [self._buffer]
         brief, quick, fd, admitted = p.IN_BRIEF.unpack_from, self._quick, self._fd, self._admitted
+        tally = self._tally
         while True:
             try:
                 size = os.readv(fd, buffers)
@@ -224,6 +226,7 @@ class Session:
                     return False
                 raise
             op, unique, node, uid = brief(buffer)
+            (tally.get(op) or self._counted(op)).add()
             if self._resent is not None and op not in _WITHOUT_REPLY:
                 self._count_resent(unique, self._resent)
             if admitted is not None and uid not in admitted and op in FENCED:
@@ -256,6 +259,11 @@ class Session:
             if self._leader != me:
                 return True
             self._attends = False
+
+    def _counted(self, op: int) -> metrics.Counter:
+        """Where requests of this kind are counted."""
+        name = Op(op).name.lower() if op in Op.__members__.values() else "other"
+        return self._tally.setdefault(op, metrics.counter("avm_fuse_requests_total", op=name))
 
     # Waiting, in whichever thread --------------------------------------------------------------------------
 

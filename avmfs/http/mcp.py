@@ -105,7 +105,7 @@ class McpServers:
         from avmfs.mcp.session import Session
 
         agent = caller.agent or self._service.doors.agent_of(caller)
-        environ = {**os.environ, "AVM_AUTOSTART": "0", "AVM_API_KEY": caller.key}
+        environ = {**os.environ, "AVM_AUTOSTART": "0", "AVM_API_KEY": caller.key, "AVM_AT": ""}
         server = MemoryServer(Session(self._where, agent, environ), self._service.version, self._offered)
         # Host and Origin were looked at before the token was.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)

@@ -72,13 +72,14 @@ class Service:
 
 def routes(service: Service) -> list[Route]:
     async def call(request: Request) -> Response:
-        packed = request.headers.get("content-type", "").partition(";")[0].strip().lower() == values.MSGPACK
+        packed = _kind(request) == values.MSGPACK
         try:
             caller = await service.bearer(request)
             name = request.path_params["method"]
             if name not in methods.names():
                 raise NotFound(f"there is no method {name!r}: see /openapi.json")
-            _check_type(request, packed)
+            if not packed and _kind(request) != values.JSON and request.headers.get("content-length", "0") != "0":
+                raise Invalid(f"content-type: expected {values.JSON} or {values.MSGPACK}")  # no form can send these
             given = values.arguments(await body_of(request), packed, openapi.binary(name))
             result, urgent = await service.ask(request, caller, name, given)
             return await service.in_thread(lambda: values.answer(result, urgent, packed))
@@ -87,24 +88,11 @@ def routes(service: Service) -> list[Route]:
 
     async def session(request: Request) -> Response:
         """Who a token is (GET); a token for a one-time code (POST); the end of a token (DELETE)."""
+        packed = _kind(request) == values.MSGPACK
         try:
-            if request.method == "POST":
-                given = values.arguments(await body_of(request, 4096), False, frozenset())
-                if given.keys() != {"code"} or not isinstance(given["code"], str):
-                    raise Invalid('a session is made of {"code": one-time code}')
-                token = service.sessions.exchange(given["code"])
-                return values.answer({"token": token, "expires_s": int(identity.TOKEN_S)}, "", False)
-            caller = await service.bearer(request)
-            if request.method == "DELETE":
-                if caller.key:
-                    raise Invalid("an API key is ended by revoke_key")
-                service.sessions.end(request.headers["authorization"].partition(" ")[2].strip(" "))
-                return values.answer({}, "", False)
-            agent = await service.in_thread(lambda: service.doors.agent_of(caller))
-            who = {"agent": agent, "operator": caller.operator, "version": service.version}
-            return values.answer(who, "", False)
+            return values.answer(await _session(service, request, packed), "", packed)
         except AvmError as e:
-            return values.refusal(e, False, 408 if isinstance(e, LateBody) else None)
+            return values.refusal(e, packed, 408 if isinstance(e, LateBody) else None)
 
     async def described(request: Request) -> Response:
         return Response(openapi.text(), media_type=values.JSON)
@@ -114,6 +102,23 @@ def routes(service: Service) -> list[Route]:
         Route("/session", session, methods=["GET", "POST", "DELETE"]),
         Route("/openapi.json", described, methods=["GET"]),
     ]
+
+
+async def _session(service: Service, request: Request, packed: bool) -> dict[str, Any]:
+    if request.method == "POST":
+        given = values.arguments(await body_of(request, 4096), packed, frozenset())
+        if given.keys() != {"code"} or not isinstance(given["code"], str):
+            raise Invalid('a session is made of {"code": one-time code}')
+        token = service.sessions.exchange(given["code"])
+        return {"token": token, "expires_s": int(identity.TOKEN_S)}
+    caller = await service.bearer(request)
+    if request.method == "DELETE":
+        if caller.key:
+            raise Invalid("an API key is ended by revoke_key")
+        service.sessions.end(request.headers["authorization"].partition(" ")[2].strip(" "))
+        return {}
+    agent = await service.in_thread(lambda: service.doors.agent_of(caller))
+    return {"agent": agent, "operator": caller.operator, "version": service.version}
 
 
 class LateBody(TimedOut):
@@ -141,8 +146,5 @@ async def body_of(request: Request, most: int = BODY_MOST) -> bytes:
     return bytes(body)
 
 
-def _check_type(request: Request, packed: bool) -> None:
-    """A form of another site can send neither of the two without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not packed and kind != values.JSON and request.headers.get("content-length", "0") != "0":
-        raise Invalid(f"content-type: expected {values.JSON} or {values.MSGPACK}")
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

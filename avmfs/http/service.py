@@ -27,8 +27,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from avmfs import metrics
 from avmfs.errors import AvmError, Denied, Invalid, NotFound, StoreFailed
-from avmfs.http import events, identity, mcp, page, rest, values
+from avmfs.http import events, exposition, identity, mcp, page, rest, values
 from avmfs.http.doors import NOBODY, Doors
 
 log = logging.getLogger(__name__)
@@ -50,17 +51,18 @@ class Server:
     """The HTTP process's own: ``run`` serves until ``stop``, from any thread."""
 
     def __init__(
-        self, listener: socket.socket, settings: HttpSettings, where: Paths, more: Callable[[rest.Service], list[Route]]
+        self, listener: socket.socket, settings: HttpSettings, where: Paths, status: Callable[[], dict[str, Any]]
     ) -> None:
-        """``more``: routes of whoever serves."""
+        """``status``: the daemon's, asked for metrics."""
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
         self.sessions = identity.Sessions()
         self._doors = Doors(where.runtime_dir / "avm.sock")
         service = rest.Service(self._doors, self.sessions, port, write=settings.write)
+        figures = exposition.route(service, where.runtime_dir / metrics.FOLDER, where.database, status, time.time)
         names = identity.Names({*identity.LOOPBACK, shown, *settings.hosts})
         config = uvicorn.Config(
-            application(service, names, where, more(service)),
+            application(service, names, where, [figures]),
             http=_Patient,
             ws="none",
             log_config=None,
@@ -174,9 +176,12 @@ class _Guarded:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began = time.perf_counter()
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                took = metrics.histogram("avm_http_seconds", status=f"{message['status'] // 100}xx")
+                took.observe(time.perf_counter() - began)
                 told = {name for name, _ in message["headers"]}
                 caching = [] if b"cache-control" in told else [(b"cache-control", b"no-store")]
                 message = {**message, "headers": [*message["headers"], *_HEADERS, *caching]}

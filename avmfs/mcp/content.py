@@ -21,6 +21,7 @@ class Content(Result):
     offset: int = Field(description="Of the first byte.")
     next_offset: int = Field(description="Where to read on.")
     more: bool = Field(description="There is more after this.")
+    untrusted: str = Field(description="Where it came from, if that is not to be trusted.")
 
 
 def read(call: Call, path: str, offset: int, limit: int) -> Content:
@@ -39,6 +40,7 @@ def read(call: Call, path: str, offset: int, limit: int) -> Content:
         offset=offset,
         next_offset=offset + used,
         more=more or used < len(data),
+        untrusted=found["untrusted"],
     )
 
 

@@ -53,6 +53,9 @@ def avm_remember(
     supersedes: Annotated[
         str | None, Field(description="A file, by path or handle, that holds no more.", min_length=1)
     ] = None,
+    source: Annotated[
+        Literal["own", "tool", "web", "imported"], Field(description="Whose words: web for what a page says.")
+    ] = "own",
 ) -> Answer[Stored]:
     """Store a new memory; answers with its path. Never replaces one: a taken name gets a number."""
     made = call.door(
@@ -67,6 +70,7 @@ def avm_remember(
         on_duplicate=on_duplicate,
         ttl=ttl,
         supersedes=supersedes,
+        source=source,
     )
     stored = Stored(**{**made, "duplicate": Same(**made["duplicate"]) if made["duplicate"] else None})
     same = f"{stored.duplicate.handle} says the same\n" if stored.duplicate else ""
@@ -124,7 +128,9 @@ def avm_read(
     """
     found = read_content(call, path, offset, limit)
     more = f"\n(more: offset={found.next_offset})\n" if found.more else ""
-    return Answer(found.content + more if found.encoding == "utf-8" else "(binary; see the structured content)", found)
+    above = f"# untrusted: {found.untrusted}\n" if found.untrusted else ""
+    text = above + found.content + more if found.encoding == "utf-8" else "(binary; see the structured content)"
+    return Answer(text, found)
 
 
 class Written(Result):

@@ -179,7 +179,8 @@ def avm_fetch(
     call.progress(len(targets), len(targets), "done")
     nonce = call.door("nonce", about="\n".join(targets))["nonce"]
     text = "".join(
-        f"=== {nonce} {escaped(each.path)}{' (cut)' if each.more else ''}\n{each.content.rstrip()}\n\n"
+        f"=== {nonce} {escaped(each.path)}{' (cut)' if each.more else ''}"
+        f"{f' (untrusted: {each.untrusted})' if each.untrusted else ''}\n{each.content.rstrip()}\n\n"
         for each in items
     )
     text += "".join(f"! {nonce} {each}\n" for each in missing)

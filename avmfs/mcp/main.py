@@ -43,6 +43,7 @@ REFUSED, USAGE, TEMPORARY = 1, 2, 75
 @click.option("--allow-host", multiple=True, metavar="NAME", help="A further Host that clients may name.")
 @click.option("--allow-origin", multiple=True, metavar="ORIGIN", help="A web page's origin that may connect.")
 @click.option("--allow-remote", is_flag=True, help="Listen on an address that other machines reach.")
+@click.option("--at", metavar="URL", help="A daemon's HTTP service, on whatever machine (AVM_AT; AVM_API_KEY).")
 @click.option("--db", metavar="FILE", help="The database (AVM_DB).")
 @click.option("--config", metavar="FILE", help="config.yaml (AVM_CONFIG).")
 @click.option("--verbose", "-v", is_flag=True, help="Log every request to stderr.")
@@ -57,6 +58,7 @@ def avm_mcp(
     allow_host: tuple[str, ...],
     allow_origin: tuple[str, ...],
     allow_remote: bool,
+    at: str | None,
     db: str | None,
     config: str | None,
     verbose: bool,
@@ -71,16 +73,17 @@ def avm_mcp(
     from avmfs.mcp.session import Session
 
     where = located(os.environ, db, config)
-    if not (user or (user is None and os.environ.get("AVM_AGENT"))):
+    environ = {**os.environ, "AVM_AT": at} if at is not None else os.environ
+    if not (user or (user is None and (environ.get("AVM_AGENT") or environ.get("AVM_AT")))):
         raise Invalid("who is asking? name the agent: --user NAME, or AVM_AGENT=NAME")
-    agent = who_am_i(user, os.environ)
+    agent = "" if user is None and not environ.get("AVM_AGENT") else who_am_i(user, environ)
     listener, secret = None, ""
     if http:
         from avmfs.mcp.guard import listen, token
 
         listener = listen(host, port, remote=allow_remote)
-        secret = token(token_file, where.data_dir, agent)
-    session = Session(where, agent, begins=True)
+        secret = token(token_file, where.data_dir, agent or "at")
+    session = Session(where, agent, environ, begins=True)
 
     # The SDK's modules make some hundred thousand objects that all stay: collecting meanwhile is a third of the time.
     gc.disable()

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
-from avmfs.mcp.content import read
+from avmfs.mcp.content import Content, read
 from avmfs.mcp.registry import Answer, Call, Result, tool
 from avmfs.text.escapes import escaped
 
@@ -122,7 +122,7 @@ def _place(call: Call, path: str, *, follow: bool) -> str:
 
 def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> str:
     try:
-        text = _text(call, path, place)
+        found = _found(call, path, place)
     except IsDirectory:
         if view_range is not None:
             raise Invalid(f"{path} is a directory; view_range is for files") from None
@@ -131,14 +131,19 @@ def _view(call: Call, path: str, place: str, view_range: list[int] | None) -> st
         if place.endswith("/memories") and place.count("/") == 4:  # nothing was ever kept
             return _heading(path) + f"0\t{path}\n"
         raise NotFound(f"The path {path} does not exist. Please provide a valid path.") from None
-    lines = text.split("\n")
+    lines = found.content.split("\n")
     if len(lines) > LINES:
         raise Invalid(f"File {path} exceeds maximum line limit of {LINES:,} lines.")
     first, last = (1, len(lines)) if view_range is None else (view_range[0], view_range[1])
     last = len(lines) if last == -1 else last
     if not 1 <= first <= last <= len(lines):
         raise Invalid(f"Invalid `view_range` parameter: {view_range}. The file has the lines [1, {len(lines)}]")
-    return f"Here's the content of {path} with line numbers:\n{_numbered(lines[first - 1 : last], first)}"
+    above = f"Here's the content of {path} with line numbers:\n"
+    return above + _mark(found) + _numbered(lines[first - 1 : last], first)
+
+
+def _mark(found: Content) -> str:
+    return f"# untrusted: {found.untrusted}\n" if found.untrusted else ""
 
 
 def _tree(call: Call, path: str, place: str) -> str:
@@ -230,16 +235,16 @@ def _edit(call: Call, path: str, place: str, change: Callable[[str], tuple[str, 
     such file."""
     for _ in range(TRIES):
         try:
-            text = _text(call, path, place)
+            found = _found(call, path, place)
         except (NotFound, NotDirectory, IsDirectory):
             raise NotFound(missing) from None
-        changed, said = change(text)
-        read = hashlib.sha256(text.encode()).digest()
+        changed, said = change(found.content)
+        read = hashlib.sha256(found.content.encode()).digest()
         try:
             call.door("write", path=place, data=changed.encode(), mode="replace", instead_of=read)
         except Stale:
             continue
-        return said
+        return _mark(found) + said
     raise Stale(f"Error: {path} was changed by others {TRIES} times while it was edited. View it and try again")
 
 
@@ -268,13 +273,13 @@ def _exists(call: Call, place: str) -> bool:
     return bool(call.door("locate", path=place, follow=False)["exists"])
 
 
-def _text(call: Call, path: str, place: str) -> str:
+def _found(call: Call, path: str, place: str) -> Content:
     found = read(call, place, 0, WHOLE)
     if found.more:
         raise Invalid(f"{path} has more than {WHOLE} bytes; read it with avm_read")
     if found.encoding != "utf-8":
         raise Invalid(f"{path} is no text")
-    return found.content
+    return found
 
 
 def _lines(text: str) -> list[str]:

@@ -35,17 +35,17 @@ class Session:
     def __init__(
         self, where: Paths, agent: str, environ: Mapping[str, str] = os.environ, *, begins: bool = False
     ) -> None:
-        self.agent = agent
         self._where = where
         self._environ = environ
         self._mutex = threading.Lock()
         # A client waits for the server's start for a few seconds only: the daemon is there at one of the next calls.
         with contextlib.suppress(PermissionError):  # another user's store, which has a daemon or none for this one
-            if begins and StoreLock(where.database).holder() is None:
+            if begins and not environ.get("AVM_AT") and StoreLock(where.database).holder() is None:
                 begin(where, environ)
         self._door: Door | None = open_door(
             where, agent, environ=environ, embeddings=False, route="mcp", autostart=not begins
         )
+        self.agent = agent or self._door.agent  # whose the token of an address is
 
     def another(self) -> Session:
         """The same with a connection of its own, for who waits long."""
@@ -80,9 +80,10 @@ class Session:
     def _opened(self) -> Door:
         door = self._door
         if door is not None:
-            gone = (
-                door.ended() if isinstance(door, RemoteDoor) else StoreLock(self._where.database).holder() is not None
-            )
+            if isinstance(door, RemoteDoor):
+                gone = door.ended()
+            else:  # an address is asked anew by itself; the store itself is left to a daemon that has started
+                gone = not self._environ.get("AVM_AT") and StoreLock(self._where.database).holder() is not None
             if not gone:
                 return door
             self._drop(door)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from avmfs import paths
 from avmfs.agents import mail
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Limit, method
+from avmfs.signatures import Range
 
-LISTED = 1000
 LOOKED_AT = 100_000  # removals among which one of that name is looked for
 DAYS_MOST = 36_500
 AT_ONCE = 256  # removed in one transaction, for which others wait
@@ -18,10 +18,8 @@ _DAY_NS = 24 * 3600 * 10**9
 
 
 @method
-def trash(memory: Memory, limit: int = 100) -> dict[str, Any]:
+def trash(memory: Memory, limit: Limit = 100) -> dict[str, Any]:
     """{"files": [{"path", "was", "at", "agent", "size"}]}: what is in the trash, the newest removal first."""
-    if not 1 <= limit <= LISTED:
-        raise Invalid(f"limit {limit}: expected 1 to {LISTED}")
     with memory.reading() as reader:
         files = [
             {
@@ -68,10 +66,10 @@ def put_back(memory: Memory, path: str, to: str | None = None) -> dict[str, Any]
 
 
 @method
-def empty_trash(memory: Memory, older_than_days: float = 0.0, under: str | None = None) -> dict[str, Any]:
+def empty_trash(
+    memory: Memory, older_than_days: Annotated[float, Range(0, DAYS_MOST)] = 0.0, under: str | None = None
+) -> dict[str, Any]:
     """{"removed"}: how many files are gone for good, of those that this agent may remove."""
-    if not 0 <= older_than_days <= DAYS_MOST:  # also refuses nan
-        raise Invalid(f"older_than_days {older_than_days}: expected 0 to {DAYS_MOST}")
     memory.enroll()
     below = {} if under is None else {"under": list(memory.real_parts(paths.raw(under)))}
     before, total, more = memory.now() - int(older_than_days * _DAY_NS), 0, True

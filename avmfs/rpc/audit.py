@@ -15,20 +15,18 @@ from avmfs import paths
 from avmfs.agents import anchors, auditing, mail
 from avmfs.errors import Invalid, NotFound
 from avmfs.memory import Memory
-from avmfs.rpc.documents import _check_page
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.audit import Act
 from avmfs.views.listing import parse_since
 
 
 @method
 def audit(
-    memory: Memory, since: str | None = None, agent: str | None = None, path: str | None = None, limit: int = 100
+    memory: Memory, since: str | None = None, agent: str | None = None, path: str | None = None, limit: Page = 100
 ) -> list[dict[str, Any]]:
     """Acts, newest first: [{"at", "agent", "operator", "route", "op", "path", "was", "version", "about"}], for the
     operator with "seq". ``since`` is an ISO 8601 time or a seq; ``path`` stands for what is below it too, and need not
     exist any more."""
-    _check_page(limit, 0)
     after, earliest = parse_since(memory, since)
     if agent is not None and not agent.isascii():
         raise Invalid(f"no agent can be called {agent!r}")

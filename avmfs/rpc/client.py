@@ -75,6 +75,8 @@ class RemoteDoor:
                 request = wire.frame({"id": self._number, "method": method, "arguments": arguments})
             except UnicodeEncodeError:
                 raise Invalid(f"{method}: {NO_TEXT}") from None
+            except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
+                raise Invalid(f"{method}: {e}") from None
             if len(request) > REQUEST_LIMIT:
                 raise TooBig(
                     f"{len(request)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it through a mount, or in"

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from avmfs import calls, paths
+from avmfs.agents.chat import written
 from avmfs.errors import Denied, Exists, Invalid, NotFound, OverQuota, Stale
 from avmfs.memory import Memory, slug
 from avmfs.node import Document, Kind, Node
@@ -33,7 +34,7 @@ IMPORTANT: Final = 0.7  # what is so important is never cold
 _LARGEST: Final = 64 * 1024  # bytes of a note that is compared
 _TOGETHER: Final = 64  # cold notes of one step: where one has changed, all of it stays
 _TOPICS: Final = 5  # of a directory that are summarised,
-_SUMMARIES: Final = 100  # and of all
+_SUMMARIES: Final = 20  # and of all
 _SENTENCES: Final = 12
 _DAY_NS: Final = 24 * 3600 * 10**9
 
@@ -132,13 +133,14 @@ def consolidate(
         raise Invalid(f"limit {limit}: expected 1 to {MOST}")
     if cold is not None and not 1 <= cold <= DAYS_MOST:
         raise Invalid(f"cold {cold}: expected 1 to {DAYS_MOST} days")
-    found = sorted(_notes(memory, path), key=lambda each: (each.kind, -each.document.created, each.node.id))
+    # Of notes that say the same the first stays: its handle is known, and its date is when it was so.
+    found = sorted(_notes(memory, path), key=lambda each: (each.kind, each.document.created, each.node.id))
     steps = _planned(memory, found, likeness, limit, cold, summaries)
     gone = [each for step in steps for each in step.gone]
     digest = hashlib.sha256(repr([step.said for step in steps]).encode()).hexdigest()
     if agreed not in (None, digest):
         raise Stale("what would be put away is not what it was: look at the plan again", path)
-    run, left = (None, 0) if agreed is None else _applied(memory, steps)
+    run, left = (None, 0) if agreed is None else _applied(memory, _written(memory, steps))
     return {
         "steps": [step.told for step in steps],
         "notes": len(found),
@@ -297,6 +299,19 @@ def _matter(name: str, text: str) -> bytes:
     stem = name.rpartition(".")[0] or name
     said = set(segment.name_terms(stem)) - set(segment.terms(text))
     return b"" if all(term.isdigit() for term in said) else " ".join(sorted(said)).encode()
+
+
+def _written(memory: Memory, steps: list[_Step]) -> list[_Step]:
+    """With the text of each summary by who is configured to write it: all, before anything is changed."""
+    settings = memory.around.consolidate
+    for step in steps if settings.endpoint is not None else ():
+        if step.what == "summary":
+            calls.go_on()
+            heading, _, sentences = step.text.partition("\n\n")
+            text = written(settings, memory.around.webhooks.allow, sentences)
+            sources = " ".join(f"@{each.document.handle}" for each in step.notes)
+            step.text = f"{heading}, written by {settings.model}\n\n{text}\n\nFrom {sources}\n"
+    return steps
 
 
 def _applied(memory: Memory, steps: list[_Step]) -> tuple[int, int]:

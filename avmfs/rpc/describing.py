@@ -65,8 +65,8 @@ def version(
     memory: Memory, path: str, number: int | None = None, at: str | None = None, offset: int = 0
 ) -> dict[str, Any]:
     """A file as it was: version ``number``, or the one that stood at the ISO 8601 time ``at``. {"path", "version",
-    "at", "author", "size", "data", "more"}: bytes from ``offset``, at most 8 MiB. Raises NotFound for a version that
-    is not kept, or a time before the first."""
+    "at", "author", "size", "data", "more", "untrusted"}: bytes from ``offset``, at most 8 MiB. Raises NotFound for a
+    version that is not kept, or a time before the first."""
     if (number is None) == (at is None):
         raise Invalid("name a version, or a time: one of the two")
     if not 0 <= offset <= LARGEST:
@@ -86,6 +86,7 @@ def version(
             "size": found.size,
             "data": data[offset : offset + PIECE],
             "more": len(data) > offset + PIECE,
+            "untrusted": reader.visible.untrusted(node.scope),
         }
 
 
@@ -122,7 +123,7 @@ def index_status(memory: Memory, path: str = "/") -> dict[str, Any]:
 
 
 _FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(
-    ("content", "title", "path", "namespace", "ttl", "supersedes"), (str,)
+    ("content", "title", "path", "namespace", "ttl", "supersedes", "source"), (str,)
 )
 _FIELDS |= {"tags": (list, tuple), "importance": (int, float), "created": (int,)}
 

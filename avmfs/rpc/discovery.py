@@ -8,7 +8,7 @@ from avmfs import paths
 from avmfs.agents import librarian
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Limit, method
 from avmfs.views import Context
 from avmfs.views.topics import file_lines, files_about, first_line, found_topics, overview
 from avmfs.views.who import Known, Via, set_privacy, who_knows
@@ -16,11 +16,10 @@ from avmfs.views.who import ask as put
 
 
 @method
-def who(memory: Memory, q: str, limit: int = 10, via: str = "librarian") -> dict[str, Any]:
+def who(memory: Memory, q: str, limit: Limit = 10, via: str = "librarian") -> dict[str, Any]:
     """{"text", "knows": [{"agent", "host", "how", "files", "topics", "handle", "path"}], "degraded"}."""
     if via not in ("librarian", "gossip"):
         raise Invalid(f"via {via!r}: expected librarian or gossip")
-    _check_limit(limit)
     found = who_knows(memory, q, limit=limit, via=cast(Via, via))
     return {"text": found.text, "knows": _knows(found), "degraded": found.degraded}
 
@@ -53,19 +52,16 @@ def privacy(memory: Memory, mode: str | None = None, agent: str | None = None) -
 
 
 @method
-def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int = 30) -> dict[str, Any]:
+def topics(memory: Memory, path: str = "/", name: str | None = None, limit: Limit = 30) -> dict[str, Any]:
     """What the files below a directory are about, or with ``name`` the files of one topic.
 
     {"text", "topics": [{"topic", "files"}], "files": [{"path", "handle", "line"}]}: one of the two lists is empty."""
-    _check_limit(limit)
     with memory.reading() as reader:
         node = memory.directory(reader, path)
         context = Context(memory, node, reader.path(node.id))
     if name is not None:
         hits = files_about(context, name, limit)
-        files = [
-            {"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit.text)} for hit in hits
-        ]
+        files = [{"path": paths.text(hit.path), "handle": f"@{hit.handle}", "line": first_line(hit)} for hit in hits]
         return {"text": file_lines(hits), "topics": [], "files": files}
     found = found_topics(context, limit)
     counts = [{"topic": topic, "files": count} for topic, count in found]
@@ -74,8 +70,3 @@ def topics(memory: Memory, path: str = "/", name: str | None = None, limit: int 
 
 def _knows(found: Known) -> list[dict[str, Any]]:
     return [librarian.plain(line) for line in found.lines]
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= 1000:
-        raise Invalid(f"limit {limit}: expected 1 to 1000")

@@ -17,12 +17,13 @@ from avmfs.agents.changes import Touched
 from avmfs.errors import Invalid, NotFound, NotSupported
 from avmfs.memory import Memory, check_tag
 from avmfs.node import Entry
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.rows.events import matches, place_of
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import unified
 from avmfs.views.listing import changed, parse_since
+from avmfs.views.shape import heading
 
 WAIT_S = 60.0  # the longest that one call of ``watch`` waits
 POLL_S = 0.5  # between two looks where nobody says when something has changed
@@ -35,14 +36,15 @@ _STATUS = {"A": "added", "M": "modified", "D": "removed", "R": "renamed"}
 def listing(
     memory: Memory,
     path: str = "/memory",
-    limit: int = 100,
+    limit: Page = 100,
     offset: int = 0,
     q: str | None = None,
     tag: str | None = None,
 ) -> dict[str, Any]:
     """What a directory holds, or with ``q`` or ``tag`` the files below it that have them. {"entries", "total"}; an
     entry is {"path", "kind", "handle", "size", "modified", "line"} with the first line of a text."""
-    _check_page(limit, offset)
+    if not 0 <= offset <= LARGEST:
+        raise Invalid(f"offset {offset}: expected 0 or more")
     with memory.reading() as reader:
         node = memory.directory(reader, path)
         found, total = reader.listing(
@@ -68,12 +70,11 @@ def links(memory: Memory, path: str) -> dict[str, Any]:
 
 @method
 def history(
-    memory: Memory, path: str, older: int | None = None, newer: int | None = None, limit: int = 50
+    memory: Memory, path: str, older: int | None = None, newer: int | None = None, limit: Page = 50
 ) -> dict[str, Any]:
     """The versions of a file, newest first. {"path", "versions": [{"version", "at", "type", "author", "route",
     "size"}], "total", "diff"}: the type is "create" or "write"; the unified diff from version ``older`` to ``newer``
     where either is given."""
-    _check_page(limit, 0)
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         document = reader.document(node)
@@ -89,7 +90,7 @@ def history(
             except Invalid as e:  # as ``version`` has it
                 raise NotFound(e.reason, path) from None
             texts = old, new, f"v{before}", f"v{after}"
-        where = paths.text(reader.path(node.id))
+        where, above = paths.text(reader.path(node.id)), heading(reader, node)
     return {
         "path": where,
         "versions": [
@@ -104,7 +105,7 @@ def history(
             for each in versions[:limit]
         ],
         "total": len(versions),
-        "diff": None if texts is None else unified(*texts),  # which may take long, with no snapshot open
+        "diff": None if texts is None else above + unified(*texts),  # which may take long, with no snapshot open
     }
 
 
@@ -114,13 +115,12 @@ def recent(
     path: str = "/memory",
     minutes: float | None = None,
     since: str | None = None,
-    limit: int = 50,
+    limit: Page = 50,
     pattern: str | None = None,
 ) -> dict[str, Any]:
     """Files changed below a directory, newest first. {"changes": [{"path", "status", "was", "handle", "at", "author"}],
     "more", "seq"}; ``since`` is an ISO 8601 time or a seq. Of the newest ``limit`` those that a subscription with this
     ``pattern`` would tell of."""
-    _check_page(limit, 0)
     after, earliest = parse_since(memory, since)
     if minutes is not None:
         if not 0 <= minutes <= 1e8:
@@ -208,10 +208,3 @@ def _change(reader: Reader, touched: Touched) -> dict[str, Any]:
         "at": mail.iso(touched.last.at),
         "author": touched.last.agent,
     }
-
-
-def _check_page(limit: int, offset: int) -> None:
-    if not 1 <= limit <= 10_000:
-        raise Invalid(f"limit {limit}: expected 1 to 10000")
-    if not 0 <= offset <= LARGEST:
-        raise Invalid(f"offset {offset}: expected 0 or more")

@@ -33,8 +33,9 @@ TOLD = 1000  # paths that a dry run names
 
 @method
 def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner: bool = True) -> dict[str, Any]:
-    """A file or view from ``offset``. {"data", "more"}: a real file comes in pieces of ``limit`` bytes (at most 8 MiB),
-    a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart."""
+    """A file or view from ``offset``. {"data", "more", "untrusted"}: a real file comes in pieces of ``limit`` bytes (at
+    most 8 MiB), a view whole. Without ``banner`` no view has urgent mail on top: the caller shows that apart.
+    ``untrusted``: where a file came from, if that is to be marked; views do so by themselves."""
     if offset < 0:
         raise Invalid(f"offset {offset}: expected 0 or more")
     if not 1 <= limit <= PIECE:
@@ -46,7 +47,8 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
         finally:
             memory.error = quiet.error
     tree = _tree(memory)
-    handle = tree.open(_located(tree, path, _canonical(memory, path)), os.O_RDONLY)
+    found = _located(tree, path, _canonical(memory, path))
+    handle = tree.open(found, os.O_RDONLY)
     try:
         data = handle.read(offset, limit if not handle.direct else PIECE)
         if handle.direct:
@@ -55,10 +57,20 @@ def read(memory: Memory, path: str, offset: int = 0, limit: int = PIECE, banner:
                 whole += piece
                 if len(whole) > VIEW_MOST:
                     raise TooBig(f"more than {VIEW_MOST} bytes of a view: read the file, or through a mount", path)
-            return {"data": bytes(whole), "more": False}
-        return {"data": data, "more": len(data) == limit}
+            return {"data": bytes(whole), "more": False, "untrusted": ""}
+        return {"data": data, "more": len(data) == limit, "untrusted": _untrusted(memory, found)}
     finally:
         handle.release()
+
+
+def _untrusted(memory: Memory, found: address.Address) -> str:
+    if isinstance(found, Then):
+        with memory.at(found.moment).reading() as then:
+            return then.visible.untrusted(then.node(found.node).scope)
+    if not isinstance(found, Real):
+        return ""
+    with memory.reading() as reader:
+        return reader.visible.untrusted(found.node.scope)
 
 
 @method

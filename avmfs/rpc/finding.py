@@ -8,11 +8,13 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Busy, Invalid, StoreFailed
 from avmfs.memory import Memory
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Limit, method
 from avmfs.search.engine import Answer
 from avmfs.search.excerpts import summary
 from avmfs.search.pack import format_search
 from avmfs.text import segment
+from avmfs.trust import marked
+from avmfs.views.receipts import replayed
 from avmfs.views.shape import lines
 from avmfs.views.verifying import verified
 
@@ -22,13 +24,11 @@ WARMUP_S = 100.0  # below the client's own time limit
 
 @method
 def search(
-    memory: Memory, q: str, limit: int = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
+    memory: Memory, q: str, limit: Limit = 10, under: str = "/", mode: str = "hybrid", archive: bool = False
 ) -> dict[str, Any]:
     """{"text", "hits": [{"path", "handle", "relevance", "score", "summary"}], "degraded"}."""
     if mode not in ("hybrid", "lexical", "semantic"):
         raise Invalid(f"search mode {mode!r}")
-    if not 1 <= limit <= 1000:
-        raise Invalid(f"limit {limit}: expected 1 to 1000")
     answer = memory.search(q, limit=limit, under=under_of(memory, under), mode=mode, archive=archive)  # type: ignore[arg-type]
     text = memory.unsearched() + format_search(answer)
     return {"text": text, "hits": _hits(answer), "degraded": answer.degraded}
@@ -78,10 +78,11 @@ def nearness(memory: Memory, q: str, texts: list[Any]) -> dict[str, Any]:
 
 
 @method
-def verify(memory: Memory, text: str, q: str | None = None) -> dict[str, Any]:
+def verify(memory: Memory, text: str, q: str | None = None, replay: bool = False) -> dict[str, Any]:
     """What a text cites, checked. {"text", "verdicts": [{"what", "version", "state", "about"}], "good"}: of answers,
-    whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers."""
-    found = verified(memory, text, q)
+    whose ``version`` is None, then of citations; ``good``: all stand. ``q``: the question of the answers. ``replay``:
+    then of each answer (the text may be its ``SEQ:NONCE`` alone) asked again as of its seq, and of the chain."""
+    found = verified(memory, text, q) + (replayed(memory, text, q) if replay else [])
     verdicts = [
         {"what": each.what, "version": each.version, "state": each.state, "about": each.about} for each in found
     ]
@@ -125,7 +126,7 @@ def _hits(answer: Answer) -> Any:
             "handle": f"@{scored.hit.handle}",
             "relevance": scored.relevance,
             "score": scored.score,
-            "summary": summary(scored.hit.text, terms),
+            "summary": marked(summary(scored.hit.text, terms), scored.hit.untrusted),
         }
         for scored in answer.hits
     ]

@@ -1,7 +1,7 @@
 """The registry of the door's methods: what one is, and how what a caller sent is checked.
 
-A method takes one agent's memory and plain values, and returns plain values (what msgpack can carry). Its
-signature is checked against what a caller sent: names and types. Adding a method is adding a function
+A method takes one agent's memory and plain values, and returns plain values (what msgpack can carry). What a caller
+sent is checked against its signature: names, types, and the Range of a number. Adding a method is adding a function
 with ``@method`` to a module of this package. The policy is applied below, in the store; nothing here decides who may
 see what.
 """
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from avmfs import paths
 from avmfs.errors import NO_TEXT, AvmError, Denied, Invalid, IsDirectory, NotDirectory, NotFound, ReadOnly
 from avmfs.memory import Memory
 from avmfs.registration import load
-from avmfs.signatures import Arguments
+from avmfs.signatures import Arguments, Range
 from avmfs.vfs.sources import bring
 
 _OF_A_PATH = (Denied, IsDirectory, NotDirectory, NotFound)
 _THROUGH_TREE = frozenset(("entries", "read", "write"))
 _OF_PAST = frozenset(("history", "links", "listing", "recall", "search", "tree", "version"))
+Limit = Annotated[int, Range(1, 1000)]
+Page = Annotated[int, Range(1, 10_000)]
+
 _METHODS: dict[str, Callable[..., Any]] = {}
 
 
@@ -46,6 +49,7 @@ def call(memory: Memory, name: str, arguments: dict[str, Any]) -> Any:
         raise Invalid(f"unknown method {name!r}")
     _arguments(name).check(arguments)
     try:
+        _arguments(name).within(arguments)
         if name != "write" and isinstance(given := arguments.get("path"), str):
             bring(memory, paths.raw(given))
         return function(*_then(memory, name, arguments), **arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from avmfs import paths
 from avmfs.agents import graph as links
@@ -17,7 +17,8 @@ from avmfs.errors import AvmError, Invalid, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind
 from avmfs.rpc import files, finding
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Limit, Page, method
+from avmfs.signatures import Range
 from avmfs.text.escapes import escaped
 from avmfs.views import digest as views
 from avmfs.views import graph as drawing
@@ -26,15 +27,15 @@ from avmfs.views.bundle import LEAST, bundled
 from avmfs.views.timeline import Note, noted
 
 FETCHED = 50  # targets of one fetch
-FETCH_BYTES = 1024 * 1024  # of each
+Size = Annotated[int, Range(1, 1024 * 1024)]  # of each, in bytes
 REACHED = 1000  # files that one walk along links tells
+Days = Annotated[float, Range(0, 100_000)]
 
 
 @method
-def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: int = 1000) -> dict[str, Any]:
+def tree(memory: Memory, path: str = "/memory", depth: int = 3, limit: Page = 1000) -> dict[str, Any]:
     """The shape of a directory. {"path", "text", "entries": [{"path", "kind", "depth"}], "more"}: in the order of the
     text, ``depth`` from 1; ``more``: there are more than ``limit``."""
-    _within("limit", limit, 10_000)
     text = _view(memory, path, "tree", depth=depth)
     with memory.reading() as reader:
         node = memory.directory(reader, path)
@@ -67,9 +68,8 @@ def timeline(
 
 
 @method
-def explore(memory: Memory, path: str, depth: int = 2) -> dict[str, Any]:
+def explore(memory: Memory, path: str, depth: Annotated[int, Range(1, 5)] = 2) -> dict[str, Any]:
     """What a file is linked with, hop by hop. {"path", "text", "hops": [[{"path", "type", "direction", "via"}]]}."""
-    _within("depth", depth, 5)
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         here = reader.path(reader.node(node.id).id)
@@ -85,11 +85,11 @@ def explore(memory: Memory, path: str, depth: int = 2) -> dict[str, Any]:
 
 
 @method
-def retrieve(memory: Memory, q: str, limit: int = 10, depth: int = 1, under: str = "/") -> dict[str, Any]:
+def retrieve(
+    memory: Memory, q: str, limit: Limit = 10, depth: Annotated[int, Range(0, 5)] = 1, under: str = "/"
+) -> dict[str, Any]:
     """A search, and what the hits are linked with: search()'s {"text", "hits", "degraded"} and "linked": [{"path",
     "type", "direction", "via"}]."""
-    if not 0 <= depth <= 5:
-        raise Invalid(f"depth {depth}: expected 0 to 5")
     found: dict[str, Any] = finding.search(memory, q, limit=limit, under=under)
     with memory.reading() as reader:
         steps = links.hops(reader, [paths.raw(hit["path"]) for hit in found["hits"]], depth, REACHED)
@@ -111,11 +111,10 @@ def synthesize(memory: Memory, q: str, path: str = "/", sentences: int = 12) -> 
 
 
 @method
-def graph(memory: Memory, path: str = "/memory", limit: int = 1000, format: str = "text") -> dict[str, Any]:
+def graph(memory: Memory, path: str = "/memory", limit: Page = 1000, format: str = "text") -> dict[str, Any]:
     """The files below a directory and the links that lead from them. {"path", "nodes": [path], "edges": [{"source",
     "target", "type"}], "more", "text"}: ``nodes`` are those with a link, their targets included; ``more`` files were
     left unread for ``limit``; ``format`` is of the text: "text", "mermaid", "dot", "graphml", "json"."""
-    _within("limit", limit, 10_000)
     if format not in drawing.FORMS:
         raise Invalid(f"format {format!r}: expected {', '.join(drawing.FORMS)}")
     with memory.reading() as reader:
@@ -126,15 +125,11 @@ def graph(memory: Memory, path: str = "/memory", limit: int = 1000, format: str 
 
 @method
 def digest(
-    memory: Memory, path: str = "/memory", days: float = 1.0, cold: float = 90.0, limit: int = 10
+    memory: Memory, path: str = "/memory", days: Days = 1.0, cold: Days = 90.0, limit: Limit = 10
 ) -> dict[str, Any]:
     """What an agent should know today. {"text", "unread", "urgent": [message], "new": [note], "disputes": [{"handles",
     "paths", "agent"}], "cold": [note], "more": {"urgent", "new", "disputes", "cold"}}: notes as timeline() has them,
     ``more`` of each were left out."""
-    _within("limit", limit, 1000)
-    for name, value in (("days", days), ("cold", cold)):
-        if not 0 <= value <= 100_000:
-            raise Invalid(f"{name} {value}: expected 0 to 100000")
     with memory.reading() as reader:
         node = memory.directory(reader, path)
     found = views.digested(memory, node.id, days, cold, limit)
@@ -159,11 +154,11 @@ def digest(
 
 
 @method
-def bundle(memory: Memory, q: str, max_tokens: int = 4000, under: str = "/") -> dict[str, Any]:
+def bundle(
+    memory: Memory, q: str, max_tokens: Annotated[int, Range(LEAST, 200_000)] = 4000, under: str = "/"
+) -> dict[str, Any]:
     """What somebody else needs to go on with it. {"text", "tokens", "paths", "degraded", "seq"}; ``text`` is empty when
     nothing is relevant."""
-    if not LEAST <= max_tokens <= 200_000:
-        raise Invalid(f"max_tokens {max_tokens}: expected {LEAST} to 200000")
     found = bundled(memory, q, finding.under_of(memory, under), max_tokens)
     told = {"text": found.text, "tokens": found.tokens, "degraded": found.degraded, "seq": found.seq}
     return {**told, "paths": [*map(paths.text, found.paths)]}
@@ -181,22 +176,23 @@ def delta(memory: Memory, path: str = "/memory", peek: bool = False) -> dict[str
 
 
 @method
-def fetch(memory: Memory, targets: list[str], max_bytes: int = 50_000) -> dict[str, Any]:
-    """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more"}], "missing":
-    [{"target", "reason"}]}; ``more``: cut at ``max_bytes``."""
+def fetch(memory: Memory, targets: list[str], max_bytes: Size = 50_000) -> dict[str, Any]:
+    """Several files or views at once, by path or handle. {"items": [{"target", "path", "data", "more", "untrusted"}],
+    "missing": [{"target", "reason"}]}; ``more``: cut at ``max_bytes``; ``untrusted`` as ``read`` has it."""
     if len(targets) > FETCHED:
         raise Invalid(f"{len(targets)} targets: at most {FETCHED} at a time")
-    _within("max_bytes", max_bytes, FETCH_BYTES)
     items: list[dict[str, Any]] = []
     missing: list[dict[str, str]] = []
     for target in targets:
         try:
-            data = files.read(memory, target, limit=max_bytes + 1, banner=False)["data"]
+            found = files.read(memory, target, limit=max_bytes + 1, banner=False)
+            data = found["data"]
             where = _path_of(memory, target)
         except AvmError as e:
             missing.append({"target": target, "reason": e.reason})
         else:
-            items.append({"target": target, "path": where, "data": data[:max_bytes], "more": len(data) > max_bytes})
+            known = {"target": target, "path": where, "untrusted": found["untrusted"]}
+            items.append({**known, "data": data[:max_bytes], "more": len(data) > max_bytes})
     return {"items": items, "missing": missing}
 
 
@@ -246,8 +242,3 @@ def _steps(steps: Iterable[links.Step]) -> list[dict[str, Any]]:
         }
         for each in steps
     ]
-
-
-def _within(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise Invalid(f"{name} {value}: expected 1 to {most}")

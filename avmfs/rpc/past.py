@@ -14,7 +14,7 @@ from avmfs.errors import Exists, Invalid, IsDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import Kind, Moment, Node
 from avmfs.rpc.documents import LARGEST
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Page, method
 from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.history import attributed
@@ -68,12 +68,10 @@ def remove_snapshot(memory: Memory, name: str) -> dict[str, Any]:
 
 @method
 def compare(
-    memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: int = PLANNED
+    memory: Memory, older: str, newer: str | None = None, path: str = "/memory", limit: Page = PLANNED
 ) -> dict[str, Any]:
     """What differs below a directory between two instants, each as after the ``@`` of a path; ``newer`` None: now. Of a
     snapshot of a part, below that. {"changes": [{"path", "status": "added", "removed" or "modified"}], "more"}."""
-    if not 1 <= limit <= 10_000:
-        raise Invalid(f"limit {limit}: expected 1 to 10000")
     moments = [memory.moment(each) for each in (older, newer) if each is not None]
     before, after = memory.at(moments[0]), memory if newer is None else memory.at(moments[1])
     found: list[dict[str, Any]] = []
@@ -157,19 +155,20 @@ def restore(
 
 @method
 def blame(memory: Memory, path: str) -> dict[str, Any]:
-    """Of each line of a text, with which version it came: {"path", "lines": [{"version", "author", "at", "text"}]}.
-    What is older than the oldest version that is kept counts as of that one."""
+    """Of each line of a text, with which version it came: {"path", "untrusted", "lines": [{"version", "author", "at",
+    "text"}]}. What is older than the oldest version that is kept counts as of that one."""
     with memory.reading() as reader:
         node = memory.resolve(reader, path)
         if node.kind is not Kind.FILE:
             raise IsDirectory(path=path)
         where = paths.text(reader.path(node.id))
+        came = reader.visible.untrusted(node.scope)
         lines = attributed(reader, reader.document(node))
     told = [
         {"version": by.number, "author": by.author, "at": mail.iso(by.at), "text": line.rstrip("\n")}
         for by, line in lines
     ]
-    return {"path": where, "lines": told}
+    return {"path": where, "untrusted": came, "lines": told}
 
 
 def _at(reader: Reader, where: tuple[bytes, ...]) -> Node | None:
@@ -243,6 +242,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
     with past.reading() as then:
         data = then.read(old.id, 0, old.size) if old.kind is Kind.FILE and action != "mode" else b""
         target = then.target(old.id) if old.kind is Kind.SYMLINK else b""
+        sources = [*then.visible.origin(old.scope).sources]
     if old.kind is Kind.DIRECTORY:
         if action == "make":
             memory.make_directories(place)
@@ -255,7 +255,7 @@ def _do(memory: Memory, past: Memory, action: str, place: tuple[bytes, ...], old
         memory.submit("symlink", parent=above.id, name=place[-1], target=target)
     elif action != "mode":
         mode = "create" if action == "make" else "replace"
-        memory.submit("write_path", path=list(place), data=data, mode=mode)
+        memory.submit("write_path", path=list(place), data=data, mode=mode, sources=sources)
     if old.kind is Kind.FILE:
         _set_mode(memory, place, old.mode)
 

@@ -53,15 +53,16 @@ def remember(
     on_duplicate: str = "keep",
     ttl: str | None = None,
     supersedes: str | None = None,
+    source: str = "own",
 ) -> dict[str, Any]:
     """{"path", "done", "duplicate": {"path", "handle", "likeness"} or None}: the older note that says the same, if any;
     ``likeness`` 1 is the same text. ``on_duplicate``: "keep" both (done "stored"), "update" the older one (done
     "updated", with the longer ttl of the two; where others may read it than what was to be made, "stored"), "refuse":
     raises Exists, which names it. ``supersedes``: a file, by path or handle, that holds no more; it is no duplicate
-    then."""
+    then. ``source``: "own" words, or how the text came in: "tool", "web", "imported", "live"."""
     if on_duplicate not in ON_DUPLICATE:
         raise Invalid(f"on_duplicate {on_duplicate!r}: expected {', '.join(ON_DUPLICATE)}")
-    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl, supersedes)
+    made = memory.new_memory(content, title, path, tags or (), importance, namespace, created, ttl, supersedes, source)
     found = _duplicate(memory, content, made["supersedes"])
     told = None if found is None else _told(found)
     if found is not None and on_duplicate == "refuse":

@@ -11,18 +11,16 @@ from avmfs import paths
 from avmfs.errors import Invalid
 from avmfs.memory import Memory
 from avmfs.rpc.finding import under_of
-from avmfs.rpc.methods import method
+from avmfs.rpc.methods import Page, method
 
 HEAVIEST = 10.0
 
 
 @method
-def questions(memory: Memory, limit: int = 50, forget: bool = False) -> dict[str, Any]:
+def questions(memory: Memory, limit: Page = 50, forget: bool = False) -> dict[str, Any]:
     """What this agent has asked through recall, newest first, each once, as far as it is kept (``search.query_log``).
     {"questions": [{"at", "q", "under", "strategy", "max_tokens", "min_relevance"}], "kept": all there are}; with
     ``forget`` {"forgotten"}: they are deleted. Raises Denied for an API key: they are its agent's."""
-    if not 1 <= limit <= 10_000:
-        raise Invalid(f"limit {limit}: expected 1 to 10000")
     memory.who.require_itself()
     log = memory.around.questions
     if forget:

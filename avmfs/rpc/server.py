@@ -15,6 +15,7 @@ apart from every result.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 from avmfs_config import Settings, check_agent_id
 
-from avmfs import calls, wire
+from avmfs import calls, metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Denied, Invalid, StoreFailed
 from avmfs.listener import Listener, peer_uid
@@ -78,6 +79,7 @@ class _Door:
         self._fairness = Fairness()
         self._clients: Counter[int] = Counter()
         self._owed: dict[socket.socket, ClientsCall | None] = {}  # an answer; None before its request has come
+        self._took: dict[str, metrics.Histogram] = {}  # by method
         self._mutex = threading.Lock()
         self._asked = time.monotonic()  # when somebody last asked or was answered
 
@@ -191,6 +193,21 @@ class _Door:
         return who
 
     def _answer(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
+        began = time.perf_counter()
+        answer = self._answered(memory, request)
+        name = request.get("method")
+        if (took := self._took.get(name) if isinstance(name, str) else None) is None:
+            known = str(name) if name in methods.names() else "unknown"  # what a client makes up is no series
+            took = metrics.histogram("avm_door_seconds", method=known)
+            if known == name:
+                self._took[known] = took
+        took.observe(time.perf_counter() - began)
+        if answer["error"] is not None:
+            code = errno.errorcode.get(answer["error"][0], "unknown")
+            metrics.counter("avm_door_errors_total", code=code).add()
+        return answer
+
+    def _answered(self, memory: Memory, request: dict[str, Any]) -> dict[str, Any]:
         name, arguments = request.get("method"), request.get("arguments", {})
         try:
             if (

@@ -61,6 +61,7 @@ _ROOTS: Final = 64  # notes with a sentence in common that one is compared with
 _MARKS: Final = ".,;:!…\"'“”‘’«»()[]*_`"
 _UNSAID: Final = frozenset(("", "a", "an", "the", "also", "please", "-", "–", "—", "+", ">", "#", "##", "###"))
 _LABEL: Final = re.compile(r"\A\W*(?:note|reminder|remember|fyi|nb|memo)\s*[:,–—-]\s*", re.IGNORECASE)
+_SPELT: Final = re.compile(r"[^\W_]+")
 _WRAPPED: Final = re.compile(r"(?<=[^\s.!?…:])[ \t]*\n[ \t]*(?=[a-zà-öø-ÿ])")
 _OF_THEN: Final = re.compile(
     r"\b(?:today|tonight|yesterday|tomorrow|now|currently|recently|just|ago|this (?:morning|afternoon|evening|week"
@@ -92,7 +93,8 @@ def redundant(notes: Sequence[Note], least: float = NEAR) -> list[Redundant]:
     said = [sayings(note.text) for note in notes]
     stays: dict[str, list[int]] = {}
     found: list[Redundant] = []
-    for at in sorted(range(len(notes)), key=lambda at: -len(said[at])):  # stable: of equals the first stays
+    # The longest stays; of equals, since the order is stable, the first.
+    for at in sorted(range(len(notes)), key=lambda at: (-len(said[at]), -_length(notes[at].text))):
         rivals = min((stays.get(each, []) for each in said[at]), key=len, default=[])[:_ROOTS]
         alike = ((_restated(notes[kept], said[kept], notes[at], said[at]), kept) for kept in rivals)
         best = max(((much, -kept) for much, kept in alike if much >= least), default=None)
@@ -112,6 +114,11 @@ def sayings(text: str) -> tuple[str, ...]:
         if kept := [word for word in words if word not in _UNSAID]:
             found.append(" ".join(kept))
     return tuple(found) or (" ".join(text.split()),)
+
+
+def _length(text: str) -> int:
+    """Words, but for labels."""
+    return len(_SPELT.findall(_LABEL.sub("", text)))
 
 
 def _restated(kept: Note, says: tuple[str, ...], gone: Note, said: tuple[str, ...]) -> float:

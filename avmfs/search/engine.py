@@ -217,14 +217,8 @@ class Engine:
         while ranking.early and self._patient():
             index = self._index_for(who)
             seq, ranking = index.seq(), self.ranking(index, q, mode, now, tz)
-        here = ranking.relevance > 0
-        inside = index.below(under)
-        if inside is not None:
-            here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
         documents = ranking.table.documents[ranking.candidates.positions]
-        for terms in unwanted:
-            at = ranking.table.find(index.phrase(terms))
-            here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
+        here = _asked_for(index, ranking, documents, under, unwanted)
         keep = here & (ranking.relevance >= min_relevance)
         if one_per_document:  # by meaning alone no word can vouch for what is nearest: it is shown as far as it is
             shown = mode == "semantic" or keep.any() or bool(ranking.evidence["coverage"][here].any())
@@ -280,19 +274,9 @@ class Engine:
         if not by_meaning:
             near = np.where(near == 0, np.nan, near)  # of length 0: the model does not know what it says
         words = words.over(at)
-        columns = {
-            "cosine": near,
-            "words": words.words,
-            "context": words.context,
-            "dialogue": signals.dialogue(table)[at],
-            "speaker": signals.speaker(table, at, question),
-            "date": signals.date_named(table, at, question, tz),
-            "when": signals.when(table, at, question),
-            "question": signals.asks(table, at),
-            "length": signals.length(table, at),
-            "event": signals.event(table, at, near),
-            "phrase": np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at)),
-        }
+        columns = {"cosine": near, "words": words.words, "context": words.context}
+        columns |= signals.columns(table, at, near, question, tz)
+        columns["phrase"] = np.isin(at, phrased).astype(np.float64) if len(phrased) else np.zeros(len(at))
         weights = _BY_MEANING if by_meaning else self._weights
         if weights.decay and now is not None:
             columns["decay"] = signals.decay(table, at, now, self.half_life_days)
@@ -408,6 +392,24 @@ def _fetch(
         return list(found.values())
     chosen = list(found.values())[:limit]
     return sorted(chosen, key=lambda scored: (-scored.score, scored.hit.passage))
+
+
+def _asked_for(
+    index: SearchIndex,
+    ranking: Ranking,
+    documents: Places,
+    under: tuple[bytes, ...],
+    unwanted: Sequence[Sequence[str]],
+) -> NDArray[np.bool_]:
+    """Which candidates, of these ``documents``, are relevant at all, below ``under``, and without a word that is not
+    wanted."""
+    here = ranking.relevance > 0
+    if (inside := index.below(under)) is not None:
+        here &= np.isin(ranking.passages(), np.fromiter(inside, np.int64, len(inside)))
+    for terms in unwanted:
+        at = ranking.table.find(index.phrase(terms))
+        here &= ~np.isin(documents, ranking.table.documents[at[at != NONE]])
+    return here
 
 
 def _first(

@@ -27,6 +27,7 @@ from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
 from avmfs.text.tokens import TokenCounter
+from avmfs.trust import marked
 
 USUAL: Final = "balanced"  # the strategy that is not named
 NOTHING: Final = "(nothing relevant)\n"
@@ -185,7 +186,7 @@ def format_search(answer: Answer) -> str:
         live = f"  (live, of {datetime.fromtimestamp(scored.hit.updated // 10**9, UTC):%Y-%m-%d %H:%MZ})"
         of = live if _route(scored.hit) == "live" else ""
         lines.append(f"[{_figure(scored.relevance)}] {paths.printable(scored.hit.path)}{of}")
-        lines.append(f"  {summary(scored.hit.text, terms)}".rstrip())
+        lines.append(f"  {marked(summary(scored.hit.text, terms), scored.hit.untrusted)}".rstrip())
     return "\n".join(lines) + "\n" if answer.hits else "\n".join([*lines, NO_MATCHES])
 
 
@@ -395,8 +396,8 @@ def _header(group: _Group) -> str:
 
 def _block(passages: Sequence[_Item], frame: Frame) -> str:
     """What is given of one document, its passages in order. With its handle where there is more to it than its text:
-    where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, and on
-    demand."""
+    where it is an excerpt, of several passages, or stands for others, where it would begin as the frame does, where it
+    is not to be trusted, and on demand."""
     first = passages[0]
     hit = first.scored.hit
     text, stop = "", hit.start
@@ -410,17 +411,26 @@ def _block(passages: Sequence[_Item], frame: Frame) -> str:
     replaced = any(item.scored.replaced for item in passages)
     # What was only read to fill the note up has none, and may come first.
     standing = tuple(dict.fromkeys(said for item in passages for said in item.scored.standing))
-    marked = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing))
-    if not marked and (first.day or not _FRAME.match(text)):
+    said = any((frame.scores, frame.cite, also, partial, not hit.whole, replaces, replaced, standing, hit.untrusted))
+    if not said and (first.day or not _FRAME.match(text)):
         return " ".join(filter(None, [first.day, quoted])) + "\n"
     # Without its zero, the figure costs three tokens, not five.
     figure = (
         [_figure(min(max(item.scored.relevance for item in passages), 0.99)).removeprefix("0")] if frame.scores else []
     )
     others = {"replaces": [f"@{handle}" for handle in replaces], "also": also}
-    noted = ", ".join([*figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)])
+    came = [f"untrusted: {hit.untrusted}"] if hit.untrusted else []
+    noted = ", ".join(
+        [*came, *figure, *standing, *(f"{word} {' '.join(named)}" for word, named in others.items() if named)]
+    )
     cited = f"[{paths.printable(hit.path)}@{hit.version}]" if frame.cite else ""
-    return " ".join(filter(None, [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted])) + "\n"
+    told = [f"@{hit.handle}", f"({noted})" if noted else "", cited, first.day, quoted]
+    return " ".join(filter(None, told)) + closing(frame.nonce, hit.untrusted) + "\n"
+
+
+def closing(nonce: str, came: str) -> str:
+    """What ends a quotation that is not to be trusted, behind a line end: no text knows the nonce."""
+    return f"\n  ({nonce or 'end'} untrusted ends)" if came else ""
 
 
 def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:

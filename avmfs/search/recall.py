@@ -14,6 +14,7 @@ from typing import Final
 
 from avmfs_config import SearchSettings
 
+from avmfs import metrics
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.search import linked, pack, signals
@@ -113,6 +114,14 @@ def recall(
     ordered = linked.in_order(order(answer.hits, STRATEGIES[strategy], now, engine.half_life_days), answer.links, q)
     packed = pack.pack(ordered, frame, engine.counter)
     return Recall(packed.text, packed.hits, packed.tokens, answer.degraded, answer.seq)
+
+
+def counted(found: Recall) -> Recall:
+    """The same, which somebody reads: counted by its outcome."""
+    outcome = "degraded" if found.degraded else "answered" if found.hits else "silent"
+    metrics.counter("avm_recalls_total", outcome=outcome).add()
+    metrics.counter("avm_recall_tokens_total").add(found.tokens)
+    return found
 
 
 def order(hits: tuple[Scored, ...], strategy: Strategy, now: int, half_life_days: float) -> list[Scored]:

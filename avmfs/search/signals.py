@@ -92,6 +92,19 @@ def addressed(table: Columns, q: str, question: Asked) -> str:
     return _FULL_NAME.sub("", _NAME.sub(you, q))
 
 
+def columns(table: Columns, at: Places, cosines: Floats, question: Asked, tz: tzinfo) -> dict[str, Floats]:
+    """Each signal by the name of its weight."""
+    return {
+        "dialogue": dialogue(table)[at],
+        "speaker": speaker(table, at, question),
+        "date": date_named(table, at, question, tz),
+        "when": when(table, at, question),
+        "question": asks(table, at),
+        "length": length(table, at),
+        "event": event(table, at, cosines),
+    }
+
+
 def dialogue(table: Columns) -> Floats:
     """How much the session of each passage of the table (n,) is talk, 0 to 1: people take turns, come back, and ask,
     there or elsewhere. Notes that are headed by their matter ("Redis: …", "fix: …") do one or the other, not all."""

@@ -77,6 +77,7 @@ def record(each: dict[str, Any], root: str) -> Record:
             expires=each["expires"],
             shared=None if each["shared"] is None else tuple(each["shared"]),
             meta=each["user"],
+            sources=tuple(each["sources"]),
         )
     )
 

@@ -157,6 +157,7 @@ class Import:
             "created": record.created,
             "mtime": record.updated if record.updated is not None else record.created,
             "tags": list(record.tags),
+            "sources": sorted({*record.sources, *(["imported"] if record.source is not None else [])}),
             "importance": record.importance,
             "expires": record.expires,
             "shared": None if record.shared is None else list(record.shared),

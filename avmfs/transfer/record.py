@@ -31,8 +31,9 @@ class Door(Protocol):
 @dataclass(frozen=True, slots=True)
 class Record:
     """A file (``data``), symlink (``target``) or directory (neither). ``path`` is relative to what is exported, and so
-    is a link's when it does not begin with a slash. Times in ns since the epoch. ``source`` names what a foreign record
-    was in its own place, the same whenever it is read there; ``place`` says where that is, for a person."""
+    is a link's when it does not begin with a slash. Times in ns since the epoch. ``sources``: how the text came in, if
+    it is not its author's own words (avmfs.trust). ``source`` names what a foreign record was in its own place, the
+    same whenever it is read there; ``place`` says where that is, for a person."""
 
     path: str
     data: bytes | None = None
@@ -47,6 +48,7 @@ class Record:
     expires: int | None = None
     shared: tuple[str, ...] | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
     source: str | None = None
     place: str = ""
 
@@ -111,7 +113,7 @@ def _value(name: str, value: Any) -> Any:
         return int(value, 8) & 0o7777
     if name == "importance":
         return float(value)
-    if name in ("tags", "shared"):
+    if name in ("tags", "shared", "sources"):
         return tuple(str(each) for each in value) if isinstance(value, list | tuple) else _none()
     if name == "links":
         return tuple((str(path), str(type)) for path, type in value)

@@ -26,6 +26,7 @@ _READ: Final[dict[str, Callable[[Reader, Node, Document], str | None]]] = {
     "id": lambda reader, node, document: f"@{document.handle}",
     "importance": lambda reader, node, document: None if document.importance is None else f"{document.importance:g}",
     "shared": lambda reader, node, document: None if document.shared is None else ",".join(document.shared),
+    "source": lambda reader, node, document: reader.visible.origin(node.scope).plain or None,
     "tags": lambda reader, node, document: ",".join(reader.tags(document.id)) or None,
     "version": lambda reader, node, document: str(document.head),
 }
@@ -34,6 +35,7 @@ _READ: Final[dict[str, Callable[[Reader, Node, Document], str | None]]] = {
 _WRITTEN: Final[dict[str, tuple[str, Callable[[str], str]]]] = {
     "importance": ("meta", lambda text: json.dumps({"importance": _number(text)})),
     "shared": ("shared", lambda text: text or "all"),
+    "source": ("meta", lambda text: json.dumps({"sources": [each for each in text.split(",") if each]})),
     "tags": ("tags", lambda text: text),
 }
 """The view whose writer takes it, and what it is given; an empty value removes the attribute."""
@@ -64,7 +66,9 @@ def put(memory: Memory, found: Address, name: bytes, value: bytes) -> None:
     """Raises NotSupported for a name that cannot be set, Invalid for a value that is not right, Denied."""
     known = _WRITTEN.get(paths.text(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else None
     if known is None or not isinstance(found, Real) or found.node.kind is not Kind.FILE:
-        raise NotSupported("of these attributes only user.avm.importance, .shared and .tags can be set, and of files")
+        raise NotSupported(
+            "of these attributes only user.avm.importance, .shared, .source and .tags can be set, of files"
+        )
     view = views.find(known[0], found.node)
     if view is None or view.write is None:
         raise NotSupported(f":{known[0]} cannot be written")

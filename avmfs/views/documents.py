@@ -24,10 +24,11 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.text import sniff
 from avmfs.text.escapes import escaped
+from avmfs.trust import SOURCES, origin_of
 from avmfs.views.registry import Context, by_lines, view, writes
 from avmfs.views.shape import json_text, lines, parts, whole
 
-_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens updated version"
+_SYSTEM_WORDS: Final = "author claim created creator id indexed path route shared size tokens trust updated version"
 SYSTEM: Final = frozenset(_SYSTEM_WORDS.split())
 """Keys of :meta that tell what is; nobody writes them."""
 
@@ -48,6 +49,7 @@ class _Meta:
     importance: float | None = None
     tags: list[str] | None = None
     ttl: tuple[int | None] | None = None
+    sources: list[str] | None = None
 
 
 # :meta -----------------------------------------------------------------------------------------------------
@@ -69,7 +71,9 @@ def meta(ctx: Context) -> str:
             "route": document.route or None,
             "shared": _shared_json(reader, node, document),
             "size": node.size,
+            "sources": [*reader.visible.origin(node.scope).sources],
             "tags": reader.tags(document.id),
+            "trust": reader.visible.trust(node.scope),
             "ttl": _remaining(ctx, node),
             "updated": mail.iso(document.updated),
             "version": document.head,
@@ -90,7 +94,7 @@ def meta(ctx: Context) -> str:
 
 @writes(
     "meta",
-    "a JSON object, merged: user keys (null removes one), `importance` 0 to 1, `tags`, `ttl`",
+    "a JSON object, merged: user keys (null removes one), `importance` 0 to 1, `tags`, `ttl`, `sources`",
     check=lambda text: _parse_meta(text) is not None,
 )
 def write_meta(ctx: Context, text: str) -> None:
@@ -104,6 +108,8 @@ def write_meta(ctx: Context, text: str) -> None:
         ctx.memory.submit("set_tags", node=node, add=asked.tags, remove=[], replace=True)
     if asked.ttl is not None:
         _set_ttl(ctx, asked.ttl[0])
+    if asked.sources is not None:
+        ctx.memory.submit("set_sources", node=node, sources=asked.sources)
 
 
 def _parse_meta(text: str) -> _Meta | None:
@@ -135,13 +141,14 @@ def _parse_meta(text: str) -> _Meta | None:
     refused = sorted(SYSTEM.intersection(given))
     if refused:
         raise Invalid(f":meta: {refused[0]!r} is kept by the system and cannot be set")
-    user = {key: value for key, value in given.items() if key not in ("importance", "tags", "ttl")}
+    user = {key: value for key, value in given.items() if key not in ("importance", "tags", "ttl", "sources")}
     pack_user(user)
     return _Meta(
         user,
         importance=_parse_importance(given["importance"]) if "importance" in given else None,
         tags=_parse_tag_list(given["tags"]) if "tags" in given else None,
         ttl=(_parse_json_ttl(given["ttl"]),) if "ttl" in given else None,
+        sources=_parse_sources(given["sources"]) if "sources" in given else None,
     )
 
 
@@ -162,6 +169,12 @@ def _parse_tag_list(value: object) -> list[str]:
         raise Invalid(f":meta: tags {str(value)[:80]}: expected a list of strings")
     check_tags(len(value))
     return sorted({check_tag(tag) for tag in value})
+
+
+def _parse_sources(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Invalid(f":meta: sources {str(value)[:80]}: expected a list of {', '.join(SOURCES)}")
+    return [*origin_of(value).sources]
 
 
 def _parse_json_ttl(value: object) -> int | None:

@@ -23,7 +23,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.schema.tables import ROOT
 from avmfs.views.difference import Effort, kept, unified
 from avmfs.views.registry import AtEnd, Context, Rendered, by_lines, ending, view, writes
-from avmfs.views.shape import lines, size, whole
+from avmfs.views.shape import heading, lines, size, whole
 
 PAGE: Final = 200  # paths that :delta of a directory tells at a time
 BLAMED: Final = 20_000_000  # steps of comparing all versions of a text
@@ -62,8 +62,9 @@ def history(ctx: Context) -> str:
 @view("blame", "file", summary="of each line, with which version it came, and whose", past=True)
 def blame(ctx: Context) -> str:
     with ctx.memory.reading() as reader:
-        found = attributed(reader, reader.document(reader.node(ctx.node.id)))
-    return lines(
+        found = attributed(reader, reader.document(node := reader.node(ctx.node.id)))
+        above = heading(reader, node)
+    return above + lines(
         (
             f"v{by.number}  {mail.show_time(by.at, ctx.memory.zone)}  {by.author}  {line.rstrip(chr(10))}"
             for by, line in found
@@ -95,13 +96,13 @@ def diff(
     to: Annotated[VersionNumber | None, Range(0, 10**15)] = None,
 ) -> str:
     with ctx.memory.reading() as reader:
-        document = reader.document(reader.node(ctx.node.id))
+        document, above = reader.document(node := reader.node(ctx.node.id)), heading(reader, node)
         newer = document.head if to is None else int(to)
         older = max(newer - 1, 0) if from_ is None else int(from_)
         if document.head == 0:
             return "(no versions)\n"
         before, after = (_bytes(reader, document.id, number) for number in (older, newer))
-    return unified(before, after, f"v{older}", f"v{newer}")  # which may take long, with no snapshot open
+    return above + unified(before, after, f"v{older}", f"v{newer}")  # which may take long, with no snapshot open
 
 
 def _bytes(reader: Reader, document: int, number: int) -> bytes:
@@ -123,13 +124,14 @@ def _of_file(ctx: Context) -> tuple[bytes, AtEnd | None]:
         document = reader.document(node).id
         versions, mark = reader.versions(document), reader.mark(document)
         newest = versions[0] if versions else None
+        above = heading(reader, node)
         if mark is None:
-            return whole(reader, node), AtEnd("_read_up_to", ctx, [_plain(newest)])
+            return above.encode() + whole(reader, node), AtEnd("_read_up_to", ctx, [_plain(newest)])
         unread = [version for version in reversed(versions) if version.number > mark.version]
         if not unread or newest is None:
             return b"(no changes)\n", None
         steps = _steps(reader, document, versions[-1].number, unread)
-    text = "".join([*_told(ctx, steps), f"# cursor: v{newest.number}\n"])
+    text = "".join([above, *_told(ctx, steps), f"# cursor: v{newest.number}\n"])
     return text.encode("utf-8", "surrogateescape"), AtEnd("_read_up_to", ctx, [_plain(newest)])
 
 

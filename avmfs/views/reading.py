@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avmfs.views import registry
 from avmfs.views.registry import Context, view
-from avmfs.views.shape import lines, whole
+from avmfs.views.shape import heading, lines, whole
 from avmfs.views.table import access, call
 
 
@@ -28,7 +28,9 @@ def info(ctx: Context) -> str:
 
 @view("annotated", "file", summary="its bytes, below a banner of unread urgent messages")
 def annotated(ctx: Context) -> bytes:
-    return ctx.memory.banner().encode("utf-8", "surrogateescape") + _bytes(ctx)
+    with ctx.memory.reading() as reader:
+        above = heading(reader, reader.node(ctx.node.id))
+    return (ctx.memory.banner() + above).encode("utf-8", "surrogateescape") + _bytes(ctx)
 
 
 def _bytes(ctx: Context) -> bytes:

@@ -45,6 +45,12 @@ def parts(path: bytes) -> tuple[bytes, ...]:
     return tuple(part for part in path.split(b"/") if part)
 
 
+def heading(reader: Reader, node: Node) -> str:
+    """A line above what quotes a file that is not to be trusted, else nothing."""
+    came = reader.visible.untrusted(node.scope)
+    return f"# untrusted: {came}\n" if came else ""
+
+
 def whole(reader: Reader, node: Node) -> bytes:
     """All bytes of a file. Raises TooBig past WHOLE_LIMIT."""
     if node.size > WHOLE_LIMIT:

@@ -17,6 +17,7 @@ from avmfs.search.engine import Scored
 from avmfs.signatures import Range
 from avmfs.text import passages, segment
 from avmfs.text.segment import one_line
+from avmfs.trust import marked
 from avmfs.views.registry import Context, view
 from avmfs.views.related import linked_with
 from avmfs.views.shape import parts
@@ -30,6 +31,7 @@ _CITED: Final = re.compile(r"\[(\d+)\]")
 class _Sentence:
     text: str
     source: bytes
+    untrusted: str
     at: int
     worth: float
     place: int
@@ -57,7 +59,10 @@ def synthesis(ctx: Context, *, q: str | None = None, sentences: Annotated[int, R
     numbers: dict[bytes, int] = {}
     handles = {hit.hit.path: hit.hit.handle for hit in hits}
     nonce = memory.store.nonce(memory.who, recalled.seq, question)
-    body = [f"- {_uncited(each.text)} [{numbers.setdefault(each.source, len(numbers) + 1)}]" for each in told]
+    body = [
+        f"- {marked(_uncited(each.text), each.untrusted)} [{numbers.setdefault(each.source, len(numbers) + 1)}]"
+        for each in told
+    ]
     sources = [f"[{number}] @{handles[path]} {paths.printable(path)}" for path, number in numbers.items()]
     return above + "\n".join([f"# {title} {nonce}", "", *body, "", f"## Sources {nonce}", "", *sources]) + "\n"
 
@@ -77,7 +82,12 @@ def _chosen(hits: list[Scored], question: str, count: int) -> list[_Sentence]:
                 shared = len(wanted & words) / max(len(wanted), 1)
                 found.append(
                     _Sentence(
-                        one_line(piece, SENTENCE), scored.hit.path, scored.hit.updated, scored.relevance + shared, place
+                        one_line(piece, SENTENCE),
+                        scored.hit.path,
+                        scored.hit.untrusted,
+                        scored.hit.updated,
+                        scored.relevance + shared,
+                        place,
                     )
                 )
     kept: list[_Sentence] = []

@@ -12,6 +12,7 @@ from avmfs.agents import mail
 from avmfs.memory import Memory
 from avmfs.signatures import Range
 from avmfs.text.segment import one_line
+from avmfs.trust import marked
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines, parts
 
@@ -79,7 +80,7 @@ def noted(memory: Memory, directory: bytes, days: float, limit: int, *, cold: bo
     ordered = first[np.lexsort((table.passages[first], times[first] if cold else -times[first]))]
     told = {int(table.passages[at]): int(times[at]) for at in ordered[:limit]}
     notes = [
-        Note(hit.path, hit.handle, hit.author, told[hit.passage], one_line(hit.text, LINE))
+        Note(hit.path, hit.handle, hit.author, told[hit.passage], marked(one_line(hit.text, LINE), hit.untrusted))
         for hit in index.hits(list(told), under)
     ]
     return notes, len(ordered)

@@ -16,6 +16,7 @@ from avmfs.signatures import Range
 from avmfs.store.schema.tables import MEMORY, ROOT
 from avmfs.text import segment
 from avmfs.text.escapes import escaped, visible
+from avmfs.trust import marked
 from avmfs.views.registry import Context, view
 from avmfs.views.shape import lines, parts
 
@@ -36,7 +37,7 @@ def files_about(ctx: Context, name: str, limit: int) -> list[Hit]:
 
 
 def file_lines(hits: list[Hit]) -> str:
-    rows = (f"@{hit.handle}  {paths.printable(hit.path)}  {first_line(hit.text)}".rstrip() for hit in hits)
+    rows = (f"@{hit.handle}  {paths.printable(hit.path)}  {first_line(hit)}".rstrip() for hit in hits)
     return lines(rows, "no files")
 
 
@@ -71,6 +72,6 @@ def _searchable(ctx: Context) -> tuple[SearchIndex, tuple[bytes, ...]]:
         return memory.store.search_index(memory.who), parts(reader.path(ctx.node.id))
 
 
-def first_line(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip(" #\t-*>")), "")
-    return visible(line.lstrip("# ")[:80])
+def first_line(hit: Hit) -> str:
+    line = next((line.strip() for line in hit.text.splitlines() if line.strip(" #\t-*>")), "")
+    return marked(visible(line.lstrip("# ")[:80]), hit.untrusted)

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from avmfs import calls, paths
+from avmfs.agents.questions import Asked
 from avmfs.errors import Invalid, NameTooLong, NotDirectory, NotFound
 from avmfs.memory import Memory
 from avmfs.node import DISPUTES, Link, Node
 from avmfs.search.excerpts import one_line
+from avmfs.search.pack import closing
 from avmfs.store.queries.nodes import Reader
 from avmfs.text import sniff
 from avmfs.text.escapes import visible
@@ -30,7 +32,7 @@ SHOWN: Final = 80  # characters of what is misquoted
 COMPARED: Final = 16 * 1024 * 1024  # bytes of the versions that a text quotes
 # Neither can be made to look at a text more than once. Within a path "[/" begins another citation, but where a line
 # begins with a handle as an item of an answer does: directories may be named so.
-_CITED: Final = re.compile(
+CITED: Final = re.compile(
     r"(^(?=@))?(?:@([a-z2-7]{4,32}) (?:\([^()\n]*\) )?)?\[(/(?:(?(1)[^\]\n]|(?!\[/)[^\n]))*?)@(\d{1,15})\]",
     re.MULTILINE,
 )
@@ -53,7 +55,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        return self.state in (STANDS, "proved", "not proved")
+        return self.state in (STANDS, "proved", "not proved", "replayed", "not replayed", "holds")
 
     def __str__(self) -> str:
         cited = self.what if self.version is None else f"{self.what}@{self.version}"
@@ -77,17 +79,18 @@ def verified(memory: Memory, text: str, question: str | None) -> list[Verdict]:
         raise Invalid(f"a text of {len(text)} characters: at most {LARGEST} are looked through")
     with memory.reading() as reader:
         newest = reader.newest_seq()
-        answers = _answers(text)
-        found = [_answer(memory, each, newest, question) for each in answers]
+        given = answers(text)
+        found = [_answer(memory, each, newest, question) for each in given]
         then = _Then(reader)
-        for number, cited in enumerate(_CITED.finditer(text)):
+        for number, cited in enumerate(CITED.finditer(text)):
             calls.go_on()
             if number == CITATIONS:
                 raise Invalid(f"more than {CITATIONS} citations")
             # An item of an answer begins its line; one whose handle was taken away still quotes.
-            item = text[cited.start() - 1] == "\n" and any(cited.start() in each.within for each in answers)
-            quoted = _QUOTED.match(text, cited.end()) if item else None
-            found.append(_citation(memory, reader, cited, quoted[1] if quoted else "", then))
+            answer = next((each for each in given if cited.start() in each.within), None)
+            quoted = _QUOTED.match(text, cited.end()) if answer and text[cited.start() - 1] == "\n" else None
+            said = quoted[1].removesuffix(closing(answer.nonce, "untrusted")) if quoted and answer else ""
+            found.append(_citation(memory, reader, cited, said, then))
     return found
 
 
@@ -98,7 +101,7 @@ class _Answer:
     nonce: str
 
 
-def _answers(text: str) -> list[_Answer]:
+def answers(text: str) -> list[_Answer]:
     found: list[_Answer] = []
     begun: dict[str, int] = {}
     for each in _FRAME.finditer(text):
@@ -113,11 +116,27 @@ def _answers(text: str) -> list[_Answer]:
 
 def _answer(memory: Memory, given: _Answer, newest: int, question: str | None) -> Verdict:
     what = f"answer of seq={given.seq}"
-    if question is None:
+    asked = question_of(memory, given.seq, given.nonce, question) if given.seq <= newest else None
+    if asked is None and question is None:
         return Verdict(what, None, "not proved", "for that its question is needed")
-    if given.seq <= newest and memory.store.nonce(memory.who, given.seq, question) == given.nonce:
-        return Verdict(what, None, "proved", "this memory gave it to you for that question")
+    if asked is not None:
+        known = "that question" if question is not None else repr(asked["q"][:SHOWN])
+        return Verdict(what, None, "proved", f"this memory gave it to you for {known}")
     return Verdict(what, None, "forged", "this memory did not give it to you for that question")
+
+
+def question_of(memory: Memory, seq: int, nonce: str, question: str | None) -> Asked | None:
+    """How an answer was asked for (agents.questions): ``question`` the usual way, unless the agent's log has it, as it
+    has those that nobody names. None where the nonce is of none of them."""
+    log, who = memory.around.questions, memory.who
+    kept = log.asked(who.name) if log is not None and who.key is None and not who.operator and who.name else []
+    usual: Asked = {"under": "/", "strategy": "balanced", "max_tokens": None, "min_relevance": None}
+    known = [each for each in kept if question in (None, each["q"])]
+    for each in (*known, *([{**usual, "q": question}] if question is not None else [])):
+        calls.go_on()
+        if memory.store.nonce(who, seq, each["q"]) == nonce:
+            return each
+    return None
 
 
 def _citation(memory: Memory, reader: Reader, cited: re.Match[str], quoted: str, then: _Then) -> Verdict:

@@ -36,7 +36,7 @@ class _AfterRegistry(importlib.abc.MetaPathFinder):
             def view(name: str, *on: str, **about: Any) -> Any:
                 if name != SLOW:
                     return register(name, *on, **about)
-                return lambda function: register(name, *on, **{**about, "slow": True})(_slowed(function))
+                return lambda function: register(name, *on, **about)(_slowed(function))
 
             module.view = view
 

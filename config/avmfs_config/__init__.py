@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from avmfs_config.agent_id import check_agent_id
+    from avmfs_config.consolidate import ConsolidateSettings
     from avmfs_config.errors import ConfigError
     from avmfs_config.gossip import Endpoint, GossipSettings
     from avmfs_config.loader import changed_settings, check, default_settings, load_mounts, load_settings
@@ -35,6 +36,7 @@ __all__ = [
     "AuditSettings",
     "BackupSettings",
     "ConfigError",
+    "ConsolidateSettings",
     "EmbeddingSettings",
     "Endpoint",
     "GossipSettings",
@@ -61,6 +63,7 @@ __all__ = [
 
 _MODULES = {
     "agent_id": ("check_agent_id",),
+    "consolidate": ("ConsolidateSettings",),
     "errors": ("ConfigError",),
     "gossip": ("Endpoint", "GossipSettings"),
     "loader": ("changed_settings", "check", "default_settings", "load_mounts", "load_settings"),

@@ -7,12 +7,13 @@ know which handlers, agents or models exist: whoever has the registry checks nam
 import re
 
 from avmfs_config.agent_id import check_agent_id
+from avmfs_config.consolidate import read_consolidate
 from avmfs_config.gossip import read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
-from avmfs_config.settings import MAX_UID, Mount, Provider, RerankSettings, Rule, SearchSettings, Settings
+from avmfs_config.settings import MAX_UID, Mount, Provider, RerankSettings, Rule, SearchSettings, Settings, TrustRule
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
@@ -141,10 +142,12 @@ HOOK: Readers = {"pattern": _pattern, "command": read_command}
 SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
+    "trust": lambda value: value.items(lambda item: item.record(TrustRule, {"pattern": _pattern})),
     "uids": _uids,
     "search": lambda value: value.record(SearchSettings, {"rerank": _rerank}),
     "agents": read_agents,
     "gossip": read_gossip,
+    "consolidate": read_consolidate,
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from avmfs_config.consolidate import ConsolidateSettings
 from avmfs_config.gossip import GossipSettings
 from avmfs_config.http import HttpSettings
 from avmfs_config.outbox import Hook, WebhookSettings
@@ -22,6 +23,8 @@ Device = Literal["auto", "cpu", "mps", "cuda"]
 Engine = Literal["auto", "torch", "onnx", "onnx-int8", "static", "universal"]
 Encoding = Literal["cl100k_base", "o200k_base"]
 Urgent = Literal["banner", "inject"]
+Source = Literal["imported", "live", "tool", "web"]
+Trust = Literal["allow", "mark", "quarantine"]
 Weight = Annotated[float, Range(-10.0, 10.0)]
 
 MAX_UID = 2**32 - 2  # the one above it means "unchanged" to chown
@@ -82,6 +85,16 @@ class Rule:
     access: Access
     agents: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRule:
+    """What becomes of text that came from `source` and stands at a path that matches `pattern`: it is found like any
+    other, found and marked, or found by nobody until somebody lets it out."""
+
+    source: Source
+    action: Trust
+    pattern: str = "/*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +243,7 @@ class Settings:
     `permissions` are in the file's order, and `default_access` holds where none matches. `uids` says which
     agents a Unix uid may be when it comes through the daemon's socket. `agents` says what each may do and
     have; its entry "*" stands for every agent without one. `autostart`: a command starts a daemon where none runs.
+    `trust` is in the file's order; where none of it matches, what came from the web is marked, and the rest allowed.
     """
 
     providers: tuple[Provider, ...]
@@ -246,11 +260,12 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     autostart: bool = True
+    trust: tuple[TrustRule, ...] = ()
 
     def apart_from_rules(self) -> "Settings":
         """Without what only the policy is made of, and what only the HTTP process reads: a change of the rest needs new
         processes."""
-        return replace(
-            self, permissions=(), default_access="ro", agents={}, http=HttpSettings(metrics=self.http.metrics)
-        )
+        http = HttpSettings(metrics=self.http.metrics)
+        return replace(self, permissions=(), default_access="ro", agents={}, http=http, trust=())

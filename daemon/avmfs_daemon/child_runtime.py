@@ -21,7 +21,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Final
 
-from avmfs import wire
+from avmfs import metrics, wire
 from avmfs.errors import AvmError, Busy, Invalid
 from avmfs.logs import log_to_stderr
 from avmfs.store.files.displaced import Displaced
@@ -127,6 +127,11 @@ def living(spec: ChildSpec) -> Iterator[ChildRuntime]:
     log_to_stderr(f"%(asctime)s {spec.name}: %(levelname)s %(message)s", logging.INFO)
     with contextlib.suppress(OSError):  # Linux: what `ps -o comm` and `top` show
         Path("/proc/self/comm").write_text(f"avm {spec.name.removeprefix('mount ')}"[:15])
+    if spec.settings.http.metrics:
+        try:
+            metrics.begin(spec.runtime_dir / metrics.FOLDER, spec.name)
+        except OSError as e:
+            log.warning("what this process does is not counted for others: %s", e)
     runtime = ChildRuntime(spec)
     runtime.begin()
     code = 1

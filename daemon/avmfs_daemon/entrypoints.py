@@ -131,6 +131,7 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
     from avmfs.store.store import open_attached
+    from avmfs_daemon.consolidation import Consolidation
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
@@ -147,11 +148,14 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
+        consolidation = Consolidation(
+            store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
+        )
         keeper = Housekeeper(
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step),
+            also=(digests.step, backups.step, consolidation.step),
             limits=spec.settings.limits,
             chainer=chainer,
             open_among=partial(_open_among, runtime),
@@ -339,7 +343,7 @@ def run_http(spec: ChildSpec) -> None:
         assert spec.listener is not None
         folder = spec.database.parent
         where = Paths(folder, folder, spec.runtime_dir, folder, folder, spec.database)  # what a client of the door uses
-        server = Server(spec.listener, spec.settings.http, where, lambda service: [])
+        server = Server(spec.listener, spec.settings.http, where, lambda: runtime.ask("status", {}))
 
         def admit(message: dict[str, Any]) -> None:
             code = server.sessions.code(Caller(message["agent"], message["operator"]))

@@ -27,6 +27,7 @@ from typing import Any
 
 from avmfs_config import ConfigError, Mount, Paths, Settings, isolation, load_mounts, load_settings
 
+from avmfs import metrics
 from avmfs.agents import anchors, backups, presence, reranking
 from avmfs.errors import AvmError
 from avmfs.store.identity import ANYBODY, OPERATOR, proof
@@ -121,7 +122,9 @@ class Supervisor:
         stack.callback(self._takeover.end)
         runtime.clean_up(directory, self._takeover.mountpoints, [mount.mountpoint for mount in self._mounts])
         writer = directory / runtime.WRITER
-        stack.callback(shutil.rmtree, directory / presence.FOLDER, ignore_errors=True)  # nobody is here any more
+        for shown in (presence.FOLDER, metrics.FOLDER):  # nobody is here any more
+            stack.callback(shutil.rmtree, directory / shown, ignore_errors=True)
+        shutil.rmtree(directory / metrics.FOLDER, ignore_errors=True)
         self._remember([])
         self._premises.open(stack, lambda: open_attached(path, writer, ANYBODY, proof(self._key, ANYBODY)))
         context = forkserver.start(directory, runtime.LONGEST_SOCKET_PATH)
@@ -397,6 +400,7 @@ class Supervisor:
             "store": store,
             "http": self._http.status(),
             "outbox": self._figures.get("outbox", {}),
+            "consolidation": self._figures.get("consolidation", {}),
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,
             "automatic": self._idle_s is not None,

@@ -241,6 +241,8 @@ ROWS: dict[str, list[Good | Bad]] = {
     "verify": [
         Good("verify -", f"stands  {B}@1", "good verdicts", data=f"[{B}@1]".encode()),
         Good(f"verify {A}", "(no citations)"),
+        Good(f"verify {A} --replay", "holds  audit chain", "good verdicts"),
+        Good("verify 1:000000", "not replayed", "good verdicts"),
         Bad("verify /shared/none", 1, "No such"),
         Bad("verify", 2, "Missing argument"),
     ],
@@ -407,6 +409,13 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("snapshot diff none", 1, "no snapshot"),
         Bad("snapshot rm none", 1, "no snapshot"),
     ],
+    "quarantine": [
+        Good("quarantine", "(nothing in quarantine)", "held more"),
+        Bad(f"quarantine release {A}", 2, "not in quarantine"),
+        Bad(f"quarantine reject {A}", 2, "not in quarantine"),
+        Bad("quarantine release", 2, "release what"),
+        Bad(f"quarantine ls {A}", 2, "ls takes no paths"),
+    ],
     "claim": [
         Good(f"claim {A} --lease 1h", "/memory/shared/e/a.md", "path until"),
         Good("claim", "alice", "claims"),
@@ -420,7 +429,7 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad("release /shared/e/none", 1, "No such"),
     ],
     "blame": [
-        Good(f"blame {A}", "alice", "lines path"),
+        Good(f"blame {A}", "alice", "lines path untrusted"),
         Bad("blame /shared/e", 1, "directory"),
         Bad("blame /shared/e/none", 1, "No such"),
     ],

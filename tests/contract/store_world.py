@@ -446,7 +446,7 @@ def _scopes(db: apsw.Connection, policy: Policy) -> list[str]:
             at = tree[at][1]
         parts = tuple(reversed(names))
         limited = shared.get(document) if paths.agent_space(parts) is None else None
-        right = policy.scope(parts, tuple(limited.split(",")) if limited else None, areas)
+        right = policy.scope(parts, tuple(limited.split(",")) if limited else None, areas, known[scope].origin)
         if known[scope] != right:
             found.append(f"{paths.join(parts)!r} has scope {known[scope].spec}, {right.spec} is right")
         if paths.agent_space(parts) is not None and shared.get(document):

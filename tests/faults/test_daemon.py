@@ -124,6 +124,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "problem",
         "automatic",
         "backup",
+        "consolidation",
     }
     (mount,) = status["mounts"]
     assert mount.keys() == {

@@ -128,6 +128,21 @@ def test_no_method_tells_bob_what_is_hers(web: Web, tokens: dict[str, str], grou
         assert got.status < 500 or got.status in (503, 504), got
 
 
+def test_what_mounts_are_asked_is_counted(web: Web, planted: Planted) -> None:
+    token = (web.runtime.parent / "data/metrics.token").read_text().strip()
+
+    def opened() -> float:
+        text = web.ask("GET", "/metrics", token=token).body.decode()
+        [line] = [line for line in text.splitlines() if line.startswith('avm_fuse_requests_total{op="open"}')]
+        return float(line.rpartition(" ")[2])
+
+    (planted.mount("bob") / "shared/counted.md").write_text("x")
+    before = opened()
+    for _ in range(5):
+        (planted.mount("bob") / "shared/counted.md").read_text()
+    assert opened() - before >= 5
+
+
 @pytest.mark.parametrize("path", ["/", "/health", "/openapi.json", "/nowhere", "/session", "/api/tags", "/events"])
 def test_no_address_tells_a_stranger_anything_of_anybody(web: Web, path: str) -> None:
     body = web.ask("GET", path).body.decode()

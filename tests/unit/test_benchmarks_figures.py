@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import report
 from benchmarks.ablation_ops import PATTERNS, accesses, lru_hits
 from benchmarks.figures import (
     BenchmarkError,
@@ -162,12 +163,12 @@ def test_an_earlier_result_is_compared_figure_by_figure_and_verdict_by_verdict(t
         return Report("store", "s", "python -m x", {}, [table], [measured("r", ratios, ">=", 0.5)])
 
     before, after = tmp_path / "old", tmp_path / "new"
-    for folder, report in (
+    for folder, found in (
         (before, result(100.0, "0.9..1.1", [0.6] * 3)),
         (after, result(80.0, "0.8..1.2", [0.4] * 3)),
     ):
         folder.mkdir()
-        write_json(folder / "store.json", report)
+        write_json(folder / "store.json", found)
     assert compared(read_reports(before), read_reports(before)) == []
     assert compared(read_reports(before), read_reports(after)) == [
         "  python -m x: t: avmfs: ops/s: 100 -> 80.0 (-20%)",
@@ -264,6 +265,19 @@ def test_two_runs_of_one_script_are_told_apart_by_their_arguments() -> None:
         "| bench_recall, --sizes 9 --rounds 2 | 1 | 0 | 0 | 0 |",
         "| bench_idle | 1 | 0 | 0 | 0 |",
     ]
+
+
+def test_the_readme_takes_its_figures_from_the_results_that_it_names() -> None:
+    table = Table("t", ("agents", "variant", "total /s"), [("1", "avmfs", 5.0), (), ("16", "avmfs", 801.4)])
+    facts = {"commit": "abc, changed", "load": "9.6 8.0 7.0 when the run began"}
+    quick = Report("contention", "c", "python -m benchmarks.bench_contention --quick", facts, [table])
+    pick = report.Pick("together", "contention", ("16", "avmfs"), "total /s", "/s", "210/s")
+    assert pick.found([quick]) == (quick, 801.4)
+    assert report.Pick("", "contention$", ("16", "avmfs"), "total /s", "", "").found([quick]) is None  # another form
+    assert report.Pick("", "contention", ("16", "avmfs"), "p99", "", "").found([quick]) is None
+    told = report.readme_table()
+    for each in report.PICKS:  # what is named there has been measured, or the table is short of it
+        assert each.what in told, each
 
 
 def _run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:

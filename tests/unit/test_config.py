@@ -41,6 +41,7 @@ from avmfs_config import (
     people,
     readers,
 )
+from avmfs_config.consolidate import CONSOLIDATE, ConsolidateSettings
 from avmfs_config.gossip import GOSSIP
 from avmfs_config.parse import Readers, readers_of
 
@@ -669,6 +670,7 @@ RECORDS: dict[type[Any], Readers] = {
     AgentSettings: people.AGENT,
     QuotaSettings: {},
     GossipSettings: GOSSIP,
+    ConsolidateSettings: CONSOLIDATE,
     WebhookSettings: readers.WEBHOOKS,
     Hook: readers.HOOK,
     Settings: readers.SETTINGS,
@@ -772,3 +774,28 @@ def test_hooks_are_refused_in_a_file_of_another_user(tmp_path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(ConfigError, match="belongs to uid 12345"):
         load_settings(path, ENVIRON)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{every: daily}", "consolidate.every: expected a duration such as 30m, 12h, 1d or 1w, not 'daily'"),
+        ("{every: 0d}", "consolidate.every: expected a duration"),
+        ("{every: 5}", "consolidate.every: expected text"),
+        ("{limit: 0}", "consolidate.limit: must be"),
+        ("{model: m}", "consolidate: `endpoint`, the address of a /chat/completions, and `model` go together"),
+        ("{endpoint: 'ftp://x', model: m}", "consolidate.endpoint: expected an address"),
+        ("{key_env: K}", "consolidate.key_env: is for an `endpoint`"),
+        ("{endpoint: 'http://x', model: m, key_env: K, key_file: /k}", "consolidate: either `key_env` or `key_file`"),
+        ("{evry: 1d}", "consolidate.evry: unknown key; did you mean every?"),
+    ],
+)
+def test_consolidation_is_said_right_or_refused(settings_of: Any, text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_of(f"consolidate: {text}")
+    assert error in str(caught.value)
+
+
+def test_how_often_is_a_duration(settings_of: Any) -> None:
+    for text, seconds in (("30m", 1800), ("12h", 43_200), ("1d", 86_400), ("2w", 1_209_600), ("null", None)):
+        assert settings_of(f"consolidate: {{every: {text}}}").consolidate.every == seconds

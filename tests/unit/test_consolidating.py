@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from avmfs_config import ConsolidateSettings, Settings, default_settings
+from avmfs_daemon.consolidation import Consolidation
 from views_fixtures import Agent, World, opened
 
 from avmfs.access import Policy, Principal
-from avmfs.errors import Denied, Invalid, NotFound, Stale
+from avmfs.errors import AvmError, Denied, Invalid, NotFound, Stale
 from avmfs.memory import Memory
 from avmfs.rpc import methods
 from avmfs.search.duplicates import NEAR, Note, redundant
@@ -72,7 +78,9 @@ def checksum(agent: Agent) -> str:
 @pytest.mark.parametrize("text", ALIKE)
 def test_what_says_the_same_is_redundant(text: str) -> None:
     for notes in ([FACT, text], [text, FACT]):
-        assert [found[:2] for found in redundant([Note(each, 1) for each in notes])] == [(1, 0)]
+        (found,) = redundant([Note(each, 1) for each in notes])
+        stays = notes.index(FACT) if len(text.split()) < len(FACT.split()) else 0
+        assert (found.gone, found.kept) == (1 - stays, stays)
 
 
 @pytest.mark.parametrize("text", OTHER)
@@ -98,13 +106,13 @@ def test_the_order_of_what_is_to_be_done_is_kept() -> None:
     assert redundant([Note(steps, 1), Note(lines[0] + lines[2] + lines[1], 1)]) == []
 
 
-def test_duplicates_go_to_the_archive_and_the_newer_says_so(world: World) -> None:
+def test_repeats_go_to_the_archive_and_what_stays_says_so(world: World) -> None:
     alice, bob = world.agent("alice"), world.agent("bob")
+    alice.put("/memory/shared/2.md", f"{FACT}\n")
+    world.clock.pass_(1)
     bob.put("/memory/shared/1.md", FACT)
     bob.echo("train,bob", "/memory/shared/1.md:tags")
     bob.echo('{"importance": 0.9}', "/memory/shared/1.md:meta")
-    world.clock.pass_(1)
-    alice.put("/memory/shared/2.md", f"{FACT}\n")
     alice.put("/memory/shared/3.md", FACT.replace("14", "15"))
     before = [checksum(agent) for agent in (alice, bob)]
     old = alice.handle("/memory/shared/1.md")
@@ -175,7 +183,7 @@ def test_agents_directories_are_one_place(world: World) -> None:
     world.agent("bob").put("/memory/shared/bob/trains/1.md", FACT)
     world.clock.pass_(1)
     alice.put("/memory/shared/alice/trains/1.md", FACT)
-    assert plan(alice) == [("/memory/shared/alice/trains/1.md", ["/memory/shared/bob/trains/1.md"])]
+    assert plan(alice) == [("/memory/shared/bob/trains/1.md", ["/memory/shared/alice/trains/1.md"])]
 
 
 def test_private_notes_are_for_whoever_wrote_them(world: World) -> None:
@@ -216,10 +224,10 @@ def test_claimed_and_disputed_notes_stay(world: World) -> None:
 
 def test_undo_leaves_what_was_changed_since_and_finds_another_name(world: World) -> None:
     alice = world.agent("alice")
+    alice.put("/memory/shared/2.md", FACT)
+    world.clock.pass_(1)
     alice.put("/memory/shared/1.md", FACT)
     alice.echo('{"importance": 0.4}', "/memory/shared/1.md:meta")
-    world.clock.pass_(1)
-    alice.put("/memory/shared/2.md", FACT)
     run = apply(alice)["run"]
     alice.echo('{"importance": 0.7}', "/memory/shared/2.md:meta")
     alice.put("/memory/shared/1.md", "something else by now")
@@ -354,3 +362,109 @@ def test_what_is_old_and_not_important_goes_when_told(world: World) -> None:
     for days in (0.0, 1e9, float("nan")):
         with pytest.raises(Invalid, match="cold"):
             call(alice, "consolidate", cold=days)
+
+
+# By the daemon, and by a model ----------------------------------------------------------------------------------
+
+
+def wanted(**keys: Any) -> Settings:
+    return replace(default_settings(), consolidate=ConsolidateSettings(**keys))
+
+
+def test_the_keeper_consolidates_for_each_agent_as_often_as_is_wanted(world: World) -> None:
+    for agent in ("alice", "bob"):
+        for name in "12":
+            world.agent(agent).put(f"/memory/private/{agent}/{name}.md", FACT)
+    now = [0.0]
+    heard: list[dict[str, Any]] = []
+
+    def round_(**keys: Any) -> None:
+        keeper = Consolidation(world.store, wanted(**keys), heard.append, lambda: now[0])
+        for _ in range(3):
+            keeper.step()
+            if keeper._thread is not None:
+                keeper._thread.join(60)
+
+    round_()
+    assert heard == []
+    round_(every=86_400.0, limit=1)
+    assert heard == [{"notes": 1, "agents": 1, "error": ""}]
+    now[0] += 3600
+    world.clock.pass_(60)
+    round_(every=86_400.0)  # another process: what the store knows decides
+    assert len(heard) == 1
+    now[0] += 86_400
+    world.clock.pass_(24 * 60)
+    round_(every=86_400.0)
+    assert heard[1:] == [{"notes": 1, "agents": 1, "error": ""}]
+    for agent in ("alice", "bob"):
+        assert len(call(world.agent(agent), "unconsolidate")["back"]) == 1
+        assert len(plan(world.agent(agent))) == 1
+
+
+class Answering(BaseHTTPRequestHandler):
+    said: tuple[int, bytes] = (200, b"")
+    asked: ClassVar[list[tuple[str | None, dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.headers["Authorization"], json.loads(body)))
+        status, data = self.said
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    Answering.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1/chat/completions"
+        server.shutdown()
+
+
+def test_a_model_writes_the_summary_where_one_is_configured(
+    world: World, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUMMARY_KEY", "s3cret")
+    about_trains(world, 8)
+    settings = ConsolidateSettings(endpoint=endpoint, model="small", key_env="SUMMARY_KEY")
+    alice = replace(world.agent("alice").memory, around=replace(world.around, consolidate=settings))
+    step = methods.call(alice, "consolidate", {"summaries": True})
+    assert Answering.asked == []  # a plan asks nobody
+    Answering.said = 200, json.dumps({"choices": [{"message": {"content": "Trains go to eight towns."}}]}).encode()
+    methods.call(alice, "consolidate", {"summaries": True, "agreed": step["agreed"]})
+    ((key, body),) = Answering.asked
+    assert key == "Bearer s3cret" and body["model"] == "small"
+    sentences = step["steps"][0]["text"].partition("\n\n")[2]
+    assert body["messages"][1]["content"] == f"BEGIN\n{sentences}END"
+    text = world.agent("alice").cat("/memory/shared/trains/summary-of-nmbs.md:data")
+    assert "written by small\n\nTrains go to eight towns.\n\nFrom @" in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((500, b"oops"), "answered 500"),
+        ((302, b""), "redirects are not followed"),
+        ((200, b"<html>"), "not that of a /chat/completions"),
+        ((200, b'{"choices": []}'), "not that of a /chat/completions"),
+        ((200, b'{"choices": [{"message": {"content": "  "}}]}'), "not that of a /chat/completions"),
+        ((200, b" " * 2_000_000), "more than 1048576 bytes"),
+    ],
+)
+def test_a_model_that_answers_wrongly_changes_nothing_and_is_named(
+    world: World, endpoint: str, answer: tuple[int, bytes], reason: str
+) -> None:
+    about_trains(world, 8)
+    Answering.said = answer
+    settings = ConsolidateSettings(endpoint=endpoint, model="small")
+    alice = replace(world.agent("alice").memory, around=replace(world.around, consolidate=settings))
+    agreed, before = methods.call(alice, "consolidate", {"summaries": True})["agreed"], checksum(world.agent("alice"))
+    with pytest.raises(AvmError, match=f"consolidate.endpoint 127.0.0.1: .*{reason}"):
+        methods.call(alice, "consolidate", {"summaries": True, "agreed": agreed})
+    assert checksum(world.agent("alice")) == before

@@ -103,7 +103,7 @@ def test_the_first_and_the_last_line_say_the_nonce_and_the_usual_way() -> None:
     lines = packed(items, 500, COUNTER, nonce="ab12cd").text.splitlines()
     assert re.fullmatch(r"## Relevant Memory \(4 items, \d+ tokens\) mcp ab12cd", lines[0])
     assert lines[1:] == [
-        "# in /m/ 2026 alice",
+        "# in /memory/ 2026 alice",
         "# alice/cli",
         "7Mar zebra 0",
         "# ./",
@@ -335,7 +335,7 @@ def test_recall_uses_most_of_its_budget() -> None:
 
 
 def scored(
-    number: int, text: str, *, place: str = "/m", relevance: float = 0.5, route: str = "", whole: bool = True
+    number: int, text: str, *, place: str = "/memory", relevance: float = 0.5, route: str = "", whole: bool = True
 ) -> Scored:
     path, day = f"{place}/{number}".encode(), NOW - number * DAY
     hit = Hit(number, 1, 1, path, "k7f2", "alice", day, NOW, None, number, (), text, 0, len(text), whole, route)
@@ -451,7 +451,7 @@ def test_no_recall_exceeds_its_budget_and_every_figure_is_exact(
 ) -> None:
     made = MemoryCorpus()
     for n, (text, folder) in enumerate(notes):
-        made.add(f"/{folder}/{n}", text, updated=NOW - n * DAY)
+        made.add(f"/memory/{folder}/{n}", text, updated=NOW - n * DAY)
     options = {"reserve": reserve, "cite": cite, "words_only": words_only, "min_relevance": 0.0}
     answer = ask(made, "zebra 局势 NVDA", budget, **options)
     count = COUNTER.count(answer.text)

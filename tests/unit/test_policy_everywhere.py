@@ -38,6 +38,7 @@ from avmfs.store.queries.nodes import Reader
 from avmfs.store.queries.outbox import OutboxReader
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
+from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.rows import api_keys, hash_chain
 from avmfs.store.schema.tables import MEMORY, PRIVATE, ROOT
 from avmfs.store.store import Store
@@ -274,6 +275,7 @@ _CLAIMS: dict[str, Ask] = {
 }
 _PARTS: dict[str, tuple[type, dict[str, Ask]]] = {
     "claims": (ClaimsReader, _CLAIMS),
+    "quarantine": (QuarantineReader, {"held": lambda q, it: q.held(99)}),
     "people": (PeopleReader, {}),
     "discovery": (DiscoveryReader, _DISCOVERY),
     "mail": (MailReader, _MAIL),
@@ -386,6 +388,7 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "archive": lambda it: {"parent": it.directory, "name": b"x.md"},
     "merge": lambda it: {"run": 1, "nodes": [it.file, it.other], "ctimes": [it.node.ctime if it.node else 0] * 2},
     "summarise": lambda it: {"run": 1, "path": [b"memory", b"s"], "data": b"x", "nodes": [it.file], "ctimes": [0]},
+    "begin_consolidation": lambda it: {"every": 1},
     "archive_cold": lambda it: {"run": 1, "nodes": [it.file], "ctimes": [0]},
     "take_back": lambda it: {"run": 1, "document": it.document},
     "put_back": lambda it: {"node": it.file},
@@ -452,6 +455,8 @@ _COMMANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "rmdir": lambda it: {"parent": PRIVATE, "name": b"alice"},
     "set_attributes": lambda it: {"node": it.file, "mode": 0o777},
     "set_shared": lambda it: {"node": it.file, "agents": ["bob"]},
+    "set_sources": lambda it: {"node": it.file, "sources": ["web"]},
+    "let_out": lambda it: {"node": it.file},
     "set_tags": lambda it: {"node": it.file, "add": ["t"], "remove": [], "replace": True},
     "set_ttl": lambda it: {"node": it.file, "expires": 1},
     "settle": lambda it: {},
@@ -497,6 +502,9 @@ _METHODS: dict[str, list[dict[str, Any]]] = {
     "claim_next": [{"path": f"{SPACE}/d"}],
     "claims": [{}],
     "release": [{"path": _X}],
+    "quarantine": [{}],
+    "let_out": [{"path": _X}],
+    "reject": [{"path": _X}],
     "put_back": [{"path": _X}, {"path": f"/trash{SPACE.removeprefix('/memory')}/d/x.md"}],
     "trash": [{}],
     "empty_trash": [{}, {"under": SPACE}],

@@ -495,10 +495,10 @@ def test_format_of_search() -> None:
     assert format_search(Answer("x", (), "model\nis loading", 1)) == (
         "# semantic search unavailable: model is loading\n(no matches)\n"
     )
-    made.add("/odd\nname", "xylophone")
+    made.add("/memory/odd\nname", "xylophone")
     assert format_search(engine(made, words_only=True).search(ALICE, "xylophone")).splitlines() == [
         f"# semantic search unavailable: {NO_EMBEDDER}",
-        "[1.00] /odd\\nname",
+        "[1.00] /memory/odd\\nname",
         "  xylophone",
     ]
 

@@ -103,6 +103,15 @@ def test_only_what_is_stored_has_to_be_such_as_sqlite_keeps(name: str, value: An
         STORE.check({**GOOD, name: value})
 
 
+def test_a_value_out_of_its_range_is_refused_and_none_is_in_it() -> None:
+    door = Arguments(asked, "asked")
+    for good in ({}, {"limit": 1}, {"limit": 9, "share": 1}, {"share": None}):
+        door.within(good)
+    for name, bad, bounds in (("limit", 0, "1 to 9"), ("limit", 10, "1 to 9"), ("share", math.nan, "0 to 1")):
+        with pytest.raises(Invalid, match=f"^{name} {bad}: expected {bounds}$"):
+            door.within({name: bad})
+
+
 def test_keys_of_what_a_caller_made_up_are_text() -> None:
     with pytest.raises(Invalid, match="more"):
         DOOR.check({**GOOD, "more": {1: 2}})

@@ -24,6 +24,17 @@ SUMMARIZES: Final = "summarizes"  # the type of the links from a summary to its 
 
 
 @command
+def begin_consolidation(tx: Tx, every: int) -> dict[str, Any]:
+    """Note that the keeper begins a run, where the last is ``every`` ns ago. {"wait"}: else for how long it is not."""
+    tx.require_operator()
+    last = int(tx.db.execute("select value from setting where key = 'consolidated'").get or 0)
+    wait = max(0, last + every - tx.now) if last <= tx.now else 0
+    if not wait:
+        tx.db.execute("insert or replace into setting(key, value) values('consolidated', ?)", (str(tx.now),))
+    return {"wait": wait}
+
+
+@command
 def merge(tx: Tx, run: int, nodes: list[int], ctimes: list[int]) -> dict[str, Any]:
     """Put all but the first of ``nodes`` into the archive: the first says what they say. It gets a link to each
     ("supersedes"), their tags and the highest importance. ``ctimes``: when each was changed last. {"paths"}: where they

@@ -7,8 +7,8 @@ from typing import Any
 
 from avmfs import paths
 from avmfs.errors import Denied, Invalid, OverQuota
-from avmfs.node import Kind, Node
-from avmfs.store.commands import command, renaming, versions
+from avmfs.node import DERIVES, Kind, Node
+from avmfs.store.commands import command, scoping, versions
 from avmfs.store.commands.versions import LINKS_MAX, TAGS_MAX
 from avmfs.store.tx.transaction import Tx
 
@@ -82,6 +82,9 @@ def add_link(tx: Tx, node: int, target: int, type: str) -> dict[str, Any]:
     )
     if tx.db.execute("select count(*) from link where source = ?", (document,)).get > LINKS_MAX:
         raise OverQuota(f"{LINKS_MAX} links may lead from a file")
+    if type in DERIVES:
+        scoping.taint(tx, found, tx.origin(tx.node(target).scope))
+        found = tx.node(node)
     _changed(tx, "links", found)
     return {}
 
@@ -114,10 +117,10 @@ def set_shared(tx: Tx, node: int, agents: list[str] | None) -> dict[str, Any]:
     tx.db.execute(
         "update document set shared = ? where id = ?", (",".join(members) if members is not None else None, document)
     )
-    scope = tx.scope_at(parts, members)
+    scope = tx.scope_at(parts, members, tx.origin(found.scope))
     if scope != found.scope:
         tx.log("remove", found, paths.join(parts))
-        renaming.set_scope(tx, found, scope)
+        scoping.set_scope(tx, found, scope)
         tx.log("shared", tx.node(node), paths.join(parts))
     else:  # the rules leave no difference, today
         tx.log("shared", found, paths.join(parts))

@@ -206,7 +206,8 @@ def _index(tx: Tx, document: int, told: bool) -> list[tuple[int, int, int]]:
         return []
     if not told:
         tx.do("insert into passage_log(document) values(?)", (document,))
-    for key, name in topics.topics(text, _title(row[-1])):
+    trusted = tx.known.scopes.of(tx.db, node.scope).trust == "allow"
+    for key, name in topics.topics(text, _title(row[-1])) if trusted else ():  # a topic cannot be marked
         tx.do("insert into topic(document, key, name, scope) values(?, ?, ?, ?)", (document, key, name, node.scope))
     tags: list[Any] = tx.db.execute("select tag from tag where document = ?", (document,)).fetchall()
     versions.add_topics(tx, document, node.scope, [tag for (tag,) in tags])

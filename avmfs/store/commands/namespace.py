@@ -150,8 +150,8 @@ def make(
     expires: int | None = None
     back = versions.reclaim(tx, directory.id, name, made) if kind is Kind.FILE else None
     if back is not None:
-        document, names, expires = back
-        scope = (tx.scope_at if by_system else tx.place)(parts, names)
+        document, names, expires, origin = back
+        scope = (tx.scope_at if by_system else tx.place)(parts, names, origin)
     elif kind is Kind.FILE:
         document = versions.new_document(tx, made, read=0)
     mode, now, owner = mode & 0o7777, tx.now, tx.owner_at(parts)

@@ -17,7 +17,7 @@ from avmfs import paths
 from avmfs.access import ACTIONS, NOBODY, Person, Principal
 from avmfs.errors import Denied, Invalid, NotFound, OverQuota
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, renaming, upkeep
+from avmfs.store.commands import command, renaming, scoping, upkeep
 from avmfs.store.rows import api_keys
 from avmfs.store.rows.stored_policy import store_people
 from avmfs.store.schema.tables import ROOT
@@ -178,7 +178,7 @@ def _fold(system: Tx, tops: set[tuple[bytes, ...]]) -> None:
             assert node is not None
             if top[:depth] not in above:
                 above.add(top[:depth])
-                renaming.set_scope(system, node, system.scope_at(top[:depth]))
+                scoping.set_scope(system, node, system.scope_at(top[:depth]))
             node = system.child(node.id, name)
             if node is None or (node.kind is not Kind.DIRECTORY and depth + 1 < len(top)):
                 break

@@ -7,12 +7,12 @@ from typing import Any
 from avmfs import paths
 from avmfs.errors import Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound
 from avmfs.node import Kind, Node
-from avmfs.store.commands import command, namespace, versions
-from avmfs.store.rows import version_visibility
+from avmfs.store.commands import command, namespace, scoping, versions
 from avmfs.store.rows.log_ops import ORPHANED
 from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx.transaction import Tx
 from avmfs.text import segment
+from avmfs.trust import Origin
 
 NOREPLACE = 1  # renameat2(2)
 EXCHANGE = 2
@@ -144,7 +144,8 @@ def move(
     old_path = paths.join(before)
     parts = (*tx.parts(there.id), new_name)
     said, left = _said_and_left(tx, source)
-    scope = (tx.scope_at if by_system else tx.place)(parts, _shared_at(said, parts))
+    origin = _origin(tx, source, replaced)
+    scope = (tx.scope_at if by_system else tx.place)(parts, _shared_at(said, parts), origin)
     tx.do("update node set parent = ?, name = ?, ctime = ? where id = ?", (there.id, new_name, tx.now, source.id))
     if source.kind is Kind.DIRECTORY:
         tx.known.forget_directories()
@@ -160,9 +161,11 @@ def move(
         # Two rows: whoever loses sight of it learns that a name went, and nothing of where it went.
         tx.log("remove", source, old_path)
     if source.kind is not Kind.DIRECTORY:
-        _rescope_one(tx, moved, parts, said, replaced is not None)
+        _rescope_one(tx, moved, parts, said, replaced)
+        if replaced is not None:
+            scoping.taint_made_of(tx, tx.node(source.id))
     elif scope != source.scope:
-        rescope(tx, moved, parts, continues=replaced is not None)
+        rescope(tx, moved, parts)
     else:
         _refold(tx, moved, before, parts)
     if scope != source.scope:
@@ -195,7 +198,7 @@ def _exchange(tx: Tx, here: Node, source: Node, there: Node, new_name: bytes, ta
 
 def _place_exchanged(tx: Tx, node: Node, before: tuple[bytes, ...], directory: Node, name: bytes) -> None:
     parts = (*tx.parts(directory.id), name)
-    tx.place(parts, _shared_at(_said(tx, node), parts))
+    tx.place(parts, _shared_at(_said(tx, node), parts), tx.origin(node.scope))
     _charge_whom_it_enters(tx, node, before, parts)
     tx.db.execute("update node set parent = ?, name = ?, ctime = ? where id = ?", (directory.id, name, tx.now, node.id))
     _rename_words(tx, node, name)
@@ -234,12 +237,11 @@ def _refold(tx: Tx, node: Node, before: tuple[bytes, ...], parts: tuple[bytes, .
     if node.kind is not Kind.DIRECTORY or not tx.policy.alike(before, parts, tx.known.areas):
         rescope(tx, node, parts)
     else:
-        _rescope_one(tx, node, parts, None, continues=False)
+        _rescope_one(tx, node, parts, None)
 
 
-def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = False) -> None:
-    """Fold the scope of a node and of all below it anew for the place where it now stands. ``continues``: the node has
-    taken over a document that was there before.
+def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...]) -> None:
+    """Fold the scope of a node and of all below it anew for the place where it now stands.
 
     Raises NotEmpty when something below that the asker may not change would change hands: like a
     removal of that directory, it would touch what the asker cannot see.
@@ -247,33 +249,23 @@ def rescope(tx: Tx, node: Node, parts: tuple[bytes, ...], *, continues: bool = F
     waiting = [(node, parts, _said(tx, node))]  # no recursion: trees are deeper than Python's stack
     while waiting:
         above, where, said = waiting.pop()
-        _rescope_one(tx, above, where, said, continues and above.id == node.id)
+        _rescope_one(tx, above, where, said)
         if above.kind is Kind.DIRECTORY:
             # All that is needed of an entry at once: nobody else's change is committed until the last one is done.
             rows: list[Any] = tx.db.execute(_ENTRIES, (above.id,)).fetchall()
             waiting += [((below := node_of(row[:-1])), (*where, below.name), row[-1]) for row in rows]
 
 
-def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, continues: bool) -> None:
+def _rescope_one(tx: Tx, node: Node, parts: tuple[bytes, ...], said: str | None, replaced: Node | None = None) -> None:
+    """``replaced``: the node whose document it has taken over."""
     shared = _shared_at(said, parts)
     if said is not None and shared is None:
         tx.db.execute("update document set shared = null where id = ?", (node.document,))
-    scope = tx.scope_at(parts, shared)
+    scope = tx.scope_at(parts, shared, _origin(tx, node, replaced))
     if scope != node.scope:
-        if not tx.visible.writable(node.scope):
+        if not (tx.who.operator or tx.visible.writable(node.scope)):  # nobody writes what is live, and rules change
             raise NotEmpty("something below is not yours to move")  # its name is not for the asker
-        set_scope(tx, node, scope, continues=continues)
-
-
-def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> None:
-    """Move a node to another visibility class: its index rows are hidden at once and made again, and its earlier
-    versions stay with those who could see them; not those of a document that it ``continues``, which was there."""
-    tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
-    if node.document is not None:
-        if not continues:
-            version_visibility.draw(tx.db, node.document, node.scope)
-        versions.drop_index(tx, [node.document])
-        versions.enqueue(tx, node.document)
+        scoping.set_scope(tx, node, scope, continues=replaced is not None)
 
 
 def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) -> None:
@@ -283,6 +275,12 @@ def advance_own_mark(tx: Tx, document: int, before: int, number: int, seq: int) 
         "update mark set version = ?, seq = ? where agent = ? and subject = ? and version = ?",
         (number, seq, tx.who.name, document, before),
     )
+
+
+def _origin(tx: Tx, node: Node, replaced: Node | None) -> Origin:
+    """How what a node holds came in; of one that goes on with another's document, how that did too."""
+    own = tx.origin(node.scope)
+    return own if replaced is None else own.joined(tx.origin(replaced.scope))
 
 
 def _said(tx: Tx, node: Node) -> str | None:

@@ -11,9 +11,10 @@ from avmfs import paths
 from avmfs.access import Principal
 from avmfs.errors import Invalid
 from avmfs.node import Kind
-from avmfs.store.commands import command, documents, messages, namespace, signature, writing
+from avmfs.store.commands import command, documents, messages, namespace, scoping, signature, writing
 from avmfs.store.schema.tables import PRIVATE, ROOT
 from avmfs.store.tx.transaction import Tx
+from avmfs.trust import origin_of
 
 
 @command
@@ -31,16 +32,17 @@ def put(
     shared: list[str] | None = None,
     user: dict[str, Any] | None = None,
     instead_of: bytes | None = None,
+    sources: list[str] | None = None,
 ) -> dict[str, Any]:
     """A file of these bytes, a symlink to ``target``, or what is there already or a directory (neither given), with
     what is said of it; what is None stays. A file that is there already is Exists unless ``instead_of`` is the SHA-256
-    of its bytes (see ``write_path``). Times in ns. {"node"}."""
+    of its bytes (see ``write_path``, for ``sources`` too). Times in ns. {"node"}."""
     if len(path) < 2 or path[0] != paths.MEMORY:
         raise Invalid("not below /memory", paths.text(paths.join(tuple(path))))
     _enroll(tx, path)
     if data is not None:
         how = {"mode": "create"} if instead_of is None else {"mode": "replace", "instead_of": instead_of}
-        node = writing.write_path(tx, path, data, **how)["node"]
+        node = writing.write_path(tx, path, data, **how, sources=sources)["node"]
     elif target is not None:
         node = _symlink(tx, path, target)
     else:
@@ -52,6 +54,8 @@ def put(
         tx.db.execute("update node set mtime = ? where id = ?", (mtime, node))
     if found.document is None:
         return {"node": node}
+    if sources and data is None:
+        scoping.taint(tx, found, origin_of(sources))
     if created is not None:
         tx.db.execute("update document set created = ? where id = ?", (created, found.document))
     if tags:

@@ -51,7 +51,7 @@ def settle(tx: Tx) -> dict[str, Any]:
     tops: list[Any] = tx.db.execute("select id, name from node where parent = ?", (tables.ROOT,)).fetchall()
     for top, name in tops:
         renaming.rescope(tx, tx.node(top), (bytes(name),))
-    mirroring.follow_patterns(tx, [pattern for pattern, _ in tx.policy.live])
+    mirroring.follow_patterns(tx, [pattern for pattern, *_ in tx.policy.live])
     tx.db.execute("insert or replace into setting(key, value) values('policy', ?)", (tx.policy.digest,))
     tx.events.append(("rules", tables.ROOT, None, b""))
     tx.note("policy", about=hash_chain.packed({"digest": tx.policy.digest}))

@@ -20,6 +20,7 @@ from avmfs.store.rows.nodes import NODE_JOINED, node_of
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.transaction import Tx, new_id
 from avmfs.text import segment
+from avmfs.trust import Origin
 
 AMEND_WITHIN_NS = 1_000_000_000  # a version is sealed after a second of idleness
 AWAY_WITHIN_NS = 10_000_000_000
@@ -298,10 +299,12 @@ def renamed_away(tx: Tx, parent: int, name: bytes) -> Node | None:
     return None
 
 
-def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> tuple[int, tuple[str, ...] | None, int | None] | None:
+def reclaim(
+    tx: Tx, parent: int, name: bytes, node: int
+) -> tuple[int, tuple[str, ...] | None, int | None, Origin] | None:
     """An empty file appears under a name that an editor has just renamed away to a backup: the document comes back
-    to the name, the backup goes on as a document of its own. Returns (document, who shares it, when it expires),
-    for the row that the caller makes; None when there was none."""
+    to the name, the backup goes on as a document of its own. Returns (document, who shares it, when it expires, how
+    it came in), for the row that the caller makes; None when there was none."""
     held = renamed_away(tx, parent, name)
     if held is None or held.document is None:
         return None
@@ -314,7 +317,7 @@ def reclaim(tx: Tx, parent: int, name: bytes, node: int) -> tuple[int, tuple[str
     tx.db.execute("update document set node = ? where id = ?", (node, document))
     set_apart(tx, held, document)
     names = tx.db.execute("select shared from document where id = ?", (document,)).get
-    return document, tuple(names.split(",")) if names else None, held.expires
+    return document, tuple(names.split(",")) if names else None, held.expires, tx.origin(held.scope)
 
 
 def set_apart(tx: Tx, backup: Node, document: int) -> None:

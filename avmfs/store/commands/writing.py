@@ -8,11 +8,12 @@ from avmfs import paths
 from avmfs.errors import Denied, Exists, Invalid, IsDirectory, NotDirectory, NotFound, Stale
 from avmfs.node import Kind, Node
 from avmfs.signatures import is_stored_integer
-from avmfs.store.commands import command, documents, namespace, renaming, signature, versions
+from avmfs.store.commands import command, documents, namespace, renaming, scoping, signature, versions
 from avmfs.store.rows import content
 from avmfs.store.rows.content import Edit
 from avmfs.store.schema.tables import ROOT
 from avmfs.store.tx.transaction import Tx
+from avmfs.trust import origin_of
 
 
 @command(native=True, fills_file=True)
@@ -47,13 +48,15 @@ def write_path(
     handle: int | None = None,
     instead_of: bytes | None = None,
     if_version: int | None = None,
+    sources: list[str] | None = None,
 ) -> dict[str, Any]:
     """Write a whole file by path, atomically. ``mode``: "replace", "create" (must be new) or "append".
     {"node", "new", "size", "version", "seq"}.
 
     ``instead_of`` is the SHA-256 of the bytes that are to be replaced: Stale where the file has others, or is not
     there any more. ``if_version`` is the newest version's number, 0 where there must be no file yet: Stale where it is
-    another. It tells less: commits of one writing handle within a second have the same."""
+    another. It tells less: commits of one writing handle within a second have the same. ``sources``: how the data came
+    in, where it is not the asker's own words (trust.SOURCES)."""
     if mode not in ("replace", "create", "append"):
         raise Invalid(f"write mode {mode!r}")
     if not path:
@@ -77,6 +80,8 @@ def write_path(
         found = namespace.make(tx, tx.directory(directory.id), path[-1], Kind.FILE, 0o644)
     tx.visible.require(found.scope, where)
     edits: list[Edit] = [("w", found.size, data)] if mode == "append" else [("t", 0), ("w", 0, data)]
+    if sources:
+        scoping.taint(tx, found, origin_of(sources))
     return {"node": found.id, "new": new, **write(tx, *versions.to_write(tx, found.id), handle, edits)}
 
 
@@ -103,16 +108,17 @@ def remember(
     expires: int | None = None,
     supersedes: int | None = None,
     over: int | None = None,
+    sources: list[str] | None = None,
 ) -> dict[str, Any]:
     """A new memory under a free name near ``path``, with what is known about it, in one step. ``created`` (ns) becomes
     its mtime; it vanishes at ``expires`` (ns); ``supersedes``: a file that holds no more. ``over``: the memory at
-    ``path`` says the same, and this is its next version, if it is still at version ``over``; else Stale. {"node",
-    "path", "version", "seq"}."""
+    ``path`` says the same, and this is its next version, if it is still at version ``over``; else Stale.
+    ``sources`` as for ``write_path``. {"node", "path", "version", "seq"}."""
     if over is not None:
-        return _again(tx, path, data, title, tags or [], importance, expires, supersedes, over)
+        return _again(tx, path, data, title, tags or [], importance, expires, supersedes, over, sources)
     documents.check_tags(len(tags or ()))
     user = None if title is None else documents.pack_user({"title": title})
-    written = _write_new(tx, path, data)
+    written = _write_new(tx, path, data, sources)
     node = tx.node(written["node"])
     document = tx.document_of(node)
     for name in tags or ():
@@ -141,8 +147,9 @@ def _again(
     expires: int | None,
     supersedes: int | None,
     over: int,
+    sources: list[str] | None,
 ) -> dict[str, Any]:
-    written = write_path(tx, path, data, make_parents=False, if_version=over)
+    written = write_path(tx, path, data, make_parents=False, if_version=over, sources=sources)
     node = tx.node(written["node"])
     if tags:
         documents.set_tags(tx, node.id, tags, [], replace=False)
@@ -260,7 +267,7 @@ def descend(tx: Tx, directory: Node, name: bytes, make_parents: bool) -> Node:
     return found
 
 
-def _write_new(tx: Tx, path: list[bytes], data: bytes) -> dict[str, Any]:
+def _write_new(tx: Tx, path: list[bytes], data: bytes, sources: list[str] | None = None) -> dict[str, Any]:
     """Like write_path, under a free name: note.md, else note-2.md, note-3.md, ..."""
     if not path:
         raise IsDirectory(path="/")
@@ -278,7 +285,8 @@ def _write_new(tx: Tx, path: list[bytes], data: bytes) -> dict[str, Any]:
         else:
             number = middle
     name = _numbered(path[-1], number)
-    return {**write_path(tx, [*path[:-1], name], data, "create"), "path": paths.join((*path[:-1], name))}
+    written = write_path(tx, [*path[:-1], name], data, "create", sources=sources)
+    return {**written, "path": paths.join((*path[:-1], name))}
 
 
 def _numbered(name: bytes, number: int) -> bytes:

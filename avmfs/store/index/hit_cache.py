@@ -169,7 +169,8 @@ def _fetched(
         path, labels = place + b"/" + bytes(name), tuple(tags.split(",")) if tags else ()
         told = (path, handle, author, mtime, created, importance, head, labels)
         whole = start == 0 and stop >= len(text)
-        hit = Hit(passage, document, node, *told, text[start:stop], start, stop, whole, route)
+        untrusted = reader.visible.untrusted(scope)
+        hit = Hit(passage, document, node, *told, text[start:stop], start, stop, whole, route, untrusted)
         found[passage] = _Kept(hit, scope, expires)
     return found
 

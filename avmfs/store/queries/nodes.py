@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from avmfs import calls, paths
+from avmfs import paths
 from avmfs.access import Access, Principal
 from avmfs.errors import Invalid, NotFound, Stale
 from avmfs.node import Change, Document, Ended, Entry, Kind, Link, Live, Mark, Moment, Node, Removed, Snapshot, Version
@@ -26,6 +26,7 @@ from avmfs.store.queries.mail import MailReader
 from avmfs.store.queries.outbox import OutboxReader
 from avmfs.store.queries.pending import PendingReader
 from avmfs.store.queries.people import PeopleReader
+from avmfs.store.queries.quarantine import QuarantineReader
 from avmfs.store.rows import api_keys, content, kept_versions, log_ops, preview, version_visibility
 from avmfs.store.rows.nodes import NODE, NODE_JOINED, node_of
 from avmfs.store.rows.scopes import Visible
@@ -43,13 +44,12 @@ with recursive below(id) as (
 )
 """
 # A column for each field of Document, by its name; the newest version has some.
-_OF_NEWEST = {
-    "author": "coalesce(version.author, creator)",
-    "updated": "coalesce(version.at, document.created)",
-    "route": "coalesce(version.route, '')",
-}
+_FIELDS = tuple(Document.__dataclass_fields__)
+_SHARED, _USER = map(_FIELDS.index, ("shared", "user"))
+_NEWEST = ("coalesce(version.author, creator)", "coalesce(version.at, document.created)", "coalesce(version.route, '')")
+_OF_NEWEST = dict(zip(("author", "updated", "route"), _NEWEST, strict=True))
 _DOCUMENT = f"""
-select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in Document.__dataclass_fields__)}
+select {", ".join(_OF_NEWEST.get(name, f"document.{name}") for name in _FIELDS)}
 from document left join version on version.document = document.id and version.number = head where document.id = ?
 """
 # Operations that change no file's contents or place.
@@ -103,6 +103,10 @@ class Reader:
     @property
     def pending(self) -> PendingReader:
         return PendingReader(self._db, self.who, self.visible, self.now)
+
+    @property
+    def quarantine(self) -> QuarantineReader:
+        return QuarantineReader(self._db, self.visible, self.now)
 
     @property
     def claims(self) -> ClaimsReader:
@@ -184,10 +188,10 @@ class Reader:
         row = self._db.execute(_DOCUMENT, (node.document,)).fetchone()
         if row is None:
             raise NotFound()
-        said = dict(zip(Document.__dataclass_fields__, row, strict=True))
-        said["shared"] = tuple(said["shared"].split(",")) if said["shared"] else None
-        said["user"] = json.loads(said["user"] or "{}")
-        return Document(**said)
+        said: list[Any] = list(row)
+        said[_SHARED] = tuple(said[_SHARED].split(",")) if said[_SHARED] else None
+        said[_USER] = json.loads(said[_USER] or "{}")
+        return Document(*said)
 
     def by_handle(self, handle: str) -> Node | None:
         row = self._db.execute(
@@ -363,7 +367,7 @@ class Reader:
         if query:  # case-folding is Python's: look at all of them here
             self._require_contents()
             rows = self._all(f"{below} select {NODE_JOINED}, {_HEAD} {chosen} order by node.name, node.id", **bound)
-            rows = [row[:-1] for row in rows if _mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
+            rows = [row[:-1] for row in rows if preview.mentions(query, bytes(row[2]), bytes(row[-1] or b""))]
             total, rows = len(rows), rows[offset : offset + limit]
         else:
             total = self._one(f"{below} select count(*) {chosen}", **bound)
@@ -383,7 +387,7 @@ class Reader:
         handle, head = row
         # SQLite's substr of an empty blob is null.
         told = node.kind is Kind.FILE and (self.who.may("read") or self.who.may("search"))
-        line = preview.first_line(bytes(head or b"")) if told else ""
+        line = self.visible.quoted(node.scope, preview.first_line(bytes(head or b""))) if told else ""
         return Entry(node, self.path(node.id), handle), line
 
     def counts(self, under: int) -> Counts:
@@ -485,16 +489,11 @@ class Reader:
 
     def within(self, under: int) -> str:
         """As JSON, the scopes of what is looked through below a directory: of the whole tree neither the trash nor the
-        archive."""
-        return self.visible.searched()[1] if under == ROOT else self.visible.json
+        archive; what is in quarantine nowhere."""
+        return self.visible.searched()[1] if under == ROOT else self.visible.told_json
 
     def _all(self, sql: str, **bindings: Any) -> list[Any]:
         return self._db.execute(sql, {"scopes": self.visible.json, "now": self.now, **bindings}).fetchall()
 
     def _one(self, sql: str, **bindings: Any) -> Any:
         return self._all(sql, **bindings)[0][0]
-
-
-def _mentions(query: str, name: bytes, head: bytes) -> bool:
-    calls.go_on()
-    return preview.mentions(query, name, head)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from avmfs import paths
+from avmfs import calls, paths
 from avmfs.text.escapes import visible
 
 READ: Final = 400  # bytes of the beginning
@@ -25,5 +25,6 @@ def first_line(head: bytes) -> str:
 
 def mentions(query: str, name: bytes, head: bytes) -> bool:
     """Return whether the name or the beginning has these letters, in either case."""
+    calls.go_on()
     wanted = query.casefold()
     return wanted in paths.text(name).casefold() or wanted in head.decode("utf-8", "ignore").casefold()

@@ -13,13 +13,15 @@ import apsw
 from avmfs.access import Access, Principal, Scope
 from avmfs.errors import Denied, NotFound
 from avmfs.lru import FIFO
+from avmfs.trust import QUARANTINED, Origin, Trust, marked
 
 _PRINCIPALS = 4096  # remembered ones
 
 
 class Visible:
     """The scopes that one principal may see, out of those interned so far. Searches and lists of the whole tree have
-    those that are not aside (``Scope.aside``): ``searched``.
+    those that are not aside (``Scope.aside``): ``searched``. What is ``held`` in quarantine none of them has
+    (``told_json``: all but that).
 
     ``ids`` goes into every query; ``require`` decides on one node. Rebuilt when the store has
     interned a new scope (the caller compares ``highest``).
@@ -39,7 +41,10 @@ class Visible:
         trash = frozenset(each for each in self.ids if aside.get(each) == "trash")
         self.trash_json = _json(trash)
         index = frozenset(each for each in self.ids if aside.get(each) == "index")
-        self._searched = {"": self.ids.difference(aside), "archive": self.ids - trash - index, "index": index}
+        self.held = frozenset(each for each in self.ids if scopes[each].trust == "quarantine")
+        told = self.ids - self.held
+        self.told_json = self.json if told == self.ids else _json(told)
+        self._searched = {"": told.difference(aside), "archive": told - trash - index, "index": index - self.held}
         self._searched_json = {also: _json(ids) for also, ids in self._searched.items()}
 
     def __contains__(self, scope: int) -> bool:
@@ -58,6 +63,21 @@ class Visible:
         if not self._live:
             return self
         return Visible(self.who, {number: self._scopes[number] for number in self._access.keys() - self._live})
+
+    def origin(self, scope: int) -> Origin:
+        return self._scopes[scope].origin
+
+    def trust(self, scope: int) -> Trust:
+        return self._scopes[scope].trust
+
+    def untrusted(self, scope: int) -> str:
+        """The sources of a class of what is to be marked where it is quoted, ``tool,web``; else nothing."""
+        found = self._scopes[scope]
+        return "" if found.trust == "allow" else found.origin.plain
+
+    def quoted(self, scope: int, line: str) -> str:
+        """A line of what is of this class, as a listing has it."""
+        return QUARANTINED if scope in self.held else marked(line, self.untrusted(scope))
 
     def live(self, scope: int) -> bool:
         """Return whether it is a class of what comes from outside the store."""
@@ -104,6 +124,11 @@ class Scopes:
         self._by_spec.clear()
         self._visible.clear()
         self._highest = 0
+
+    def of(self, db: apsw.Connection, scope: int) -> Scope:
+        if scope not in self._by_id:
+            self.load(db)
+        return self._by_id[scope]
 
     def intern(self, db: apsw.Connection, scope: Scope) -> int:
         spec = scope.spec

@@ -15,6 +15,7 @@ from avmfs.access import Area, Policy
 from avmfs.lru import FIFO
 from avmfs.node import Node
 from avmfs.store.rows.scopes import Scopes
+from avmfs.trust import OWN, Origin
 
 _DIRECTORIES = 50_000  # remembered ones
 _PLACES = 4096
@@ -46,7 +47,7 @@ class WriterMemo:
         self._directories: FIFO[int, Node] = FIFO(_DIRECTORIES)
         self._watching = False
         # By a directory above, whose space it is, and :shared; and of which top ones no rule looks at what is below.
-        self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None], int] = FIFO(_PLACES)
+        self._placed: FIFO[tuple[tuple[bytes, ...], str | None, tuple[str, ...] | None, Origin], int] = FIFO(_PLACES)
         self._uniform: dict[tuple[bytes, ...], bool] = {}
         self._placed_by: Policy | None = None
         self._left: set[tuple[int, bytes]] = set()
@@ -78,12 +79,17 @@ class WriterMemo:
         self.scopes.forget()
 
     def scope(
-        self, db: apsw.Connection, policy: Policy, parts: tuple[bytes, ...], shared: tuple[str, ...] | None
+        self,
+        db: apsw.Connection,
+        policy: Policy,
+        parts: tuple[bytes, ...],
+        shared: tuple[str, ...] | None,
+        origin: Origin = OWN,
     ) -> int:
         """The interned scope of a place. Without areas, and where the rules do not look at names, all places of a space
         below one directory have the same."""
         if self.areas or len(parts) < 2:
-            return self.scopes.intern(db, policy.scope(parts, shared, self.areas))
+            return self.scopes.intern(db, policy.scope(parts, shared, self.areas, origin))
         if policy is not self._placed_by:
             self._placed.clear()
             self._uniform.clear()
@@ -92,10 +98,10 @@ class WriterMemo:
         uniform = self._uniform.get(top)
         if uniform is None:
             uniform = self._uniform[top] = policy.uniform(top)
-        place = top if uniform else parts[:-1], paths.agent_space(parts), shared
+        place = top if uniform else parts[:-1], paths.agent_space(parts), shared, origin
         found = self._placed.get(place)
         if found is None:
-            found = self.scopes.intern(db, policy.scope(parts, shared))
+            found = self.scopes.intern(db, policy.scope(parts, shared, (), origin))
             if uniform or policy.uniform(parts[:-1]):
                 self._placed.put(place, found)
         return found

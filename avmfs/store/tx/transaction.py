@@ -28,6 +28,7 @@ from avmfs.store.schema.tables import NOBODYS, ROOT
 from avmfs.store.tx import random_ids
 from avmfs.store.tx.memo import WriterMemo
 from avmfs.store.tx.states import States
+from avmfs.trust import OWN, Origin
 
 if TYPE_CHECKING:
     from avmfs_config import Settings
@@ -200,10 +201,14 @@ class Tx:
             raise Invalid("not a regular file in the tree")
         return node.document
 
-    def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
-        return self.known.scope(self.db, self.policy, parts, shared)
+    def scope_at(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, origin: Origin = OWN) -> int:
+        return self.known.scope(self.db, self.policy, parts, shared, origin)
 
-    def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None) -> int:
+    def origin(self, scope: int) -> Origin:
+        """How what is of this class came in, whoever may see it."""
+        return self.known.scopes.of(self.db, scope).origin
+
+    def place(self, parts: tuple[bytes, ...], shared: tuple[str, ...] | None = None, origin: Origin = OWN) -> int:
         """The scope of a place the asker wants to put something. Raises Denied where it may not write."""
         if len(parts) == 1 and not self.mirrors:
             raise Denied("nothing can be created here", paths.text(paths.join(parts)))
@@ -211,7 +216,7 @@ class Tx:
             raise Denied("private spaces are made by the system, one per agent", paths.text(paths.join(parts)))
         if paths.aside(parts) == "trash":
             raise Denied("what is removed comes here by itself", paths.text(paths.join(parts)))
-        scope = self.scope_at(parts, shared)
+        scope = self.scope_at(parts, shared, origin)
         if not self.mirrors and not self.visible.writable(scope):
             raise Denied("not writable for you", paths.text(paths.join(parts)))
         return scope

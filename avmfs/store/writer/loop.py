@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from avmfs import wire
+from avmfs import metrics, wire
 from avmfs.access import Principal
 from avmfs.errors import AvmError, Busy, Invalid, NoSpace, StoreFailed
 from avmfs.store import commands
@@ -92,6 +92,8 @@ class Writer:
         self._checkpointer = Checkpointer(applier.path, self._reserve)
         self._in_place = of_store(applier.path)
         self._rewritable = 0.0  # when the file may be written anew, by the monotonic clock
+        self._batches = metrics.histogram("avm_commit_requests", metrics.SIZES)
+        self._commits, self._syncs = metrics.histogram("avm_commit_seconds"), metrics.histogram("avm_sync_seconds")
         self._held: _Replies = []  # of whom a sync failed for
         self.on_failure: Callable[[str], None] = lambda reason: None  # why nothing can be written; "": it can again
 
@@ -244,7 +246,7 @@ class Writer:
     def _commit(self, batch: list[_Asked]) -> None:
         """One transaction for all that waits. Replies leave after COMMIT, and those that promise it after a sync of the
         log."""
-        before = self._applier.db.total_changes()
+        before, began = self._applier.db.total_changes(), time.perf_counter()
         replies: _Replies = []
         try:
             self._apply(batch, replies)
@@ -265,6 +267,8 @@ class Writer:
         else:
             self._unsynced = self._unsynced or self._applier.db.total_changes() != before
         self._begun = False
+        self._batches.observe(len(batch))
+        self._commits.observe(time.perf_counter() - began)
         if self._applier.events:
             self._tell_sinks()
         self._recent.extend(_asker(peer) for peer, _ in batch)
@@ -303,7 +307,9 @@ class Writer:
         self._log.note.seq = self._applier.seq
         if self._log.idle and (self._log.quick or (len(replies) == 1 and self._alone())):
             try:
+                began = time.perf_counter()
                 self._log.now()
+                self._syncs.observe(time.perf_counter() - began)
                 self._in_place.check()  # what is in a log that has no name is lost with this process
             except OSError:
                 self._held += replies

@@ -1,0 +1,110 @@
+"""Calling the door of a daemon on another machine, by its HTTP service.
+
+Owns the client's side: the same methods, values and errors as over the socket. Whose memory it is, the token says
+(AVM_API_KEY: an API key, or a session's token). Light, as ``client`` is. Threads may share one; calls are one after
+the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import urllib.parse
+from typing import Any, Final
+
+from avmfs_config.gossip import is_loopback
+
+from avmfs import wire
+from avmfs.errors import NO_TEXT, Busy, Denied, Invalid, NotFound, TooBig, from_wire
+from avmfs.rpc.client import REQUEST_LIMIT
+
+TIMEOUT_S: Final = 120.0
+_TYPE: Final = "application/msgpack"
+
+
+class HttpDoor:
+    """See rpc.client.Door. ``agent`` None or "": whoever's the token is. Raises Invalid for what is no address of a
+    service, or would show the token to the network; Denied for a token that is not good or is another's."""
+
+    def __init__(self, url: str, agent: str | None, token: str, *, operator: bool = False) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise Invalid(f"{url!r} is no address of a service: https://HOST:PORT")
+        if parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise Invalid("http:// would show the token to the network: https://, or a tunnel to this machine")
+        if not token:
+            raise Denied("a token is needed: AVM_API_KEY (avm keys create, on the machine of the memory)")
+        self.urgent, self._token, self._mutex = "", token, threading.Lock()
+        where = parts.hostname, parts.port
+        self._connection = (
+            http.client.HTTPSConnection(*where, timeout=TIMEOUT_S, context=ssl.create_default_context())
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(*where, timeout=TIMEOUT_S)
+        )
+        try:
+            who = self._ask("GET", "/session", b"")["result"]
+            self.agent = str(who["agent"])
+            if agent not in (None, "", self.agent):
+                raise Denied(f"this token is not {agent}'s")
+            if operator and not who["operator"]:
+                raise Denied("this token makes no operator: one of avm --operator open does")
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """The method's result. Raises what it raised; Busy when the service went away; TooBig for more bytes than it
+        takes at once."""
+        try:
+            body = wire.pack(arguments)
+        except UnicodeEncodeError:
+            raise Invalid(f"{method}: {NO_TEXT}") from None
+        except (OverflowError, ValueError) as e:  # beyond 64 bits, or too deep
+            raise Invalid(f"{method}: {e}") from None
+        if len(body) > REQUEST_LIMIT - 1024:
+            raise TooBig(f"{len(body)} bytes at once; a daemon takes {REQUEST_LIMIT}: write it in pieces with append")
+        reply = self._ask("POST", f"/api/{urllib.parse.quote(method, safe='')}", body)
+        self.urgent = str(reply["urgent"])
+        return reply["result"]
+
+    def close(self) -> None:
+        if (sock := self._connection.sock) is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer wakes up
+        self._connection.close()
+
+    def _ask(self, verb: str, path: str, body: bytes) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": _TYPE, "Accept": _TYPE}
+        with self._mutex:
+            try:
+                self._renew()
+                self._connection.request(verb, path, body or None, headers)
+                got = self._connection.getresponse()
+                kind, data = got.headers.get_content_type(), got.read(wire.LIMIT + 1)
+            except (OSError, http.client.HTTPException) as e:
+                self._connection.close()
+                raise Busy(f"the service does not answer; whether it was done is not known ({e})") from e
+        if kind != _TYPE or len(data) > wire.LIMIT:
+            raise NotFound(f"no memory is served at that address (status {got.status}, {kind})")
+        reply: dict[str, Any] = wire.unpack(data)
+        if reply["error"] is not None:
+            raise from_wire(*reply["error"])
+        return reply
+
+    def _renew(self) -> None:
+        """A connection that the service has closed for its silence is opened anew, before anything is sent on it."""
+        sock = self._connection.sock
+        if sock is None:
+            return
+        sock.settimeout(0)
+        try:
+            sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            sock.settimeout(TIMEOUT_S)
+            return
+        except OSError:
+            pass
+        self._connection.close()  # it was closed there, or has sent what nobody asked for

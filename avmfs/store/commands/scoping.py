@@ -1,0 +1,94 @@
+"""Moving one node to another visibility class, and how a text came in, which spreads to all that is made of it.
+
+The invariant: a document has every source of each document that it leads to by a link of the types in DERIVES. Called
+by the commands inside their transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avmfs import paths
+from avmfs.errors import Denied, Invalid
+from avmfs.node import DERIVES, Node
+from avmfs.store.commands import command, versions
+from avmfs.store.rows import version_visibility
+from avmfs.store.rows.nodes import NODE_JOINED, node_of
+from avmfs.store.tx.transaction import Tx
+from avmfs.trust import Origin, origin_of
+
+_MADE_OF = (
+    f"select {NODE_JOINED} from link join document on document.id = link.source join node on node.id = document.node"
+    f" where link.target = ? and link.type in ({', '.join('?' * len(DERIVES))}) and node.parent is not null"
+)
+
+
+def set_scope(tx: Tx, node: Node, scope: int, *, continues: bool = False) -> None:
+    """Move a node to another visibility class: its index rows are hidden at once and made again, and its earlier
+    versions stay with those who could see them; not those of a document that it ``continues``, which was there."""
+    tx.db.execute("update node set scope = ? where id = ?", (scope, node.id))
+    if node.document is not None:
+        if not continues:
+            version_visibility.draw(tx.db, node.document, node.scope)
+        versions.drop_index(tx, [node.document])
+        versions.enqueue(tx, node.document)
+
+
+def taint(tx: Tx, node: Node, origin: Origin) -> None:
+    """What the node's document says came so, too, and with it what all those say that are made of it."""
+    waiting = [(node.id, origin)]
+    while waiting:
+        number, came = waiting.pop()
+        found = tx.node(number)
+        joined = tx.origin(found.scope).joined(came)
+        if joined != tx.origin(found.scope):
+            _set_origin(tx, found, joined)
+            waiting += [(each.id, joined) for each in _made_of(tx, found)]
+
+
+def taint_made_of(tx: Tx, node: Node) -> None:
+    """The node's document has been joined by another, with its links."""
+    if (origin := tx.origin(node.scope)).sources:
+        for each in _made_of(tx, node):
+            taint(tx, each, origin)
+
+
+def _made_of(tx: Tx, node: Node) -> list[Node]:
+    rows: list[Any] = tx.db.execute(_MADE_OF, (node.document, *DERIVES)).fetchall()
+    return [node_of(row) for row in rows]
+
+
+def _set_origin(tx: Tx, node: Node, origin: Origin) -> None:
+    parts = tx.parts_of(node)
+    names = tx.db.execute("select shared from document where id = ?", (tx.document_of(node),)).get
+    shared = tuple(names.split(",")) if names and paths.agent_space(parts) is None else None
+    # Whoever saw it sees it: earlier versions need no veil.
+    set_scope(tx, node, tx.scope_at(parts, shared, origin), continues=True)
+    tx.log("trust", tx.node(node.id), paths.join(parts))
+
+
+@command
+def set_sources(tx: Tx, node: int, sources: list[str]) -> dict[str, Any]:
+    """How a file's text came in, beside its author's own words. Only an operator takes a source away."""
+    found, origin = tx.writable(node), origin_of(sources)
+    tx.document_of(found)
+    before = tx.origin(found.scope)
+    if tx.who.operator and before.sources != origin.sources:
+        _set_origin(tx, found, origin)
+        taint_made_of(tx, tx.node(node))
+    elif gone := sorted(set(before.sources).difference(sources)):
+        raise Denied(f"it came from {gone[0]!r}, which only an operator may take back")
+    else:
+        taint(tx, found, origin)
+    return {}
+
+
+@command
+def let_out(tx: Tx, node: int) -> dict[str, Any]:
+    """Whoever may change it lets a file out of quarantine: it is found again, and marked. What has been made of it is
+    judged by itself."""
+    found = tx.writable(node)
+    if found.scope not in tx.visible.held:
+        raise Invalid("not in quarantine")
+    _set_origin(tx, found, tx.origin(found.scope)._replace(released=True))
+    return {}

@@ -1,0 +1,122 @@
+"""An answer, proved: asked again as the memory stood then, and whether the record of who wrote what still holds.
+
+Owns what ``avm verify --replay`` adds to the verdicts of ``verifying``. A receipt is an answer of recall that stands
+whole in a text, or the two numbers of its last line, ``SEQ:NONCE``. Called by the door.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from avmfs import calls, paths
+from avmfs.agents import anchors, auditing
+from avmfs.errors import NotFound
+from avmfs.memory import Memory
+from avmfs.node import Moment
+from avmfs.search.recall import Recall
+from avmfs.store.identity import OPERATOR
+from avmfs.views.verifying import CITED, Verdict, answers, question_of
+
+RECEIPT: Final = re.compile(r"\s*(\d{1,15}):(\d{6})\s*")
+
+
+def replayed(memory: Memory, text: str, question: str | None) -> list[Verdict]:
+    """Of each receipt in the text, then of the audit's chain. ``question``: as for ``verified``."""
+    token = RECEIPT.fullmatch(text)
+    given = (
+        [(int(token[1]), token[2], "")]
+        if token
+        else [(each.seq, each.nonce, text[each.within.start : each.within.stop]) for each in answers(text)]
+    )
+    found = [verdict for each in given for verdict in _replayed(memory, *each, question)]
+    return [*found, chain(memory)]
+
+
+def chain(memory: Memory) -> Verdict:
+    """Whether the audit is as it was written. Which row is not is for an operator (avm audit verify)."""
+    where = memory.around.anchors
+    holds = auditing.verify(memory.store, OPERATOR, [] if where is None else anchors.read(where)).ok
+    return Verdict("audit chain", None, "holds" if holds else "broken", "" if holds else "avm audit verify --operator")
+
+
+def _replayed(memory: Memory, seq: int, nonce: str, said: str, question: str | None) -> list[Verdict]:
+    """``said``: the answer; "" where only its receipt is at hand."""
+    calls.go_on()
+    what = f"answer of seq={seq}"
+    asked = question_of(memory, seq, nonce, question)
+    if asked is None:
+        if question is not None:
+            return [Verdict(what, None, "forged", "this memory did not give it to you for that question")]
+        return [Verdict(what, None, "not replayed", "for that its question is needed")]
+    proof = [] if said else [Verdict(what, None, "proved", f"this memory gave it to you for {asked['q'][:80]!r}")]
+    with memory.store.reading(memory.who) as reader:
+        newest = reader.newest_seq()
+        try:
+            moment = None if seq >= newest else reader.moment(Moment(seq, 0))
+        except NotFound as e:
+            return [*proof, Verdict(what, None, "not replayed", e.reason)]
+    again, since = _asked_again(memory, moment, asked, CITED.search(said) is not None)
+    notes = {scored.hit.path: scored.hit.version for scored in again.hits}
+    if not said:
+        listed = [_stands(memory, path, version) for path, version in notes.items()]
+        state = "not replayed" if since else "replayed"
+        return [*proof, Verdict(what, None, state, _but(since) or f"{len(notes)} notes"), *listed]
+    return [Verdict(what, None, *_compared(said, again, {*map(paths.printable, notes)}, since))]
+
+
+def _asked_again(memory: Memory, moment: Moment | None, asked: dict[str, Any], cited: bool) -> tuple[Recall, int]:
+    """The answer as of then, and how many files of then have changed since: what they said is in no index any more."""
+    then, since = memory, 0
+    if moment is not None:
+        then = memory.at(moment)
+        with memory.store.reading_at(memory.who, moment) as reader:
+            since = reader.changed_since(1000)
+    found = then.recall(
+        asked["q"],
+        max_tokens=asked["max_tokens"],
+        min_relevance=asked["min_relevance"],
+        strategy=asked["strategy"],
+        under=paths.split(paths.raw(asked["under"])),
+        cite="path" if cited else None,
+        handed_out=False,
+    )
+    return found, since
+
+
+def _compared(said: str, again: Recall, notes: set[str], since: int) -> tuple[str, str]:
+    """(state, why)."""
+    if _body(said) == _body(again.text):
+        return "replayed", "the same text"
+    cited = {each[3] for each in CITED.finditer(said)}
+    if cited and cited <= notes:
+        more = len(notes - cited)
+        return "replayed", f"the same {len(cited)} notes" + (f", and {more} that it had no room for" if more else "")
+    if since:
+        return "not replayed", _but(since)
+    missing = sorted(cited - notes)
+    return (
+        "differs",
+        f"asked again it does not give {', '.join(missing[:3])}" if missing else "asked again it says else",
+    )
+
+
+def _but(since: int) -> str:
+    return f"{since} files of then have changed since, and what they said is not searched any more" if since else ""
+
+
+def _body(text: str) -> list[str]:
+    """Without what stands above the heading, and the lines that count tokens or name the state."""
+    _, heading, rest = text.strip().partition("## Relevant Memory")
+    framing = re.compile(r"\((?:\w+ · )?seq=|  \(\d{6} untrusted ends\)$")
+    return [line for line in (heading + rest).split("\n")[1:] if not framing.match(line)]
+
+
+def _stands(memory: Memory, path: bytes, version: int) -> Verdict:
+    shown = paths.printable(path)
+    with memory.reading() as reader:
+        try:
+            now = reader.document(memory.resolve(reader, path)).head
+        except NotFound:
+            return Verdict(shown, version, "gone")
+    return Verdict(shown, version, *(("stands", "") if now == version else ("changed", f"the newest is {now}")))

@@ -1,0 +1,91 @@
+"""Consolidation as the configuration wants it: for each agent as that agent, in a thread of its own.
+
+Owns when it runs; that it has run is in the store, so that a restart neither forgets it nor runs it again. What is done
+is the door's own method, which each agent could call, and undo.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from avmfs_config import Settings
+
+from avmfs.access import Principal
+from avmfs.errors import AvmError
+from avmfs.localtime import LocalZone
+from avmfs.memory import Memory
+from avmfs.rpc.consolidating import consolidate
+from avmfs.search.engine import Engine
+from avmfs.services import Services
+from avmfs.store.identity import OPERATOR
+from avmfs.store.store import Store
+from avmfs.text.tokens import TokenCounter
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 600.0  # after a failure
+
+
+class Consolidation:
+    """``step`` may be called at any time. ``report`` hears of the last run: {"notes", "agents", "error"}."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        report: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._wanted, self._report, self._clock = store, settings.consolidate, report, clock
+        engine = Engine(store.search_index, None, TokenCounter(settings.search.encoding))
+        self._around = Services(
+            store,
+            engine,
+            settings.search,
+            settings.limits,
+            time.time_ns,
+            LocalZone(),
+            webhooks=settings.webhooks,
+            consolidate=settings.consolidate,
+        )
+        self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> None:
+        every = self._wanted.every
+        if every is None or self._clock() < self._look_at or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._look_at = self._clock() + _AGAIN_S  # should it fail
+        wait = self._store.submit(OPERATOR, "begin_consolidation", every=int(every * 1e9))["wait"] / 1e9
+        self._look_at = self._clock() + (wait or every)
+        if not wait:
+            self._thread = threading.Thread(target=self.run, name="consolidation", daemon=True)
+            self._thread.start()
+
+    def run(self) -> None:
+        """Once for every agent that the store knows, of whose notes together no more than the limit go."""
+        with self._store.reading(OPERATOR) as reader:
+            agents = reader.agents()
+        done: dict[str, Any] = {"notes": 0, "agents": 0, "error": ""}
+        for agent in agents:
+            left = self._wanted.limit - done["notes"]
+            if left <= 0:
+                break
+            try:
+                notes = self._consolidated(Memory(self._around, Principal(agent, route="daemon")), left)
+            except AvmError as e:
+                done["error"] = f"{agent}: {e}"
+                log.warning("consolidation of %s", done["error"])
+                continue
+            done["notes"] += notes
+            done["agents"] += notes > 0
+        self._report(done)
+
+    def _consolidated(self, memory: Memory, limit: int) -> int:
+        given = {"limit": limit, "cold": self._wanted.cold_days, "summaries": self._wanted.summaries}
+        plan = consolidate(memory, **given)
+        return int(consolidate(memory, **given, agreed=plan["agreed"])["fewer"]) if plan["steps"] else 0

@@ -1,0 +1,97 @@
+"""A recall is proved by its receipt: asked again as of then, its notes looked at, the audit's chain walked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from avmfs_config import load_settings
+
+from avmfs.rpc.local import LocalDoor
+
+ASKED = "ingress proxy of atlas"
+PLAN = "/memory/shared/plan.md"
+
+
+class Home:
+    def __init__(self, root: Path, config: str) -> None:
+        self.path = root / "avm.db"
+        (root / "config.yaml").write_text(config)
+        self._settings = load_settings(root / "config.yaml", {})
+
+    def door(self, agent: str) -> LocalDoor:
+        return LocalDoor(self.path, self._settings, agent, embeddings=False)
+
+
+@pytest.fixture(params=["", "search: {query_log: 100}\n"], ids=["no log", "a log"])
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
+    made = Home(tmp_path, request.param)
+    alice = made.door("alice")
+    alice.call("write", path="/shared/plan.md", data=b"atlas moves the ingress proxy to Envoy in May\n")
+    alice.call("write", path="/shared/other.md", data=b"the ingress proxy of atlas has 3 backends\n")
+    alice.close()
+    yield made
+
+
+def states(found: dict[str, Any]) -> list[str]:
+    return [each["state"] for each in found["verdicts"]]
+
+
+def receipt(text: str) -> str:
+    return ":".join(re.search(r"\(seq=(\d+) (\d{6})\)", text).groups())  # type: ignore[union-attr]
+
+
+def test_an_answer_asked_again_gives_the_same_until_its_notes_change(home: Home) -> None:
+    alice = home.door("alice")
+    given = alice.call("recall", q=ASKED, cite="path")["text"]
+    found = alice.call("verify", text=given, q=ASKED, replay=True)
+    assert states(found) == ["proved", "stands", "stands", "replayed", "holds"] and found["good"]
+    assert "the same text" in found["text"]
+    alice.call("write", path="/shared/new.md", data=b"atlas: an ingress proxy that came later\n")
+    found = alice.call("verify", text=given, q=ASKED, replay=True)
+    assert states(found) == ["proved", "stands", "stands", "replayed", "holds"], "as the memory stood then"
+    alice.call("write", path="/shared/plan.md", data=b"something else\n")
+    found = alice.call("verify", text=given, q=ASKED, replay=True)
+    assert sorted(states(found)) == ["changed", "holds", "not replayed", "proved", "stands"] and not found["good"]
+    altered = given.replace("3 backends", "4 backends")
+    assert "misquoted" in states(alice.call("verify", text=altered, q=ASKED, replay=True))
+    alice.close()
+
+
+def test_a_receipt_alone_says_which_notes_it_was_of(home: Home) -> None:
+    alice, bob = home.door("alice"), home.door("bob")
+    shown = receipt(alice.call("recall", q=ASKED)["text"])
+    found = alice.call("verify", text=shown, q=ASKED, replay=True)
+    assert states(found) == ["proved", "replayed", "stands", "stands", "holds"] and found["good"]
+    assert {each["what"] for each in found["verdicts"]} >= {PLAN, "/memory/shared/other.md"}
+    alice.call("write", path="/shared/later.md", data=b"more of the ingress proxy of atlas\n")
+    later = alice.call("verify", text=shown, q=ASKED, replay=True)
+    assert {each["what"]: each["version"] for each in later["verdicts"] if each["version"]} == {
+        each["what"]: each["version"] for each in found["verdicts"] if each["version"]
+    }
+    for door, q in ((bob, ASKED), (alice, "another")):
+        forged = door.call("verify", text=shown, q=q, replay=True)
+        assert states(forged) == ["forged", "holds"] and not forged["good"]
+    kept = alice.call("questions")["kept"]
+    assert states(alice.call("verify", text=shown, replay=True))[0] == ("proved" if kept else "not replayed")
+    alice.close()
+    bob.close()
+
+
+def test_a_chain_that_was_broken_is_said_to_every_agent_and_no_more(home: Home) -> None:
+    alice = home.door("alice")
+    given = alice.call("recall", q=ASKED, cite="path")["text"]
+    alice.close()
+    with apsw.Connection(str(home.path)) as db:
+        db.execute("drop trigger log_is_append_only; update log set agent = 'eve' where agent = 'alice'")
+    bob = home.door("alice")
+    found = bob.call("verify", text=given, q=ASKED, replay=True)
+    assert found["verdicts"][-1] == {
+        "what": "audit chain", "version": None, "state": "broken", "about": "avm audit verify --operator",
+    }  # fmt: skip
+    assert not found["good"]
+    bob.close()

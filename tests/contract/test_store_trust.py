@@ -1,0 +1,219 @@
+"""How text came in goes where the text goes: with a file, over one, into what is made of it; and what rules say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from store_world import ALICE, BOB, RULES, World
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Denied, Invalid
+from avmfs.node import DERIVES
+from avmfs.store.identity import OPERATOR
+from avmfs.store.store import open_direct
+from avmfs.trust import OWN, SOURCES, Origin, Trusted
+
+CHAINS = 200
+QUARANTINE = (Trusted("web", "/memory/shared/*", "quarantine"), Trusted("tool", "/*", "mark"))
+
+
+class Trusting(World):
+    def __init__(self, root: Path, trusted: tuple[Trusted, ...] = ()) -> None:
+        self.trusted = trusted
+        super().__init__(root, "direct")
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(trusted=self.trusted)
+
+    def _open(self):  # type: ignore[no-untyped-def]
+        return open_direct(self.path, self.policy, RULES, self.clock)
+
+    def reopen(self, *trusted: Trusted) -> None:
+        self.store.close()
+        self.trusted = trusted
+        self.store = self._open()
+
+    def origin(self, path: str, who: Principal = ALICE) -> Origin:
+        node = self.node(who, path)
+        with self.reading(who) as reader:
+            return reader.visible.origin(node.scope)
+
+    def untrusted(self, path: str, who: Principal = ALICE) -> tuple[str, bool]:
+        """What marks it, and whether it is in quarantine."""
+        node = self.node(who, path)
+        with self.reading(who) as reader:
+            return reader.visible.untrusted(node.scope), node.scope in reader.visible.held
+
+    def move(self, old: str, new: str, who: Principal = ALICE, flags: int = 0) -> None:
+        there = self.at(who, new)
+        self.do(who, "rename", **self.at(who, old), new_parent=there["parent"], new_name=there["name"], flags=flags)
+
+    def link(self, source: str, target: str, type: str, who: Principal = ALICE) -> None:
+        self.do(who, "add_link", node=self.node(who, source).id, target=self.node(who, target).id, type=type)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Callable[..., Trusting]]:
+    made: list[Trusting] = []
+
+    def make(*trusted: Trusted) -> Trusting:
+        made.append(Trusting(tmp_path, trusted))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Chain:
+    """Files, as they should be: from where each is, and which is made of which."""
+
+    def __init__(self, world: Trusting, number: int) -> None:
+        self.world, self.random = world, random.Random(number)
+        self.folders = [f"/memory/shared/{number}", f"/memory/private/alice/{number}"]
+        for folder in self.folders:
+            world.mkdir(ALICE, folder)
+        self.came: dict[str, set[str]] = {}
+        self.made_of: set[tuple[str, str]] = set()
+        for name in "abcdef":
+            came = self.random.choice([[], [], [*self.random.sample(SOURCES, self.random.randint(1, 2))]])
+            path = f"{self.random.choice(self.folders)}/{name}.md"
+            world.write(ALICE, path, f"note {name} of {number}\n".encode(), sources=came)
+            self.came[path] = set(came)
+        self.fresh = 0
+
+    def step(self) -> None:
+        one, other = self.random.sample(sorted(self.came), 2)
+        getattr(self, self.random.choice(["derive", "over", "away", "swap", "save", "aside", "share", "said"]))(
+            one, other
+        )
+        while grown := [(a, b) for a, b in self.made_of if not self.came[a] >= self.came[b]]:
+            for a, b in grown:
+                self.came[a] |= self.came[b]
+
+    def derive(self, one: str, other: str) -> None:
+        self.world.link(one, other, self.random.choice(DERIVES))
+        self.made_of.add((one, other))
+
+    def over(self, one: str, other: str) -> None:
+        if len(self.came) > 3:
+            self.world.move(one, other)
+            self.came[other] |= self.came.pop(one)
+            joined = {tuple(other if end == one else end for end in pair) for pair in self.made_of}
+            self.made_of = {(a, b) for a, b in joined if a != b}
+
+    def away(self, one: str, _: str) -> None:
+        self.fresh += 1
+        self._moved({one: f"{self.random.choice(self.folders)}/new{self.fresh}.md"}, 0)
+
+    def swap(self, one: str, other: str) -> None:
+        self._moved({one: other, other: one}, 2)
+
+    def save(self, one: str, _: str) -> None:
+        """As editors do: a new file beside it takes its name."""
+        self.world.write(ALICE, f"{one}.new", b"rewritten\n")
+        self.world.move(f"{one}.new", one)
+
+    def aside(self, one: str, _: str) -> None:
+        self.world.clock.advance(120)
+        node, at = self.world.node(ALICE, one).id, self.world.at(ALICE, one)
+        if self.random.random() < 0.5:
+            self.world.do(ALICE, "archive", **at)
+        else:
+            assert self.world.do(ALICE, "unlink", **at, trash=True)["kept"]
+        self.world.do(ALICE, "put_back", node=node)
+
+    def share(self, one: str, _: str) -> None:
+        if "/shared/" in one:
+            agents = self.random.choice([None, ["alice"], ["alice", "bob"]])
+            self.world.do(ALICE, "set_shared", node=self.world.node(ALICE, one).id, agents=agents)
+
+    def said(self, one: str, _: str) -> None:
+        more = self.random.choice(SOURCES)
+        self.world.do(ALICE, "set_sources", node=self.world.node(ALICE, one).id, sources=[*self.came[one], more])
+        self.came[one].add(more)
+
+    def _moved(self, places: dict[str, str], flags: int) -> None:
+        one, other = next(iter(places.items()))
+        self.world.move(one, other, flags=flags)
+        self.came = {places.get(path, path): came for path, came in self.came.items()}
+        self.made_of = {(places.get(a, a), places.get(b, b)) for a, b in self.made_of}
+
+
+def test_random_derivation_chains_keep_where_text_came_from(world: Callable[..., Trusting]) -> None:
+    here = world()
+    for number in range(CHAINS):
+        chain = Chain(here, number)
+        for _ in range(8):
+            chain.step()
+        found = {path: set(here.origin(path).sources) for path in chain.came}
+        assert found == chain.came, number
+    here.reopen(*QUARANTINE)  # all scopes are folded anew
+    assert {path: set(here.origin(path).sources) for path in chain.came} == chain.came
+
+
+def test_an_editor_that_renames_the_old_file_away_keeps_where_it_came_from(world: Callable[..., Trusting]) -> None:
+    here = world()
+    here.write(ALICE, "/memory/n.md", b"from a page\n", sources=["web"])
+    here.move("/memory/n.md", "/memory/n.md~")
+    here.create(ALICE, "/memory/n.md")
+    assert here.origin("/memory/n.md") == here.origin("/memory/n.md~") == Origin(("web",))
+
+
+def test_rules_say_what_becomes_of_a_source_where_it_stands(world: Callable[..., Trusting]) -> None:
+    here = world(*QUARANTINE)
+    for name in ("shared/w.md", "w.md", "t.md", "i.md"):
+        came = {"w": "web", "t": "tool", "i": "imported"}[name[-4]]
+        here.write(ALICE, f"/memory/{name}", b"x\n", sources=[came])
+    assert here.untrusted("/memory/shared/w.md") == ("web", True)
+    assert here.untrusted("/memory/w.md") == ("web", False), "marked, as without a rule"
+    assert here.untrusted("/memory/t.md") == ("tool", False)
+    assert here.untrusted("/memory/i.md") == ("", False)
+    here.mkdir(ALICE, "/memory/d")
+    here.move("/memory/w.md", "/memory/d/w.md")
+    here.move("/memory/d", "/memory/shared/d")
+    assert here.untrusted("/memory/shared/d/w.md") == ("web", True), "the directory was moved to where it is held"
+    here.reopen(Trusted("web", "/*", "allow"))
+    assert here.untrusted("/memory/shared/w.md") == ("", False)
+
+
+def test_who_may_change_it_lets_it_out_and_nobody_takes_a_source_away(world: Callable[..., Trusting]) -> None:
+    here = world(*QUARANTINE)
+    here.write(ALICE, "/memory/shared/w.md", b"x\n", sources=["web"])
+    node = here.node(BOB, "/memory/shared/w.md").id
+    with pytest.raises(Denied):
+        here.do(BOB, "set_sources", node=node, sources=[])
+    here.do(BOB, "let_out", node=node)
+    assert here.untrusted("/memory/shared/w.md") == ("web", False)
+    with pytest.raises(Invalid, match="not in quarantine"):
+        here.do(BOB, "let_out", node=node)
+    here.reopen(*QUARANTINE, Trusted("live", "/*", "mark"))
+    assert here.untrusted("/memory/shared/w.md") == ("web", False), "still out, with other rules"
+    here.write(ALICE, "/memory/shared/other.md", b"y\n", sources=["web"])
+    here.link("/memory/shared/w.md", "/memory/shared/other.md", "derived")
+    assert here.untrusted("/memory/shared/w.md") == ("web", True), "it is made of what nobody let out"
+    here.do(OPERATOR, "set_sources", node=node, sources=[])
+    assert here.origin("/memory/shared/w.md") == OWN
+    with pytest.raises(Invalid, match="source 'page'"):
+        here.do(ALICE, "set_sources", node=node, sources=["page"])
+
+
+def test_what_is_held_is_in_no_table_that_answers_are_made_of(world: Callable[..., Trusting]) -> None:
+    here = world(*QUARANTINE)
+    here.write(ALICE, "/memory/shared/own.md", b"The harbour opens at dawn\n")
+    here.write(ALICE, "/memory/shared/web.md", b"The harbour closes at noon\n", sources=["web"])
+    node = here.node(ALICE, "/memory/shared/web.md").id
+
+    def found() -> int:
+        while here.do(OPERATOR, "drain_lexical", limit=64)["left"]:
+            pass
+        index = here.store.search_index(BOB)
+        return len(index.phrase(["harbour"]))
+
+    assert found() == 1
+    here.do(ALICE, "let_out", node=node)
+    assert found() == 2

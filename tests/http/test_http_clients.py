@@ -1,0 +1,168 @@
+"""avm --at URL, AVM(at=URL) and avm-mcp --at URL: the memory of a daemon that is reached by its HTTP service alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import LIMIT_S
+from http_world import Web
+
+from avmfs import AVM
+from avmfs.errors import Busy, Denied, Invalid, NotFound, ReadOnly, Stale
+from avmfs.rpc.over_http import HttpDoor
+
+
+@pytest.fixture
+def elsewhere(web: Web, tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that has nothing of the daemon's but a key of alice's."""
+    with contextlib.closing(web.door("alice")) as door:
+        actions = ["read", "write", "search", "tell", "inbox"]
+        key = door.call("create_key", actions=actions)["key"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AVM_")}
+    places = {f"AVM_{name}_DIR": str(tmp_path / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
+    return {**kept, **places, "AVM_API_KEY": key}
+
+
+def test_python_reads_writes_and_finds(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    with AVM(at=web.url, environ=elsewhere) as avm:
+        assert avm.agent == "alice"
+        assert avm.write("/shared/far.md", "the far heron") == 1
+        assert [hit["path"] for hit in avm.search("heron")][:1] == ["/memory/shared/far.md"]
+        avm.append("/shared/far.md", b"\xff\x00")
+        assert avm.read_bytes("/shared/far.md") == b"the far heron\xff\x00"
+        with pytest.raises(FileNotFoundError):
+            avm.read("/shared/none.md")
+        with pytest.raises(Stale):
+            avm.write("/shared/far.md", "x", if_version=1)
+        avm.write("/shared/\udcff.md", "an odd name")
+        assert avm.read("/shared/\udcff.md") == "an odd name"
+    assert list(tmp_path.iterdir()) == []  # nothing was begun here
+
+
+def test_a_url_is_an_address_and_anything_else_an_instant(web: Web, elsewhere: dict[str, str]) -> None:
+    with AVM(at=web.url, environ=elsewhere) as avm:
+        avm.write("/shared/then.md", "now")
+    there = {**elsewhere, "AVM_AT": web.url}
+    with AVM(at="-1h", environ=there) as past, pytest.raises(ReadOnly):
+        past.write("/shared/then.md", "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda url: (url, "", None, False), Denied),
+        (lambda url: (url, "avm_aaaaaaaa_" + "a" * 43, None, False), Denied),
+        (lambda url: (url, None, "bob", False), Denied),
+        (lambda url: (url, None, None, True), Denied),
+        (lambda url: (url + "/elsewhere", None, None, False), Invalid),
+        (lambda url: ("ftp://localhost", None, None, False), Invalid),
+        (lambda url: ("http://", None, None, False), Invalid),
+        (lambda url: ("http://192.0.2.1:7654", None, None, False), Invalid),
+        (lambda url: ("http://127.0.0.1:1", None, None, False), Busy),
+    ],
+)
+def test_a_bad_address_or_token_is_refused(
+    web: Web, elsewhere: dict[str, str], change: Callable[[str], Any], error: type[Exception]
+) -> None:
+    url, token, agent, operator = change(web.url)
+    with pytest.raises(error):
+        HttpDoor(url, agent, elsewhere["AVM_API_KEY"] if token is None else token, operator=operator)
+
+
+def test_what_is_no_memory_is_told(elsewhere: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi")
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(NotFound, match="no memory is served"):
+            HttpDoor(f"http://127.0.0.1:{server.getsockname()[1]}", None, elsewhere["AVM_API_KEY"])
+
+
+def test_a_connection_that_was_closed_for_its_silence_is_opened_anew(web: Web, elsewhere: dict[str, str]) -> None:
+    door = HttpDoor(web.url, None, elsewhere["AVM_API_KEY"])
+    try:
+        sock = door._connection.sock
+        assert sock is not None
+        sock.shutdown(socket.SHUT_RDWR)
+        assert door.call("tags") == {"tags": {}}
+    finally:
+        door.close()
+
+
+def test_an_operators_session_is_one_from_elsewhere_too(web: Web) -> None:
+    door = HttpDoor(web.url, None, web.token("operator", operator=True), operator=True)
+    try:
+        assert door.call("audit_verify")["ok"] is True
+    finally:
+        door.close()
+
+
+def avm(environ: dict[str, str], *arguments: str, data: bytes = b"", code: int = 0) -> str:
+    command = [sys.executable, "-m", "avmfs.cli", *arguments]
+    done = subprocess.run(command, env=environ, input=data, capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return (done.stdout + done.stderr).decode()
+
+
+def test_the_command_line(web: Web, elsewhere: dict[str, str], tmp_path: Path) -> None:
+    avm(elsewhere, "--at", web.url, "write", "/shared/typed.md", "-", data=b"typed elsewhere\n")
+    assert avm(elsewhere, "--at", web.url, "read", "/shared/typed.md") == "typed elsewhere\n"
+    assert "typed.md" in avm({**elsewhere, "AVM_AT": web.url}, "ls", "/shared")
+    # Below a command it is a moment.
+    seq = web.call(web.token("alice"), "watch").json["result"]["seq"]
+    avm(elsewhere, "--at", web.url, "write", "/shared/later.md", "-", data=b"x")
+    listed = avm(elsewhere, "--at", web.url, "ls", "/shared", "--at", f"seq.{seq}")
+    assert "typed.md" in listed and "later.md" not in listed
+    assert "no such" in avm(elsewhere, "--at", web.url, "read", "/shared/none.md", code=1).lower()
+    assert "http://192.0.2.1" not in avm(elsewhere, "--at", "http://192.0.2.1", "ls", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_mcp_server_in_front_of_it(web: Web, elsewhere: dict[str, str]) -> None:
+    pytest.importorskip("mcp")
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "avm_remember", "arguments": {"content": "Kilns cool by themselves."}},
+        },
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "avmfs.mcp", "--at", web.url],
+        env=elsewhere,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        answers = []
+        for line in lines:
+            process.stdin.write(json.dumps(line).encode() + b"\n")
+            process.stdin.flush()
+            if "id" in line:
+                answers.append(json.loads(process.stdout.readline()))
+        assert "You are alice" in answers[0]["result"]["instructions"]
+        assert not answers[1]["result"].get("isError"), answers
+    finally:
+        process.communicate(timeout=LIMIT_S)
+    assert b"Kilns cool" in web.call(web.token("alice"), "search", q="kilns").body
