@@ -229,6 +229,7 @@ def main() -> int:
     parser.add_argument("--notes", type=int, default=5000)
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--sets", nargs="+", default=["agent", "notes", "locomo"])
+    parser.add_argument("--summaries", action="store_true", help="draw summaries, too")
     parser.add_argument("--seed", type=int, default=22)
     options = parser.parse_args()
     if os.environ.get("AVM_BENCH_VECTORS"):
@@ -257,7 +258,8 @@ def main() -> int:
         for door in doors.values():
             ending.callback(door.close)
         written(doors, list(everything.values()))
-        return consolidated(doors, everything, repeats, others, questions, told)
+        given = {"limit": 10_000, "summaries": options.summaries}
+        return consolidated(doors, everything, repeats, others, questions, told, given)
 
 
 def consolidated(
@@ -267,6 +269,7 @@ def consolidated(
     others: list[Made],
     questions: list[dict[str, Any]],
     told: Mapping[str, str],
+    given: Mapping[str, Any],
 ) -> int:
     before = {name: seen(door) for name, door in doors.items()}
     covered = evidence(doors["alice"], questions, told)
@@ -274,11 +277,14 @@ def consolidated(
     plans: dict[str, str] = {}
     runs: dict[str, int] = {}
     for name, door in doors.items():
-        plan = door.call("consolidate", limit=10_000)
+        plan = door.call("consolidate", **given)
         plans[name] = repr(plan)
-        pairs += [(gone["path"], step["into"]["path"]) for step in plan["steps"] for gone in step["gone"]]
-        if plan["fewer"]:
-            runs[name] = door.call("consolidate", limit=10_000, agreed=plan["agreed"])["run"]
+        merges = [step for step in plan["steps"] if step["step"] == "merge"]
+        pairs += [(gone["path"], step["into"]["path"]) for step in merges for gone in step["gone"]]
+        if given["summaries"]:
+            print(f"{name}: {len(plan['steps']) - len(merges)} summaries")
+        if plan["steps"]:
+            runs[name] = door.call("consolidate", **given, agreed=plan["agreed"])["run"]
     after = {name: seen(door) for name, door in doors.items()}
     merged = told_of_pairs(pairs, judged(pairs, notes, repeats), repeats, others)
     lost = told_of_evidence(covered, evidence(doors["alice"], questions, told))

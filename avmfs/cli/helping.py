@@ -40,6 +40,7 @@ TOPICS: Final = {
     "http": ("HTTP.md", "the HTTP service: REST, events, MCP, metrics, from another machine"),
     "audit": ("AUDIT.md", "who changed what, and how to verify it"),
     "operations": ("OPERATIONS.md", "running the daemon: reload, upgrade, backup, repair"),
+    "scaling": ("SCALING.md", "one memory on many hosts"),
     "transfer": ("TRANSFER.md", "export, import, and what they keep"),
     "providers": ("PROVIDERS.md", "live content: prices, builds, tickets as files; handlers of your own"),
     "posix": ("POSIX.md", "where a mount differs from a local filesystem"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SearchSettings,
         SearchWeights,
         Settings,
+        StoreSettings,
     )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "SearchSettings",
     "SearchWeights",
     "Settings",
+    "StoreSettings",
     "WebhookSettings",
     "changed_settings",
     "check",

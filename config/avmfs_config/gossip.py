@@ -78,7 +78,7 @@ def _network(value: Value) -> str:
         raise value.error(f"expected an address or network: {problem}") from None
 
 
-def _name(value: Value) -> str:
+def host_name(value: Value) -> str:
     text = value.text()
     if not _NAME.fullmatch(text):
         raise value.error(f"a host's name is letters, digits, '.', '_' and '-', not {text!r}")
@@ -89,5 +89,5 @@ GOSSIP: Readers = {
     "listen": lambda value: value.optional(read_endpoint),
     "peers": lambda value: value.items(read_endpoint),
     "allow": lambda value: value.items(_network),
-    "name": lambda value: value.optional(_name),
+    "name": lambda value: value.optional(host_name),
 }

@@ -8,12 +8,22 @@ import re
 
 from avmfs_config.agent_id import check_agent_id
 from avmfs_config.consolidate import read_consolidate
-from avmfs_config.gossip import read_gossip
+from avmfs_config.gossip import host_name, read_gossip
 from avmfs_config.http import read_http
 from avmfs_config.outbox import WEBHOOKS, Hook, WebhookSettings, read_command
 from avmfs_config.parse import Reader, Readers, Value
 from avmfs_config.people import check_groups, read_agents, read_group
-from avmfs_config.settings import MAX_UID, Mount, Provider, RerankSettings, Rule, SearchSettings, Settings, TrustRule
+from avmfs_config.settings import (
+    MAX_UID,
+    Mount,
+    Provider,
+    RerankSettings,
+    Rule,
+    SearchSettings,
+    Settings,
+    StoreSettings,
+    TrustRule,
+)
 
 HANDLER = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TAKEN = ("memory", "shared", "private", "tell", "trash", "archive", "index")  # what the root has or will have itself
@@ -110,6 +120,13 @@ def _uids(value: Value) -> dict[int, tuple[str, ...]]:
     return result
 
 
+def _log_address(value: Value) -> str:
+    text = value.text()
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise value.error("expected postgresql://HOST/DATABASE")
+    return text
+
+
 def _rerank(value: Value) -> RerankSettings:
     settings = value.record(RerankSettings, {"endpoint": _address})
     if settings.model is not None and settings.endpoint is not None:
@@ -139,6 +156,10 @@ PROVIDER: Readers = {
     "values": lambda value: {str(name): each.items(Value.text) for name, each in value.entries().items()},
 }
 HOOK: Readers = {"pattern": _pattern, "command": read_command}
+STORE: Readers = {
+    "log": lambda value: value.optional(_log_address),
+    "host": lambda value: value.optional(host_name),
+}
 SETTINGS: Readers = {
     "providers": _providers,
     "permissions": lambda value: value.items(lambda item: item.record(Rule, RULE)),
@@ -151,5 +172,6 @@ SETTINGS: Readers = {
     "webhooks": lambda value: value.record(WebhookSettings, WEBHOOKS),
     "http": read_http,
     "hooks": lambda value: value.items(lambda item: item.record(Hook, HOOK)),
+    "store": lambda value: value.record(StoreSettings, STORE),
 }
 MOUNT: Readers = {"agent_id": _agent_id}

@@ -215,6 +215,17 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Whether the store is shared with other hosts. `log` is the address of the shared log, as libpq has it
+    (postgresql://…); None: the store is this machine's alone. `host` is what this host is called there; None: as the
+    machine is. For `wait_s` a change waits for a log that is not there, before it is refused."""
+
+    log: str | None = None
+    host: str | None = None
+    wait_s: Annotated[float, Range(0.0, 20.0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on what one agent can do to another: the size of one message, unread ones per sender, and messages that a
     sender has in a minute. On what is kept of mail: of what an agent has read at most `read_messages`, for `read_days`.
@@ -259,6 +270,7 @@ class Settings:
     hooks: tuple[Hook, ...] = ()
     audit: AuditSettings = field(default_factory=AuditSettings)
     backup: BackupSettings = field(default_factory=BackupSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     consolidate: ConsolidateSettings = field(default_factory=ConsolidateSettings)
     autostart: bool = True

@@ -19,14 +19,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from avmfs_config import Paths
 
-from avmfs.errors import AvmError, StoreFailed
+from avmfs.errors import AvmError, Invalid, ReadOnly, StoreFailed
+from avmfs.store.sharedlog.engines import host_name, shared_log
 from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
+from avmfs_daemon.sharing import House
 
 if TYPE_CHECKING:
+    from avmfs.access import Policy
     from avmfs.memory import Memory
+    from avmfs.store.tx.transaction import IndexRules
+    from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ def have_descriptors() -> None:
 def run_writer(spec: ChildSpec) -> None:
     """The one process that changes the store."""
     from avmfs.store.identity import OPERATOR
+    from avmfs.store.rows.log_position import position
     from avmfs.store.writer.applier import Applier
     from avmfs.store.writer.loop import Writer
 
@@ -57,15 +63,24 @@ def run_writer(spec: ChildSpec) -> None:
         assert spec.listener is not None
         runtime.tell({"figures": {}})  # what a writer before said of its end does not hold any more
         policy, index = rules_from(rules_message(spec.settings))
-        applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
-        applier.alone(OPERATOR, "settle", {})
-        if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
-            applier.alone(OPERATOR, "reap_all_orphans", {})
-        else:
+        if not spec.first:
             # Mounts learn of the old writer's end from their connections, and drop what their kernels cached. Not
             # before they all have had the time may a change be acknowledged that they were not told of.
             time.sleep(CACHES_DROPPED_S)
-        writer = Writer(spec.listener, spec.key, applier)
+        applier: Applier
+        writer: Writer
+        if spec.settings.store.log is not None:
+            applier, writer = shared_writer(spec, policy, index, runtime.tell)
+        else:
+            applier = Applier(spec.database, policy, index, orphans=True, clock=time.time_ns)
+            if position(applier.db) is not None:
+                raise Invalid(
+                    "this store is shared with other hosts: config.yaml needs `store.log` (avm cluster leave)"
+                )
+            applier.alone(OPERATOR, "settle", {})
+            if spec.first:  # later, mounts may hold unlinked files open while the writer is replaced
+                applier.alone(OPERATOR, "reap_all_orphans", {})
+            writer = Writer(spec.listener, spec.key, applier)
         ended = threading.Event()
 
         def set_rules(message: dict[str, object]) -> None:
@@ -87,6 +102,34 @@ def run_writer(spec: ChildSpec) -> None:
         if writer.clean:
             runtime.tell({"figures": {"clean": True}})
         ended.set()
+
+
+def shared_writer(
+    spec: ChildSpec, policy: Policy, index: IndexRules, tell: Callable[[dict[str, Any]], None]
+) -> tuple[ReplicatedApplier, ReplicatedWriter]:
+    """Of a store that is shared with other hosts. What mounts of theirs hold open is not known: unlinked files keep
+    their bytes as long as somebody renews a hold."""
+    from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
+
+    assert spec.listener is not None
+    applier = ReplicatedApplier(
+        spec.database,
+        policy,
+        index,
+        orphans=True,
+        clock=time.time_ns,
+        shared_log=shared_log(spec.settings.store),
+        host=host_name(spec.settings.store),
+    )
+    writer = ReplicatedWriter(
+        spec.listener,
+        spec.key,
+        applier,
+        shared_log(spec.settings.store),
+        spec.settings.store.wait_s,
+        lambda figures: tell({"figures": figures, "of": "cluster"}),
+    )
+    return applier, writer
 
 
 def run_index(spec: ChildSpec) -> None:
@@ -141,6 +184,9 @@ def run_keeper(spec: ChildSpec) -> None:
         store = open_attached(spec.database, spec.writer_socket, spec.speaks_for, spec.proof)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
+        house = None
+        if spec.settings.store.log is not None:
+            house = House(shared_log(spec.settings.store))
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, lambda said: runtime.tell({"figures": said, "of": "gossip"}))
 
@@ -158,7 +204,9 @@ def run_keeper(spec: ChildSpec) -> None:
             also=(digests.step, backups.step, consolidation.step),
             limits=spec.settings.limits,
             chainer=chainer,
-            open_among=partial(_open_among, runtime),
+            # What other hosts' mounts hold is in the store alone.
+            open_among=partial(_open_among, runtime) if house is None else lambda nodes: None,
+            may=(lambda: True) if house is None else house.mine,
         )
         deliverer = Deliverer(
             store,
@@ -177,8 +225,11 @@ def run_keeper(spec: ChildSpec) -> None:
             keeper.wake(seq)
 
         runtime.on_stop = stop
+        if house is not None:
+            house.begins, house.ends = deliverer.start, lambda: stop({})
         with store.watch(wake, every_s=SETTLE_S):
-            deliverer.start()
+            if house is None:
+                deliverer.start()
             runtime.ready()
             keeper.run()
         digests.close()
@@ -242,11 +293,11 @@ def run_door(spec: ChildSpec) -> None:
 
 
 def _enroll(memory: Memory) -> None:
-    """An agent with a mount is known, and has its private space. Raises StoreFailed where it has none and nothing can
-    be written."""
+    """An agent with a mount is known, and has its private space. Raises StoreFailed or ReadOnly where it has none and
+    nothing can be written."""
     try:
         memory.submit("enroll")
-    except StoreFailed as e:
+    except (StoreFailed, ReadOnly) as e:
         with memory.reading() as reader:
             if memory.who.name not in reader.agents():
                 raise

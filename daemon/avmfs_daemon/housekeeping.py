@@ -65,7 +65,8 @@ class InformedEmbedder(Embedder, Protocol):
 class Housekeeper:
     """`run` works until `stop`; both that and `wake` may be called from any thread. `report` hears of progress in
     giving passages their vectors; `also` is called in every round, and sees to it itself how often it works.
-    `open_among` says which of these nodes a mount has open, None where that is not known."""
+    `open_among` says which of these nodes a mount has open, None where that is not known. While `may` says no,
+    all of it is left to somebody else."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Housekeeper:
         limits: Limits | None = None,
         chainer: Chainer | None = None,
         open_among: Callable[[list[int]], list[int] | None] = lambda nodes: None,
+        may: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._embedder = embedder
@@ -97,6 +99,7 @@ class Housekeeper:
         self._pause = IDLE_S
         self._orphans: dict[int, tuple[int, float]] = {}  # node: (newest hold seen, since when by our clock)
         self._open_among = open_among
+        self._may = may
         self._closed: dict[int, float] = {}  # node: since when it is known that it is open nowhere
         self._limits = limits or Limits()
         self._chores_at = self._orphans_at = self._clients_at = clock()
@@ -122,7 +125,7 @@ class Housekeeper:
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                more = self.step()
+                more = self.step() if self._may() else self.of_this_host()
                 self._said = ""
             except AvmError as e:
                 if str(e) != self._said:  # a damaged store says so at every look
@@ -131,6 +134,14 @@ class Housekeeper:
             if not more:
                 self._woken.wait(self._pause)
                 self._woken.clear()
+
+    def of_this_host(self) -> bool:
+        """Where another host keeps house: what each has to do to its own file."""
+        if self._clock() >= self._chores_at:
+            self._chores_at = self._clock() + CHORES_S
+            if self._store.unwiped():
+                self._store.submit(OPERATOR, "wipe")
+        return False
 
     def step(self) -> bool:
         """One piece of each kind of work; whether more waits."""

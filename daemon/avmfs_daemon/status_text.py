@@ -48,7 +48,8 @@ def status_text(answer: dict[str, Any]) -> str:
     if "vectors" in index:
         lines.insert(-1, f"index      {index['state']}, {index['vectors']} vectors, pid {index['pid'] or '-'}")
     lines += _gossip(answer.get("gossip", {"state": "off"})) + _outbox(answer.get("outbox", {}))
-    lines += _http(answer.get("http", {"state": "off"})) + _backup(answer.get("backup", {}))
+    lines += _http(answer.get("http", {"state": "off"}))
+    lines += _cluster(answer.get("cluster", {})) + _backup(answer.get("backup", {}))
     if "error" in store:
         lines.append(f"           {store['error']}")
     else:
@@ -64,6 +65,15 @@ def _gossip(said: dict[str, Any]) -> list[str]:
         return [f"gossip     {said['state']}"]
     peers = [f"           {peer}: {state['state']}" for peer, state in said["peers"].items()]
     return [f"gossip     {said.get('digests', 0)} digests of {said.get('hosts', 0)} hosts", *peers]
+
+
+def _cluster(said: dict[str, Any]) -> list[str]:
+    """How far this host is in the log that it shares; nothing where it shares none."""
+    if not said:
+        return []
+    behind = "" if not said["behind"] else f", {said['behind']} behind"
+    lines = [f"shared log {said['host']}, record {said['record']}{behind}"]
+    return lines + ([f"           {said['error']}"] if said["error"] else [])
 
 
 def _outbox(said: dict[str, Any]) -> list[str]:

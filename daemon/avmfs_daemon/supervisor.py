@@ -400,6 +400,7 @@ class Supervisor:
             "store": store,
             "http": self._http.status(),
             "outbox": self._figures.get("outbox", {}),
+            "cluster": self._figures.get("cluster", {}),
             "consolidation": self._figures.get("consolidation", {}),
             "backup": backups.status(self._paths.database, self._settings.backup, self._figures.get("backup", {})),
             "holder_pid": self._takeover.holder_pid,

@@ -117,8 +117,10 @@ def test_ways_around(alice: AVM, bob: AVM) -> None:
     assert "old.md" in mine.timeline(60, 500) and "private/alice" not in bob.agent_memory().timeline(60)
     assert mine.tag_cloud("/private") == {"ops": 2, "release": 1} and "release" not in bob.agent_memory().tag_cloud()
     handle = json.loads(alice.read(f"{path}:meta"))["id"]
-    assert mine.fetch(path) == [{"path": path, "content": "The freeze ends on Tuesday\n", "more": False}]
-    assert mine.fetch(path, max_bytes=3)[0] == {"path": path, "content": "The", "more": True}
+    assert mine.fetch(path) == [
+        {"path": path, "content": "The freeze ends on Tuesday\n", "more": False, "untrusted": ""}
+    ]
+    assert mine.fetch(path, max_bytes=3)[0] == {"path": path, "content": "The", "more": True, "untrusted": ""}
     old = "/memory/private/alice/old.md"
     assert [each["path"] for each in mine.fetch([path, old], handle)] == [path, old, path]
     mine.remember("Older news", title="Older", created="2001-02-03T04:05:06Z")

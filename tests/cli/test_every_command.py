@@ -64,6 +64,7 @@ ALONE = (
     "repair",
     "help",
     "backup",
+    "cluster",
 )
 SAMPLES = Path(tempfile.mkdtemp(prefix="avm-samples-"))
 HOUSE = SAMPLES / "house"  # code to index
@@ -477,6 +478,9 @@ ROWS: dict[str, list[Good | Bad]] = {
         Bad(f"sync {SAMPLES}", 2, "name the directory"),
         Bad("sync /none /shared/e", 1, "no such folder"),
     ],
+    "cluster": [
+        Bad(f"cluster {action}", 2, "names no shared log") for action in ("init", "join", "leave", "status", "snapshot")
+    ],
     "doctor": [Bad("doctor x", 2, "unexpected")],
     "repair": [
         Good("repair", "nothing is wrong", "anchors aside found kept lost missing path saved state"),
@@ -518,7 +522,7 @@ def avm(request: pytest.FixtureRequest, settings: str) -> Iterator[Shell]:
 def test_no_command_is_without_rows() -> None:
     assert set(ROWS) == set(COMMANDS)
     assert [name for name, rows in ROWS.items() if not any(isinstance(row, Bad) for row in rows)] == []
-    by_others = {"mount", "warmup", "doctor", "open"}  # below, in test_commands, test_references and tests/http
+    by_others = {"mount", "warmup", "doctor", "open", "cluster"}  # in test_commands, test_references, http, faults
     assert {name for name, rows in ROWS.items() if not any(isinstance(row, Good) for row in rows)} == by_others
 
 

@@ -115,6 +115,7 @@ def test_status_tells_what_runs(daemon: Daemon) -> None:
         "reranker",
         "http",
         "index",
+        "cluster",
         "gossip",
         "outbox",
         "store",

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "export",
     "import",
     "backup",
+    "cluster",
     "restore",
     "init",
     "completion",

@@ -94,6 +94,7 @@ ELSEWHERE = {
     "import",
     "sync",
     "backup",
+    "cluster",
     "restore",
     "completion",
     "bench",

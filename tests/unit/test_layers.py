@@ -79,14 +79,15 @@ ROOMS: dict[str, frozenset[str]] = {
         "tx": "schema rows",
         "notify": "files schema rows",
         "commands": "schema rows tx",
-        "writer": "files schema rows tx notify commands identity",
+        "sharedlog": "",
+        "writer": "files schema rows tx notify commands identity sharedlog",
         "queries": "schema rows identity",
         "index": "schema rows queries identity",
         "cache": "schema rows notify",
-        "client": "files schema tx commands writer identity",
+        "client": "files schema rows tx commands writer identity",
         "store": "files schema rows tx notify queries index cache client identity",
         "repair": "files schema rows tx commands queries store",
-        "backup": "files schema repair",
+        "backup": "files schema rows sharedlog repair",
         "foreign": "",
     }.items()
 }

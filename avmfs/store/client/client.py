@@ -22,7 +22,7 @@ import apsw
 
 from avmfs import wire
 from avmfs.access import Policy, Principal
-from avmfs.errors import AvmError, Busy, NoSpace, StoreFailed, TooBig, from_wire
+from avmfs.errors import AvmError, Busy, NoSpace, ReadOnly, StoreFailed, TooBig, from_wire
 from avmfs.handover import HandoverState
 from avmfs.store import commands
 from avmfs.store.client.inflight import InFlight
@@ -33,6 +33,7 @@ from avmfs.store.files.store_lock import StoreLock
 from avmfs.store.files.sync_note import SyncNote
 from avmfs.store.files.wal_index import WalIndex
 from avmfs.store.identity import OPERATOR
+from avmfs.store.rows import log_position
 from avmfs.store.schema import database
 from avmfs.store.schema.fork_gate import GATE
 from avmfs.store.tx.transaction import IndexRules
@@ -302,12 +303,17 @@ class DirectWriter:
             self._applier.db.set_wal_hook(self._committed)
             self._in_place = OpenStoreFiles(path, log_of(path), index_of_log(path))
             self._recover()
+            self._shared = log_position.position(self._applier.db) is not None
+            if self._shared:  # what is committed here alone would be nowhere else
+                return
             self._applier.alone(OPERATOR, "settle", {})
             if rewriting.due(self._applier.db):  # a purge was killed before it was through
                 with contextlib.suppress(Busy, NoSpace):
                     rewriting.rewrite(path)
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        if self._shared:
+            raise ReadOnly("this store is shared with other hosts: its daemon alone can write to it (avm-daemon start)")
         with self._mutex:
             try:
                 with self._locked(), GATE:

@@ -381,7 +381,7 @@ def drop_index(tx: Tx, documents: Sequence[int]) -> set[int]:
             tx.do("delete from vector where document = ?", (document,))
             tx.do("delete from passage where document = ?", (document,))
     for passage, *_ in sorted(passages):
-        tx.do("delete from terms where rowid = ?", (passage,))
+        tx.index_words(passage, None)
     count_terms(tx, [(scope, -1, -length) for _, scope, length, _ in passages])
     return {document for *_, document in passages}
 

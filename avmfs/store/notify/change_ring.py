@@ -201,6 +201,11 @@ class ChangeRing:
             self._begin_anew(self._ring)
             db.set_update_hook(self._row_changed)
 
+    def hear(self, db: apsw.Connection) -> None:
+        """Of another connection that changes nodes, in the same thread."""
+        if self._ring is not None:
+            db.set_update_hook(self._row_changed)
+
     def close(self) -> None:
         if self._ring is not None:
             self._ring.words[_GENERATION] = 0

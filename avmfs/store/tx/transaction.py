@@ -104,6 +104,8 @@ class Tx:
     events: list[tuple[str, int, int | None, bytes]] = field(default_factory=list)
     rows: list[LogRow] = field(default_factory=list)  # that this request has appended to the log
     seq: int = 0  # of the newest one that is not for the audit alone
+    # Passages whose words came (or went: None), where the words' index of other hosts is to follow.
+    words: list[tuple[int, str | None]] | None = None
     _visible: Visible | None = None
 
     @property
@@ -112,6 +114,15 @@ class Tx:
         if seen is None or seen.highest != scopes.highest:
             seen = self._visible = scopes.visible_as_loaded(self.who)
         return seen
+
+    def index_words(self, passage: int, words: str | None) -> None:
+        """Index terms with blanks between; None: the passage goes."""
+        if words is None:
+            self.do("delete from terms where rowid = ?", (passage,))
+        else:
+            self.do("insert into terms(rowid, t) values(?, ?)", (passage, words))
+        if self.words is not None:
+            self.words.append((passage, words))
 
     def require_operator(self) -> None:
         """For what keeps the store in order: it touches what belongs to everybody. Raises Denied."""

@@ -64,6 +64,7 @@ class Applier:
         # Of the commands applied since somebody took them: what caches have to hear of, and the rows of the log.
         self.events: list[Event] = []
         self.rows: list[LogRow] = []
+        self.words: list[tuple[int, str | None]] | None = None  # as of Tx, where other hosts have to hear of them
         self.seq: int = self.db.execute("select max(seq) from log").get or 0  # the newest row appended to the log,
         self._before = self.seq  # before this transaction
 
@@ -129,6 +130,8 @@ class Applier:
             self.db.execute("release request")
         self.events += [Event(self.origin, *event) for event in tx.events]
         self.rows += tx.rows
+        if self.words is not None:
+            self.words += tx.words or ()
         self.seq = tx.seq or self.seq
         if tx.policy is not self.policy:
             self._adopt(tx.policy)
@@ -142,6 +145,8 @@ class Applier:
     def _tx(self, who: Principal) -> Tx:
         here, rules = (self.db, self.do, self.policy, self._known), (self.index, self._configured)
         tx = Tx(*here, who, self._clock(), self._orphans, not self.short(), *rules)
+        if self.words is not None:
+            tx.words = []
         if self.index.past_days:
             tx.states = self._states
             self._states.short = self.short

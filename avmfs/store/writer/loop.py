@@ -139,11 +139,7 @@ class Writer:
         if self._log.failure is not None:
             self._withstand()
             return
-        while self._calls:
-            self._calls.popleft()()
-            self._unsynced = True
-            self._change_ring.tell()
-            self._tell_sinks()
+        self._run_calls()
         if self._scheduler:
             batch = self._scheduler.next()
             if self._only_in_parts(batch[0][1]):
@@ -157,6 +153,13 @@ class Writer:
         self._peers.tell_watchers(self._applier.seq)
         if self._unsynced and self._until_sync() <= 0.0:
             self._sync([])
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+            self._unsynced = True
+            self._change_ring.tell()
+            self._tell_sinks()
 
     def _patience(self) -> float | None:
         """How long nothing may happen, in seconds; None for ever."""
@@ -249,15 +252,7 @@ class Writer:
         before, began = self._applier.db.total_changes(), time.perf_counter()
         replies: _Replies = []
         try:
-            self._apply(batch, replies)
-            if len(batch) > 1:  # one alone has nobody who would come meanwhile
-                self._peers.poll(0.0)
-                late = self._scheduler.late()
-                batch += late
-                self._apply(late, replies)
-            if self._begun:
-                self._applier.commit()
-                self._change_ring.tell()
+            self._transact(batch, replies)
         except AvmError as e:
             self._change_ring.lost()
             self._applier.rollback()
@@ -283,6 +278,18 @@ class Writer:
         self._may_drain = True
         if self._left + self._applier.waiting - self._waited > LAG:
             self._drain(BEHIND_STEP)
+
+    def _transact(self, batch: list[_Asked], replies: _Replies) -> None:
+        """Raises AvmError when the transaction is lost."""
+        self._apply(batch, replies)
+        if len(batch) > 1:  # one alone has nobody who would come meanwhile
+            self._peers.poll(0.0)
+            late = self._scheduler.late()
+            batch += late
+            self._apply(late, replies)
+        if self._begun:
+            self._applier.commit()
+            self._change_ring.tell()
 
     def _apply(self, batch: list[_Asked], replies: _Replies) -> None:
         for peer, request in batch:

@@ -1,0 +1,166 @@
+"""A store becomes one of several, joins them, leaves them, and leaves a snapshot for those who join.
+
+Owns the order in which the shared log and the store's file change, so that a killed command can be given again.
+Called by `avm cluster`. A snapshot is an image of a store (``image``), which says where in the log it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from avmfs.access import Policy
+from avmfs.errors import Busy, Exists, Invalid, NotFound, StoreFailed
+from avmfs.store.backup import image
+from avmfs.store.files import loss_check, sync_note, wal_frames
+from avmfs.store.files.io import sync_directory
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.rows.log_position import Position, place, position
+from avmfs.store.rows.stored_policy import stored_people
+from avmfs.store.schema import database
+from avmfs.store.sharedlog.protocol import SharedLog
+
+CHUNK: Final = 4 * 1024 * 1024
+LOCK_S: Final = 1.0
+_IN_FORCE: Final = "select value from setting where key = 'policy_text'"
+
+
+def init(path: Path, log: SharedLog, host: str) -> Position:
+    """Make the log, and this store its first host. Raises Exists where there is another store's log, Busy while a
+    daemon runs."""
+    with _still(path):
+        database.prepare(path)
+        found = _position(path)
+        try:
+            log.create(found.cluster if found is not None else uuid.uuid4().hex)
+        except Exists:
+            if found is None and (log.snapshots() or log.wait(0, 0.0)):
+                raise
+            if found is not None and found.cluster != log.cluster():
+                raise Exists("this store is one host of another log: avm cluster leave", os.fspath(path)) from None
+        if found is None:
+            found = Position(log.cluster(), 0)
+            _place(path, found)
+    if not log.snapshots():
+        snapshot(path, log, host)
+    return found
+
+
+def snapshot(path: Path, log: SharedLog, host: str) -> int:
+    """Put this store as it is into the log's database, beside a running daemon or without one. Returns its number."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".snapshot-") as folder:
+        taken = Path(folder) / path.name
+        image.take(path, taken)
+        at = _position(taken)
+        if at is None or at.cluster != log.cluster():
+            raise Invalid("this store is not one of this log's", os.fspath(path))
+        log.put_snapshot(at.number, host, _chunks(taken))
+        return at.number
+
+
+def join(path: Path, log: SharedLog, rules: Policy) -> Position:
+    """Make the store at ``path`` of the newest snapshot. One of the same log is replaced. ``rules``: of this host;
+    they have to be those in force, or it could not write. Raises Exists where there is another
+    store, NotFound, Invalid, Busy, StoreFailed."""
+    cluster, found = log.cluster(), log.snapshots()
+    if not found:
+        raise NotFound("the shared log has no snapshot: avm cluster snapshot on a host that has joined")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _still(path):
+        if path.exists() and ((here := _position(path)) is None or here.cluster != cluster):
+            raise Exists("there is a store of its own; move it away", os.fspath(path))
+        new = path.with_name(path.name + ".joined")
+        _write(new, log.snapshot(found[0].number))
+        at = _joined(new, cluster, rules)
+        for left in (wal_frames.beside(path), sync_note.beside(path), loss_check.repaired(path)):
+            left.unlink(missing_ok=True)
+        new.replace(path)
+        sync_directory(path.parent)
+    return at
+
+
+def leave(path: Path, log: SharedLog, host: str) -> None:
+    """The store becomes this machine's own, as it is."""
+    with _still(path):
+        if _position(path) is None:
+            raise Invalid("this store is shared with nobody", os.fspath(path))
+        _place(path, None)
+    log.forget(host)
+
+
+def status(log: SharedLog) -> dict[str, Any]:
+    """{"cluster", "record", "hosts", "snapshots"}."""
+    newest = log.wait(0, 0.0)
+    hosts = [{**each._asdict(), "behind": max(0, newest - each.number)} for each in log.hosts()]
+    kept = [each._asdict() for each in log.snapshots()]
+    return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}
+
+
+def _joined(new: Path, cluster: str, rules: Policy) -> Position:
+    """Look whether it is what it should be. Else it goes."""
+    try:
+        with contextlib.closing(database.connect(new, writable=True)) as db:
+            at = position(db)
+            if at is None or at.cluster != cluster or db.execute("pragma quick_check").get != "ok":
+                raise StoreFailed("the snapshot is damaged: take another one (avm cluster snapshot)")
+            if rules.joined(stored_people(db)).plain != db.execute(_IN_FORCE).get:
+                raise Invalid(
+                    "config.yaml says other rules than are in force in the shared store: make `permissions`,"
+                    " `default_access`, `agents` and `providers` the same as on the others"
+                )
+            at = Position(cluster, at.number)
+            place(db, at)
+            db.wal_checkpoint()
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    finally:
+        wal_frames.beside(new).unlink(missing_ok=True)
+        new.with_name(new.name + "-shm").unlink(missing_ok=True)
+    return at
+
+
+@contextlib.contextmanager
+def _still(path: Path) -> Iterator[None]:
+    """The store, while no daemon and no command has it."""
+    lock = StoreLock(path)
+    try:
+        held = lock.acquire(LOCK_S)
+    except Busy as e:
+        raise Busy(f"{e.reason}: avm-daemon stop", os.fspath(path)) from None
+    clean = not lock.unclean
+    try:
+        yield
+    finally:
+        lock.release(held, clean=clean)
+
+
+def _position(path: Path) -> Position | None:
+    with contextlib.closing(database.connect(path, writable=False)) as db:
+        return position(db)
+
+
+def _place(path: Path, at: Position | None) -> None:
+    with contextlib.closing(database.connect(path, writable=True)) as db:
+        place(db, at)
+
+
+def _chunks(taken: Path) -> Iterator[bytes]:
+    with open(taken, "rb") as file:
+        while piece := file.read(CHUNK):
+            yield zlib.compress(piece, 1)
+
+
+def _write(to: Path, chunks: Iterator[bytes]) -> None:
+    descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as out:
+        for chunk in chunks:
+            out.write(zlib.decompress(chunk))
+        out.flush()
+        os.fsync(descriptor)

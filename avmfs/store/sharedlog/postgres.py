@@ -1,0 +1,288 @@
+"""A shared log in a PostgreSQL database, or in any that speaks its protocol.
+
+Owns the tables ``avm_*`` of the schema that the address leads to, and one connection. The baton is a row lock, held by
+an open transaction: the server ends it with the connection, and after ``HELD_S`` seconds in which a host that has
+stopped says nothing. A number is the primary key of its record. ``synchronous_commit`` is what the server says it is:
+with a synchronous standby a record is on both before ``append`` returns.
+
+A link may be cut without a word. Every call has a limit, after which a thread shuts the socket down and libpq fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors, sql
+
+from avmfs.errors import Exists, NotFound
+from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+
+CALL_S: Final = 10.0  # longer no call takes
+HELD_S: Final = 10.0  # longer nobody waits for a host that holds the baton and says nothing
+BULK_S: Final = 600.0  # of a snapshot
+KEPT: Final = 2  # snapshots
+_LOOK_S: Final = 0.25
+_HOUSE: Final = 0x61766D66  # the advisory lock of who keeps house, with the baton's row as its other half
+
+_TABLES: Final = """
+create table avm_baton(one bool primary key default true check (one), cluster text not null,
+                       newest bigint not null default 0, house int not null default (random() * 2000000000)::int);
+create table avm_record(number bigint primary key, token bytea not null, host text not null,
+                        at timestamptz not null default now(), data bytea not null);
+create table avm_host(name text primary key, number bigint not null, version int not null,
+                      at timestamptz not null default now());
+create table avm_snapshot(number bigint primary key, host text not null, at timestamptz not null default now(),
+                          size bigint not null);
+create table avm_chunk(number bigint references avm_snapshot on delete cascade, part int, data bytea not null,
+                       primary key (number, part));
+"""
+_APPEND: Final = """
+with baton as (update avm_baton set newest = %(number)s where newest = %(number)s - 1 returning 1),
+     record as (insert into avm_record(number, token, host, data)
+                select %(number)s, %(token)s, %(host)s, %(data)s from baton returning number)
+select number, pg_notify((select 'avm_' || cluster from avm_baton), number::text) from record
+"""
+
+
+class PostgresLog:
+    """See SharedLog. ``address``: a connection string of libpq. ``host``: shown in the server's own list of who is
+    connected."""
+
+    def __init__(self, address: str, host: str = "", call_s: float = CALL_S) -> None:
+        self._address, self._host, self._call_s = address, host, call_s
+        self._db: psycopg.Connection[Any] | None = None
+        self._listening = False
+        self._watch = _Watch()
+
+    def close(self) -> None:
+        self._lost()
+        self._watch.close()
+
+    def create(self, cluster: str) -> None:
+        with self._asking() as db, db.transaction():
+            try:
+                db.execute(_TABLES)
+            except errors.DuplicateTable:
+                raise Exists("the database has a shared log already") from None
+            db.execute("insert into avm_baton(cluster) values(%s)", (cluster,))
+
+    def cluster(self) -> str:
+        return str(self._baton("cluster"))
+
+    def take(self) -> int:
+        with self._asking(HELD_S + self._call_s) as db:
+            db.execute("begin")
+            return int(_one(db.execute("select newest from avm_baton for update")))
+
+    def append(self, record: Record) -> None:
+        sent = False
+        try:
+            with self._asking() as db:
+                row = db.execute(_APPEND, record._asdict()).fetchone()
+                if row is None:
+                    raise Overtaken(f"record {record.number} is another host's")
+                sent = True
+                db.execute("commit")
+        except errors.UniqueViolation:
+            raise Overtaken(f"record {record.number} is another host's") from None
+        except Unreachable as e:
+            if sent:
+                raise InDoubt(f"it is not known whether the shared log has the change: {e.reason}") from e
+            raise
+        finally:
+            self.give()
+
+    def give(self) -> None:
+        db = self._db
+        if db is not None and db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            with contextlib.suppress(Unreachable), self._asking():
+                db.execute("rollback")
+
+    def read(self, after: int, most: int) -> list[Record]:
+        with self._asking() as db:
+            rows = db.execute(
+                "select number, token, host, data from avm_record where number > %s order by number limit %s",
+                (after, most),
+                binary=True,
+            )
+            return [Record(number, bytes(token), host, bytes(data)) for number, token, host, data in rows]
+
+    def wait(self, after: int, most_s: float) -> int:
+        deadline = time.monotonic() + most_s
+        if not self._listening:
+            channel = self.cluster()
+            with self._asking() as db:
+                db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
+                self._listening = True
+        newest = int(self._baton("newest"))
+        while newest <= after and (left := deadline - time.monotonic()) > 0:
+            with self._asking(left + self._call_s) as db:
+                for notice in db.notifies(timeout=left, stop_after=1):
+                    newest = max(newest, int(notice.payload))
+        return newest
+
+    def keep(self) -> bool:
+        with self._asking() as db:
+            mine = db.execute(
+                "select exists(select 1 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())"
+                " or pg_try_advisory_lock(%s, house) from avm_baton",
+                (_HOUSE,),
+            )
+            return bool(_one(mine))
+
+    def report(self, host: str, number: int, version: int) -> None:
+        with self._asking() as db:
+            db.execute(
+                "insert into avm_host(name, number, version) values(%s, %s, %s) on conflict(name) do update"
+                " set number = excluded.number, version = excluded.version, at = now()",
+                (host, number, version),
+            )
+
+    def hosts(self) -> list[Host]:
+        with self._asking() as db:
+            rows = db.execute(
+                "select name, number, version, extract(epoch from now() - at)::float8 from avm_host order by name"
+            )
+            return [Host(*row) for row in rows]
+
+    def forget(self, host: str) -> None:
+        with self._asking() as db:
+            db.execute("delete from avm_host where name = %s", (host,))
+
+    def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
+        with self._asking(BULK_S) as db, db.transaction():
+            db.execute("delete from avm_snapshot where number = %s", (number,))
+            db.execute("insert into avm_snapshot(number, host, size) values(%s, %s, 0)", (number, host))
+            for part, chunk in enumerate(chunks):
+                db.execute("insert into avm_chunk(number, part, data) values(%s, %s, %s)", (number, part, chunk))
+                db.execute("update avm_snapshot set size = size + %s where number = %s", (len(chunk), number))
+            db.execute(
+                "delete from avm_snapshot where number not in"
+                " (select number from avm_snapshot order by number desc limit %s)",
+                (KEPT,),
+            )
+            db.execute("delete from avm_record where number <= (select min(number) from avm_snapshot)")
+
+    def snapshots(self) -> list[Snapshot]:
+        with self._asking() as db:
+            rows = db.execute(
+                "select number, host, size, extract(epoch from now() - at)::float8 from avm_snapshot"
+                " order by number desc"
+            )
+            return [Snapshot(*row) for row in rows]
+
+    def snapshot(self, number: int) -> Iterator[bytes]:
+        part = 0
+        while True:
+            with self._asking(BULK_S) as db:
+                row = db.execute(
+                    "select data from avm_chunk where number = %s and part = %s", (number, part), binary=True
+                ).fetchone()
+            if row is None:
+                break
+            yield bytes(row[0])
+            part += 1
+        if not part:
+            raise NotFound(f"there is no snapshot {number}")
+
+    def _baton(self, column: str) -> Any:
+        with self._asking() as db:
+            try:
+                row = db.execute(f"select {column} from avm_baton").fetchone()
+            except errors.UndefinedTable:
+                row = None
+            if row is None:
+                raise NotFound("the database has no shared log: avm cluster init makes one")
+            return row[0]
+
+    @contextlib.contextmanager
+    def _asking(self, most_s: float | None = None) -> Iterator[psycopg.Connection[Any]]:
+        """A connection, for at most so long. What fails in the block is Unreachable, but for what a number that is
+        taken brings about."""
+        try:
+            db = self._db or self._connect()
+            with self._watch.limit(db, most_s or self._call_s):
+                yield db
+        except (errors.UniqueViolation, errors.DuplicateTable, errors.UndefinedTable):
+            raise
+        except psycopg.Error as e:
+            self._lost()
+            said = " ".join(str(e).split()) or "no answer in time"
+            raise Unreachable(f"the shared log cannot be reached: {said}") from e
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        limits = {
+            "idle_in_transaction_session_timeout": HELD_S,
+            "lock_timeout": HELD_S + self._call_s,
+            "tcp_user_timeout": self._call_s,
+        }
+        said = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
+        self._db = psycopg.connect(
+            self._address,
+            autocommit=True,
+            application_name=f"avmfs {self._host}".strip(),
+            connect_timeout=max(2, int(self._call_s)),
+            options=said,
+            keepalives_idle=int(self._call_s),
+            keepalives_interval=1,
+            keepalives_count=3,
+            tcp_user_timeout=int(self._call_s * 1000),
+        )
+        self._db.prepare_threshold = 2
+        return self._db
+
+    def _lost(self) -> None:
+        db, self._db, self._listening = self._db, None, False
+        if db is not None:
+            db.close()
+
+
+def _one(found: psycopg.Cursor[Any]) -> Any:
+    row = found.fetchone()
+    if row is None:
+        raise psycopg.InterfaceError("the log has lost its table of one row")
+    return row[0]
+
+
+class _Watch:
+    """Ends calls that take too long: shuts the socket down, upon which the caller hears of a lost connection."""
+
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+        self._fd = -1
+        self._mutex = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def limit(self, db: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log limit", daemon=True)
+            self._thread.start()
+        with self._mutex:
+            self._fd, self._deadline = db.fileno(), time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._deadline = None
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            with self._mutex:
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    self._deadline = None
+                    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as link:
+                        link.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()

@@ -1,0 +1,102 @@
+"""What a shared log is, whatever engine keeps it. tests/contract/test_sharedlog.py holds each of them to this.
+
+Records are numbered from 1 without a gap. Who appends says which number the record has to get, so that a host that has
+missed one cannot write as if it had not (fencing). The *baton* is held by one host at a time, from ``take`` to
+``append`` or ``give``, and ends with its connection: it spares hosts from colliding, and what is right does not hang on
+it. An object is one connection, for one thread at a time; it connects when it is first asked, and anew after a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from avmfs.errors import Busy, ReadOnly, StoreFailed
+
+
+class Unreachable(ReadOnly):
+    """The log does not answer. What was asked has not been done."""
+
+
+class InDoubt(StoreFailed):
+    """The log was lost while it appended: it may have the record."""
+
+
+class Overtaken(Busy):
+    """Another record has that number. Nothing was appended."""
+
+
+class Record(NamedTuple):
+    """What one transaction of a host has changed. ``token``: 16 random bytes, by which a host knows its own again."""
+
+    number: int
+    token: bytes
+    host: str
+    data: bytes
+
+
+class Host(NamedTuple):
+    """``number``: up to which it has applied the log, when it last said so, ``age_s`` seconds ago by the log's clock.
+    ``version``: of the tables that it can read."""
+
+    name: str
+    number: int
+    version: int
+    age_s: float
+
+
+class Snapshot(NamedTuple):
+    """A whole store as it was after the record ``number``."""
+
+    number: int
+    host: str
+    size: int
+    age_s: float
+
+
+class SharedLog(Protocol):
+    """See the module. Every method raises Unreachable."""
+
+    def create(self, cluster: str) -> None:
+        """Make the log, empty, under this id. Raises Exists."""
+
+    def cluster(self) -> str:
+        """The id that it was made with. Raises NotFound when there is none yet."""
+
+    def take(self) -> int:
+        """Wait for the baton, then return the newest number, 0 where there is none."""
+
+    def append(self, record: Record) -> None:
+        """With the baton, which it gives back in any case. Durable once it returns. Raises Overtaken when the number is
+        not the one that follows the newest, InDoubt."""
+
+    def give(self) -> None:
+        """Give the baton back. Never raises."""
+
+    def read(self, after: int, most: int) -> list[Record]:
+        """Records above ``after``, in order, at most so many."""
+
+    def wait(self, after: int, most_s: float) -> int:
+        """Return the newest number, as soon as it is above ``after`` or after ``most_s`` seconds."""
+
+    def keep(self) -> bool:
+        """Return whether this connection is the one that keeps house. It is until it ends."""
+
+    def report(self, host: str, number: int, version: int) -> None:
+        """Note how far a host has come."""
+
+    def hosts(self) -> list[Host]: ...
+
+    def forget(self, host: str) -> None:
+        """It has left."""
+
+    def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
+        """Keep the snapshot and the one before it, and of the log what follows that one. All or nothing."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """The newest first."""
+
+    def snapshot(self, number: int) -> Iterator[bytes]:
+        """Its chunks, in order. Raises NotFound."""
+
+    def close(self) -> None: ...

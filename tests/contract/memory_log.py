@@ -1,0 +1,143 @@
+"""A shared log in the memory of one process, for tests: the second implementation of ``SharedLog``.
+
+``MemoryServer`` is what hosts share; each has a ``MemoryLog``. ``server.lose`` names what fails next: "take", "before"
+(the append is not done) or "after" (it is done, and the reply is lost). ``server.down`` is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from avmfs.errors import Exists, NotFound
+from avmfs.store.sharedlog.protocol import Host, InDoubt, Overtaken, Record, Snapshot, Unreachable
+
+HELD_S = 5.0
+
+
+class MemoryServer:
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.baton: MemoryLog | None = None
+        self.keeper: MemoryLog | None = None
+        self.cluster = ""
+        self.records: list[Record] = []
+        self.newest = 0
+        self.reported: dict[str, tuple[int, int, float]] = {}
+        self.kept: dict[int, tuple[str, list[bytes], float]] = {}
+        self.lose: list[str] = []
+        self.down = False
+
+    def losing(self, what: str) -> bool:
+        if self.lose and self.lose[0] == what:
+            self.lose.pop(0)
+            return True
+        return False
+
+
+class MemoryLog:
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    def _asked(self) -> MemoryServer:
+        if self._server.down:
+            self.close()
+            raise Unreachable("the log is down")
+        return self._server
+
+    def close(self) -> None:
+        server = self._server
+        self.give()
+        with server.changed:
+            if server.keeper is self:
+                server.keeper = None
+
+    def create(self, cluster: str) -> None:
+        server = self._asked()
+        if server.cluster:
+            raise Exists("there is one")
+        server.cluster = cluster
+
+    def cluster(self) -> str:
+        if not self._asked().cluster:
+            raise NotFound("there is no log")
+        return self._server.cluster
+
+    def take(self) -> int:
+        server = self._asked()
+        if server.losing("take"):
+            raise Unreachable("the link was cut")
+        with server.changed:
+            if not server.changed.wait_for(lambda: server.baton in (None, self), HELD_S):
+                raise Unreachable("the baton is held")
+            server.baton = self
+            return server.newest
+
+    def append(self, record: Record) -> None:
+        server = self._asked()
+        try:
+            if server.losing("before"):
+                raise Unreachable("the link was cut")
+            with server.changed:
+                if record.number != server.newest + 1:
+                    raise Overtaken("another record has that number")
+                server.records.append(record)
+                server.newest = record.number
+                server.changed.notify_all()
+            if server.losing("after"):
+                raise InDoubt("the link was cut")
+        finally:
+            self.give()
+
+    def give(self) -> None:
+        with self._server.changed:
+            if self._server.baton is self:
+                self._server.baton = None
+                self._server.changed.notify_all()
+
+    def read(self, after: int, most: int) -> list[Record]:
+        server = self._asked()
+        with server.changed:
+            return [record for record in server.records if record.number > after][:most]
+
+    def wait(self, after: int, most_s: float) -> int:
+        server = self._asked()
+        with server.changed:
+            server.changed.wait_for(lambda: server.newest > after or server.down, most_s)
+        return self._asked().newest
+
+    def keep(self) -> bool:
+        server = self._asked()
+        with server.changed:
+            server.keeper = server.keeper or self
+            return server.keeper is self
+
+    def report(self, host: str, number: int, version: int) -> None:
+        self._asked().reported[host] = number, version, time.monotonic()
+
+    def hosts(self) -> list[Host]:
+        now = time.monotonic()
+        return [Host(name, n, v, now - at) for name, (n, v, at) in sorted(self._asked().reported.items())]
+
+    def forget(self, host: str) -> None:
+        self._asked().reported.pop(host, None)
+
+    def put_snapshot(self, number: int, host: str, chunks: Iterable[bytes]) -> None:
+        server = self._asked()
+        whole = list(chunks)
+        with server.changed:
+            server.kept[number] = host, whole, time.monotonic()
+            server.kept = {n: server.kept[n] for n in sorted(server.kept)[-2:]}
+            server.records = [record for record in server.records if record.number > min(server.kept)]
+
+    def snapshots(self) -> list[Snapshot]:
+        now = time.monotonic()
+        kept = sorted(self._asked().kept.items(), reverse=True)
+        return [Snapshot(n, host, sum(map(len, chunks)), now - at) for n, (host, chunks, at) in kept]
+
+    def snapshot(self, number: int) -> Iterator[bytes]:
+        found = self._asked().kept.get(number)
+        if found is None:
+            raise NotFound(f"there is no snapshot {number}")
+        yield from found[1]

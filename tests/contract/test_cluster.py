@@ -1,0 +1,148 @@
+"""A store becomes one of several, joins them and leaves them, without a daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import Busy, Exists, Invalid, NotFound, ReadOnly
+from avmfs.store.backup import cluster
+from avmfs.store.files.store_lock import StoreLock
+from avmfs.store.store import open_direct
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.replicated import ReplicatedApplier
+from tests.contract.memory_log import MemoryLog, MemoryServer
+from tests.equal_stores import differing
+
+ALICE = Principal("alice")
+RULES = IndexRules()
+POLICY = Policy.from_words([("/memory/*", "rw", None)], "none")
+
+
+def write(path: Path, name: str, data: bytes = b"x") -> None:
+    with contextlib.closing(open_direct(path, POLICY, RULES)) as store:
+        store.submit(ALICE, "write_path", path=[b"memory", name.encode()], data=data)
+
+
+def shared(path: Path, log: MemoryLog, name: str) -> None:
+    host = ReplicatedApplier(
+        path, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host=path.parent.name
+    )
+    host.settle()
+    host.alone(ALICE, "write_path", {"path": [b"memory", name.encode()], "data": b"y"})
+    host.close()
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog(MemoryServer())
+
+
+def made(path: Path, log: MemoryLog) -> Path:
+    write(path, "one.md", b"1" * 100_000)
+    cluster.init(path, log, "a")
+    return path
+
+
+def test_a_host_joins_with_a_snapshot_and_what_came_since(tmp_path: Path, log: MemoryLog) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    shared(a, log, "two.md")
+    assert cluster.join(b, log, POLICY).number == 0
+    shared(b, log, "three.md")
+    shared(a, log, "four.md")
+    shared(b, log, "five.md")
+    shared(a, log, "six.md")
+    shared(b, log, "seven.md")
+    shared(a, log, "eight.md")
+    shared(b, log, "eight.md")
+    shared(a, log, "eight.md")
+    host = ReplicatedApplier(b, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
+    host.resolve()
+    host.close()
+    assert not differing(a, b)
+    found = cluster.status(log)
+    assert found["record"] == host.number and found["snapshots"][0]["number"] == 0
+
+
+def test_a_shared_store_is_written_by_its_daemon_alone(tmp_path: Path, log: MemoryLog) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    with pytest.raises(ReadOnly, match="shared with other hosts"):
+        write(a, "two.md")
+    cluster.leave(a, log, "a")
+    write(a, "two.md")
+    with pytest.raises(Invalid, match="shared with nobody"):
+        cluster.leave(a, log, "a")
+    with pytest.raises(Exists):
+        cluster.init(a, log, "a")
+
+
+def test_a_store_of_its_own_is_not_replaced(tmp_path: Path, log: MemoryLog) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    write(b, "mine.md")
+    before = b.read_bytes()
+    with pytest.raises(Exists, match="move it away"):
+        cluster.join(b, log, POLICY)
+    assert b.read_bytes() == before
+
+
+def test_one_of_the_same_log_is_brought_anew(tmp_path: Path, log: MemoryLog) -> None:
+    a, b = made(tmp_path / "a" / "avm.db", log), tmp_path / "b" / "avm.db"
+    cluster.join(b, log, POLICY)
+    for name in ("two.md", "three.md"):
+        shared(a, log, name)
+        cluster.snapshot(a, log, "a")
+    shared(a, log, "four.md")
+    cluster.snapshot(a, log, "a")
+    host = ReplicatedApplier(b, POLICY, RULES, orphans=True, clock=time.time_ns, shared_log=log, host="b")
+    with pytest.raises(OSError, match="joined anew"):
+        host.settle()
+    host.close()
+    cluster.join(b, log, POLICY)
+    assert not differing(a, b)
+
+
+def test_a_host_with_other_rules_does_not_join(tmp_path: Path, log: MemoryLog) -> None:
+    made(tmp_path / "a" / "avm.db", log)
+    b = tmp_path / "b" / "avm.db"
+    with pytest.raises(Invalid, match="other rules"):
+        cluster.join(b, log, Policy.from_words([("/memory/*", "ro", None)], "none"))
+    assert [each.name for each in b.parent.iterdir() if not each.name.endswith(".lock")] == []
+    cluster.join(b, log, POLICY)
+
+
+def test_nothing_is_done_beside_a_daemon(tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = made(tmp_path / "a" / "avm.db", log)
+    monkeypatch.setattr(cluster, "LOCK_S", 0.0)
+    lock = StoreLock(a)
+    held = lock.acquire(1.0)
+    for action in (lambda: cluster.leave(a, log, "a"), lambda: cluster.join(a, log, POLICY)):
+        with pytest.raises(Busy, match="avm-daemon stop"):
+            action()
+    lock.release(held, clean=True)
+
+
+def test_a_log_without_a_snapshot_cannot_be_joined(tmp_path: Path, log: MemoryLog) -> None:
+    with pytest.raises(NotFound):
+        cluster.join(tmp_path / "b" / "avm.db", log, POLICY)
+    log.create("c1")
+    with pytest.raises(NotFound, match="no snapshot"):
+        cluster.join(tmp_path / "b" / "avm.db", log, POLICY)
+
+
+def test_init_that_was_killed_is_done_again(tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a" / "avm.db"
+    write(path, "one.md")
+    for step in ("_place", "snapshot"):
+        with monkeypatch.context() as killed:
+            killed.setattr(cluster, step, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                cluster.init(path, log, "a")
+    cluster.init(path, log, "a")
+    assert len(log.snapshots()) == 1
+    cluster.init(path, log, "a")
+    assert len(log.snapshots()) == 1

@@ -1,0 +1,351 @@
+"""Several hosts, one store: transactions that are in the shared log first, and what others make of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avmfs.access import Policy, Principal
+from avmfs.errors import AvmError, NotFound, ReadOnly, StoreFailed
+from avmfs.store.commands.renaming import EXCHANGE
+from avmfs.store.identity import OPERATOR
+from avmfs.store.rows import log_position
+from avmfs.store.schema import database
+from avmfs.store.schema.tables import MEMORY
+from avmfs.store.sharedlog.protocol import InDoubt, Unreachable
+from avmfs.store.tx.transaction import IndexRules
+from avmfs.store.writer.applier import Applier
+from avmfs.store.writer.replicated import CommitLost, ReplicatedApplier
+from tests.contract.memory_log import MemoryLog, MemoryServer
+from tests.equal_stores import rows
+
+ALICE, BOB = Principal("alice"), Principal("bob")
+RULES = IndexRules(past_days=30)
+POLICY = Policy.from_words([("/memory/*", "rw", None)], "none")
+
+
+class Hosts:
+    def __init__(self, folder: Path) -> None:
+        self.server = MemoryServer()
+        self.server.cluster = "c1"
+        self.folder = folder
+        self.opened: list[ReplicatedApplier] = []
+        first = folder / "first.db"
+        database.prepare(first)
+        applier = Applier(first, POLICY, RULES, orphans=True, clock=time.time_ns)
+        applier.alone(OPERATOR, "settle", {})
+        log_position.place(applier.db, log_position.Position("c1", 0))
+        applier.close()
+        self._image = first
+
+    def open(self, name: str, policy: Policy = POLICY) -> ReplicatedApplier:
+        path = self.folder / f"{name}.db"
+        if not path.exists():
+            path.write_bytes(self._image.read_bytes())
+        made = ReplicatedApplier(
+            path, policy, RULES, orphans=True, clock=time.time_ns, shared_log=MemoryLog(self.server), host=name
+        )
+        self.opened.append(made)
+        made.settle()
+        return made
+
+    def equal(self) -> None:
+        for each in self.opened:
+            each._unapplied = True
+            each.resolve()
+        first, *others = [rows(each.db) for each in self.opened]
+        for other in others:
+            for table in first:
+                assert other[table] == first[table], table
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    found = Hosts(tmp_path)
+    yield found
+    for each in found.opened:
+        each.close()
+
+
+def write(host: Applier, name: str, data: bytes, who: Principal = ALICE) -> dict[str, Any]:
+    return dict(host.alone(who, "write_path", {"path": [b"memory", *name.encode().split(b"/")], "data": data}))
+
+
+def rename(host: Applier, name: str, new: str, flags: int = 0) -> None:
+    names = {"name": name.encode(), "new_name": new.encode(), "flags": flags}
+    host.alone(ALICE, "rename", {"parent": MEMORY, "new_parent": MEMORY, **names})
+
+
+def unlink(host: Applier, name: str) -> None:
+    host.alone(ALICE, "unlink", {"parent": MEMORY, "name": name.encode()})
+
+
+def drain(host: Applier) -> None:
+    while host.alone(OPERATOR, "drain_lexical", {"limit": 16})["left"]:
+        pass
+
+
+def tell(host: Applier, who: Principal, to: str, body: str) -> None:
+    more = {"priority": "normal", "expires": None, "body_limit": 100, "unread_limit": 100}
+    host.alone(who, "tell", {"recipient": to, "body": body, **more})
+
+
+def names(host: Applier) -> list[str]:
+    rows = host.db.execute("select name from node where parent = ? and kind = 1 order by name", (MEMORY,))
+    return [bytes(name).decode() for (name,) in rows]
+
+
+def found(host: Applier, word: str) -> int:
+    return len(host.db.execute("select rowid from terms where terms match ?", (f'"{word}"*',)).fetchall())
+
+
+def test_what_one_host_writes_the_other_has(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"the falcon")
+    write(b, "two.md", b"the heron")
+    assert names(b) == ["one.md", "two.md"] and names(a) == ["one.md"]
+    hosts.equal()
+    assert names(a) == ["one.md", "two.md"]
+
+
+def test_everything_that_commands_do_is_in_the_record(hosts: Hosts) -> None:
+    """Names that are traded, indexes, mail, triggers, settings, large files and their holes."""
+    a, b = hosts.open("a"), hosts.open("b")
+    a.alone(BOB, "enroll", {})
+    b.alone(ALICE, "enroll", {})
+    write(a, "one.md", b"the falcon nests high")
+    write(b, "two.md", b"the heron #bird stands")
+    write(b, "big.bin", bytes(range(256)) * 1024)
+    drain(a)
+    rename(b, "one.md", "two.md", EXCHANGE)
+    rename(a, "two.md", "one.md")
+    write(a, "three.md", b"a note")
+    unlink(b, "three.md")
+    a.alone(ALICE, "set_privacy", {"mode": "full"})
+    write(b, "private/alice/own.md", b"# Kestrels\n\nabout kestrels")
+    write(a, "shared/all.md", b"# Gulls\n\nabout gulls")
+    tell(b, BOB, "alice", "hello")
+    drain(b)
+    node = write(a, "one.md", b"the osprey dives")["node"]
+    a.alone(ALICE, "set_tags", {"node": node, "add": ["sea"], "remove": [], "replace": False})
+    drain(a)
+    hosts.equal()
+    assert names(b) == ["big.bin", "one.md"]
+    assert b.db.execute("select count(*) from revealed").get > 0  # what a trigger does, and a command undoes
+    for host in (a, b):
+        assert not database.integrity(host.path)
+
+
+def test_records_are_as_good_as_the_words_that_they_bring(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"falcon")
+    drain(a)
+    b.resolve()
+    b._unapplied = True
+    b.resolve()
+    assert len(rows(b.db)["posting"]) == len(rows(a.db)["posting"]) > 0
+    unlink(b, "one.md")
+    drain(b)
+    hosts.equal()
+    assert not rows(a.db)["posting"]
+
+
+def test_a_host_that_was_overtaken_begins_anew_with_what_the_others_did(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    a.begin()
+    hosts.server.baton = None  # the server has given it to another, who is quicker
+    write(b, "two.md", b"2")
+    path = {"path": [b"memory", b"three.md"], "data": b"3"}
+    a.apply(ALICE, "write_path", path)
+    with pytest.raises(AvmError, match="another record"):
+        a.commit()
+    a.rollback()
+    assert names(a) == ["one.md"]
+    a.alone(ALICE, "write_path", path)
+    hosts.equal()
+    assert names(b) == ["one.md", "three.md", "two.md"]
+
+
+@pytest.mark.parametrize("lost", [["before"], ["after"], ["take"], ["before", "take", "before"], ["after", "take"]])
+def test_a_link_that_is_cut_loses_and_doubles_nothing(hosts: Hosts, lost: list[str]) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    tell(a, BOB, "@all", "0")
+    a.alone(ALICE, "enroll", {})
+    hosts.server.lose = list(lost)
+    tell(a, BOB, "alice", "hello")
+    assert not hosts.server.lose
+    hosts.equal()
+    assert b.db.execute("select count(*) from message where body = 'hello'").get == 1
+
+
+def test_what_was_appended_is_not_lost_with_the_host(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the log's commit and its own."""
+    a, b = hosts.open("a"), hosts.open("b")
+    monkeypatch.setattr(Applier, "commit", _fails)
+    with pytest.raises(CommitLost):
+        write(a, "one.md", b"1")
+    monkeypatch.undo()
+    assert names(a) == []
+    b._unapplied = True
+    b.resolve()
+    assert names(b) == ["one.md"]
+    a.close()
+    hosts.opened.remove(a)
+    again = hosts.open("a")
+    assert names(again) == ["one.md"]
+    hosts.equal()
+
+
+def _fails(self: Applier) -> None:
+    raise StoreFailed("the disk")
+
+
+def test_doubt_is_settled_before_the_next_change(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = hosts.open("a")
+    hosts.open("b")
+    monkeypatch.setattr("avmfs.store.writer.replicated.DOUBT_S", 0.0)
+    write(a, "one.md", b"1")
+    hosts.server.lose = ["after", "take"]
+    with pytest.raises(InDoubt):
+        write(a, "two.md", b"2")
+    assert names(a) == ["one.md"]
+    a.resolve()
+    assert names(a) == ["one.md", "two.md"]
+    write(a, "three.md", b"3")
+    hosts.equal()
+
+
+def test_without_the_log_nothing_is_written(hosts: Hosts) -> None:
+    a = hosts.open("a")
+    write(a, "one.md", b"1")
+    hosts.server.down = True
+    with pytest.raises(Unreachable):
+        write(a, "two.md", b"2")
+    assert names(a) == ["one.md"] and a.down is not None and a.down.errno == ReadOnly.code
+    hosts.server.down = False
+    write(a, "two.md", b"2")
+    assert names(a) == ["one.md", "two.md"]
+
+
+def test_a_record_of_a_newer_program_stops_the_host(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    monkeypatch.setattr("avmfs.store.writer.replica.tables.VERSION", 99)
+    write(a, "two.md", b"2")
+    monkeypatch.undo()
+    with pytest.raises(StoreFailed, match="newer avmfs on a"):
+        write(b, "three.md", b"3")
+    assert names(b) == ["one.md"] or names(b) == []
+    hosts.opened.remove(b)
+    b.close()
+
+
+def test_a_record_that_does_not_fit_stops_the_host(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    b.resolve()
+    b._unapplied = True
+    b.resolve()
+    before = rows(b.db)
+    b.replica.db.execute("delete from node where name = 'one.md'")
+    b.replica.db.execute("delete from version")
+    unlink(a, "one.md")
+    damaged = rows(b.db)
+    with pytest.raises(StoreFailed, match="does not fit"):
+        write(b, "two.md", b"2")
+    assert rows(b.db) == damaged != before
+    hosts.opened.remove(b)
+    b.close()
+
+
+def test_rules_of_the_host_that_changed_them_last_hold_everywhere(hosts: Hosts) -> None:
+    other = Policy.from_words([("/memory/*", "rw", None), ("/memory/secret/*", "none", None)], "none")
+    a, b = hosts.open("a"), hosts.open("b")
+    a.set_rules(other, RULES)
+    with pytest.raises(ReadOnly, match="not those in force"):
+        write(b, "one.md", b"1")
+    write(a, "one.md", b"1")
+    hosts.opened.remove(b)
+    b.close()
+    b = hosts.open("b")  # with the old ones, as before: not put in force again by a restart
+    with pytest.raises(ReadOnly, match="not those in force"):
+        write(b, "two.md", b"2")
+    hosts.opened.remove(b)
+    b.close()
+    b = hosts.open("b", other)
+    write(b, "two.md", b"2")
+    hosts.equal()
+    third = Policy.from_words([("/memory/*", "rw", None), ("/memory/other/*", "none", None)], "none")
+    hosts.opened.remove(b)
+    b.close()
+    b = hosts.open("b", third)  # changed here since it was at one with the others
+    write(b, "three.md", b"3")
+    with pytest.raises(ReadOnly, match="not those in force"):
+        write(a, "four.md", b"4")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hosts_stay_equal_whatever_fails(hosts: Hosts, seed: int) -> None:
+    """Against an oracle: every change that was acknowledged is there, and none twice."""
+    chance = random.Random(seed)
+    opened = [hosts.open(name) for name in "abc"]
+    for host in opened:
+        host.alone(ALICE, "enroll", {})
+    told, there = 0, set()
+    for step in range(120):
+        at = chance.randrange(3)
+        host, name = opened[at], f"{chance.randrange(8)}.md"
+        hosts.server.lose = chance.choice([[], [], [], ["before"], ["after"], ["take"], ["after", "take"]])
+        match chance.randrange(7):
+            case 0 | 1:
+                write(host, name, b"word%d " % step * chance.choice([1, 9, 20_000]))
+                there.add(name)
+            case 2 if name in there:
+                unlink(host, name)
+                there.discard(name)
+            case 3 if there:
+                source = chance.choice(sorted(there))
+                if source != name:
+                    rename(host, source, name, EXCHANGE if name in there else 0)
+                    there |= {name, source} if name in there else {name}
+                    there -= set() if host.db.execute(_IN, (MEMORY, source.encode())).get else {source}
+            case 4:
+                tell(host, BOB, "alice", f"{step}")
+                told += 1
+            case 5:
+                drain(host)
+            case 6:
+                host.close()
+                hosts.opened.remove(host)
+                opened[at] = hosts.open("abc"[at])
+        hosts.server.lose.clear()
+    hosts.equal()
+    for host in opened:
+        assert names(host) == sorted(there)
+        assert host.db.execute("select count(*) from message").get == told
+        assert not database.integrity(host.path)
+
+
+_IN = "select 1 from node where parent = ? and name = ?"
+
+
+def test_what_was_refused_in_a_transaction_is_not_in_its_record(hosts: Hosts) -> None:
+    a, b = hosts.open("a"), hosts.open("b")
+    write(a, "one.md", b"1")
+    a.begin()
+    for name in (b"none", b"one.md", b"none", b"two.md"):
+        path = {"parent": MEMORY, "name": name, "new_parent": MEMORY, "new_name": b"two.md"}
+        if name == b"none":
+            with pytest.raises(NotFound):
+                a.apply(ALICE, "rename", path)
+        else:
+            a.apply(ALICE, "rename", {**path, "new_name": b"two.md" if name == b"one.md" else b"three.md"})
+    a.commit()
+    hosts.equal()
+    assert names(b) == ["three.md"]

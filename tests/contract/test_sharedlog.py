@@ -1,0 +1,187 @@
+"""What every shared log promises (avmfs/store/sharedlog/protocol.py), over each implementation."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from avmfs.errors import Exists, NotFound
+from avmfs.store.sharedlog.protocol import Overtaken, Record, SharedLog, Unreachable
+from tests.contract.memory_log import MemoryLog, MemoryServer
+
+Opened = Callable[[], SharedLog]
+LIMIT_S = 60.0
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """Opens connections to one new log."""
+    made: list[SharedLog] = []
+    if request.param == "memory":
+        shared = MemoryServer()
+        new: Opened = lambda: MemoryLog(shared)  # noqa: E731
+    else:
+        from avmfs.store.sharedlog.postgres import PostgresLog
+
+        address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+        new = lambda: PostgresLog(address)  # noqa: E731
+
+    def one() -> SharedLog:
+        made.append(new())
+        return made[-1]
+
+    one().create("c1")
+    yield one
+    for log in made:
+        log.close()
+
+
+def record(number: int, data: bytes = b"x", host: str = "a") -> Record:
+    return Record(number, secrets.token_bytes(16), host, data)
+
+
+def append(log: SharedLog, *data: bytes) -> None:
+    for each in data:
+        log.append(record(log.take() + 1, each))
+
+
+def test_there_is_one_log(opened: Opened) -> None:
+    log = opened()
+    assert log.cluster() == "c1"
+    with pytest.raises(Exists):
+        log.create("c2")
+    assert log.cluster() == "c1"
+
+
+def test_records_are_read_as_they_were_appended(opened: Opened) -> None:
+    one, other = opened(), opened()
+    written = record(1, bytes(range(256)) * 300)
+    assert one.take() == 0
+    one.append(written)
+    append(one, b"2", b"3")
+    assert other.read(0, 1) == [written]
+    assert [each.data for each in other.read(1, 100)] == [b"2", b"3"]
+    assert other.read(3, 100) == []
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_only_the_next_number_is_taken(opened: Opened, number: int) -> None:
+    log = opened()
+    append(log, b"1", b"2", b"3")
+    log.take()
+    with pytest.raises(Overtaken):
+        log.append(record(number))
+    assert [each.number for each in opened().read(0, 100)] == [1, 2, 3]
+    append(log, b"4")  # the baton was given back, and the connection can be used
+
+
+def test_the_baton_is_held_by_one_at_a_time(opened: Opened) -> None:
+    one, other = opened(), opened()
+    one.take()
+    got: list[int] = []
+    waiting = threading.Thread(target=lambda: got.append(other.take()))
+    waiting.start()
+    waiting.join(0.3)
+    assert not got
+    one.append(record(1))
+    waiting.join(LIMIT_S)
+    assert got == [1]
+    other.give()
+
+
+def test_a_baton_goes_with_its_connection(opened: Opened) -> None:
+    one, other = opened(), opened()
+    one.take()
+    one.close()
+    assert other.take() == 0
+    other.give()
+
+
+def test_waiting_ends_with_the_next_record(opened: Opened) -> None:
+    one, other = opened(), opened()
+    append(one, b"1")
+    assert other.wait(0, LIMIT_S) == 1
+    assert other.wait(1, 0.05) == 1
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(other.wait(1, LIMIT_S)))
+    waiting.start()
+    append(one, b"2")
+    waiting.join(LIMIT_S)
+    assert found == [2]
+
+
+def test_one_connection_keeps_house(opened: Opened) -> None:
+    one, other = opened(), opened()
+    assert one.keep() and one.keep() and not other.keep()
+    one.close()
+    while not other.keep():  # a server hears of it in its own time
+        pass
+
+
+def test_hosts_are_known_by_what_they_said_last(opened: Opened) -> None:
+    log = opened()
+    log.report("a", 3, 16)
+    log.report("b", 4, 16)
+    log.report("a", 5, 17)
+    log.forget("b")
+    (only,) = opened().hosts()
+    assert only[:3] == ("a", 5, 17) and only.age_s >= 0
+
+
+def test_the_log_ends_behind_the_newest_two_snapshots(opened: Opened) -> None:
+    log = opened()
+    append(log, *(b"%d" % n for n in range(1, 10)))
+    for number in (3, 5, 8):
+        log.put_snapshot(number, "a", [b"one", b"", b"%d" % number])
+    assert [each[:3] for each in log.snapshots()] == [(8, "a", 4), (5, "a", 4)]
+    assert b"".join(opened().snapshot(8)) == b"one8"
+    assert [each.number for each in log.read(0, 100)] == [6, 7, 8, 9]
+    with pytest.raises(NotFound):
+        list(log.snapshot(3))
+    append(log, b"10")
+
+
+def test_half_a_snapshot_is_none(opened: Opened) -> None:
+    log = opened()
+    append(log, b"1")
+
+    def chunks() -> Iterator[bytes]:
+        yield b"one"
+        raise KeyError("the disk")
+
+    with pytest.raises(KeyError):
+        log.put_snapshot(1, "a", chunks())
+    assert opened().snapshots() == []
+
+
+def test_a_server_that_is_not_there_is_unreachable() -> None:
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog.postgres import PostgresLog
+
+    log = PostgresLog("postgresql://avm@127.0.0.1:1/postgres")
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        log.take()
+    log.close()
+
+
+def test_who_holds_the_baton_and_says_nothing_loses_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg")
+    from avmfs.store.sharedlog import postgres
+
+    monkeypatch.setattr(postgres, "HELD_S", 0.5)
+    address = request.getfixturevalue("postgres").database(secrets.token_hex(8))
+    silent, other = postgres.PostgresLog(address), postgres.PostgresLog(address)
+    silent.create("c1")
+    silent.take()
+    assert other.take() == 0
+    other.append(record(1))
+    with pytest.raises(Unreachable):
+        silent.append(record(1))
+    assert silent.take() == 1
+    for log in (silent, other):
+        log.close()

@@ -1,0 +1,223 @@
+"""One store on several hosts: a daemon with a home of its own for each, and a PostgreSQL that keeps their log."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import LIMIT_S, QUIET, Daemon, wait
+from links import Link
+
+from tests.equal_stores import differing
+
+pytestmark = pytest.mark.mount
+ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))
+
+
+class Hosts:
+    """``a`` has made the log; the others join."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root, self.address = root, address
+        self.all: list[Daemon] = []
+
+    def host(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
+        (self.root / name).mkdir()
+        made = Daemon(self.root / name)
+        made.mounts(*agents)
+        made.settings(f"{QUIET}store: {{log: '{address or self.address}', host: {name}{more}}}\n")
+        self.all.append(made)
+        return made
+
+    def first(self, *agents: str) -> Daemon:
+        made = self.host("a", *agents)
+        avm(made, "cluster", "init")
+        made.start()
+        return made
+
+    def joined(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
+        made = self.host(name, *agents, address=address, more=more)
+        avm(made, "cluster", "join")
+        made.start()
+        return made
+
+
+def avm(daemon: Daemon, *arguments: str, expect: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "avmfs.cli", *arguments],
+        env=daemon.environ,
+        cwd=daemon.root,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr, daemon.log())
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def hosts(root: Path, postgres: Any) -> Iterator[Hosts]:
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("no /dev/fuse")
+    found = Hosts(root, postgres.database(secrets.token_hex(8)))
+    yield found
+    for daemon in found.all:
+        daemon.clean_up()
+        assert "Traceback" not in daemon.log(), daemon.log()[-4000:]
+
+
+def reads(path: Path, text: str) -> bool:
+    try:
+        return path.read_text() == text
+    except FileNotFoundError:
+        return False
+
+
+def test_what_is_written_on_one_host_is_read_on_the_other(hosts: Hosts) -> None:
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    (a.at("alice") / "memory/one.md").write_text("from a")
+    wait(lambda: reads(b.at("bob") / "memory/one.md", "from a"))
+    (b.at("bob") / "memory/one.md").write_text("from b")
+    wait(lambda: reads(a.at("alice") / "memory/one.md", "from b"))
+    (b.at("bob") / "tell/alice").write_text("hello")
+    wait(lambda: "hello" in (a.at("alice") / ":inbox").read_text())
+    assert not (b.at("bob") / "memory/private/alice").exists()
+    wait(lambda: a.status()["cluster"].get("record"))  # it is told every few seconds
+    said = a.status()["cluster"]
+    assert said["host"] == "a" and said["error"] == ""
+    assert "shared log a, record" in a.command("status")
+    wait(lambda: "b " in avm(a, "cluster", "status"))
+
+
+class Load:
+    """Agents that write through a mount: files of their own, and lines appended to one file. ``acknowledged``: what
+    they were told is done."""
+
+    def __init__(self, *mounts: Path) -> None:
+        self.acknowledged: list[tuple[str, str]] = []
+        self.refused = 0
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(mount,)) for mount in mounts]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, mount: Path) -> None:
+        number = 0
+        while not self._over.is_set():
+            number += 1
+            name = f"{mount.name}-{number}"
+            try:
+                (mount / f"memory/{name}.md").write_text(name)
+                self.acknowledged.append(("file", name))
+                with (mount / "memory/lines.txt").open("a") as out:
+                    out.write(f"{name}\n")
+                self.acknowledged.append(("line", name))
+            except OSError:
+                self.refused += 1
+                time.sleep(0.05)
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+
+    def check(self, mount: Path) -> None:
+        lines = (mount / "memory/lines.txt").read_text().splitlines()
+        assert len(lines) == len(set(lines)), "applied twice"
+        there = set(lines)
+        for what, name in self.acknowledged:
+            assert name in there if what == "line" else reads(mount / f"memory/{name}.md", name), (what, name)
+
+
+def agreed(*daemons: Daemon) -> None:
+    """Every table of every host is the same."""
+    paths = [daemon.root / "data" / "avm.db" for daemon in daemons]
+    wait(lambda: not differing(*paths))
+
+
+def more(load: Load) -> None:
+    """Some more is acknowledged."""
+    before = len(load.acknowledged)
+    wait(lambda: len(load.acknowledged) > before + 20)
+
+
+def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    load = Load(a.at("alice"), b.at("bob"))
+    for _ in range(ROUNDS):
+        for victim in (a, b):
+            more(load)
+            os.kill(victim.status()["store"]["writer_pid"], signal.SIGKILL)
+        more(load)
+        postgres.kill()
+        time.sleep(0.2)
+        postgres.start()
+    more(load)
+    load.end()
+    agreed(a, b)
+    for daemon, agent in ((a, "alice"), (b, "bob")):
+        load.check(daemon.at(agent))
+
+
+def test_links_that_are_cut_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
+    link = Link(postgres.port)
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob", address=postgres.over_tcp(link.port, hosts.address.split("/")[3].split("?")[0]))
+    load = Load(a.at("alice"), b.at("bob"))
+    for round in range(3 * ROUNDS):
+        more(load)
+        if round % 3 == 0:
+            link.deaf = True  # what it appends is appended, and it does not hear so
+            time.sleep(0.3)
+        link.cut()
+        link.deaf = False
+        if round % 3 == 1:
+            link.down = True
+            time.sleep(0.5)
+            link.down = False
+    more(load)
+    load.end()
+    agreed(a, b)
+    load.check(a.at("alice"))
+    link.close()
+
+
+def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None:
+    link = Link(postgres.port)
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob", address=postgres.over_tcp(link.port, hosts.address.split("/")[3].split("?")[0]))
+    note = b.at("bob") / "memory/note.md"
+    note.write_text("the falcon nests high")
+    wait(lambda: "falcon" in (b.at("bob") / "memory/:search?q=falcon").read_text())
+    link.down = True
+    link.cut()
+    wait(lambda: b.status()["cluster"].get("error"))
+    with pytest.raises(OSError, match="Read-only"):
+        note.write_text("lost")
+    assert note.read_text() == "the falcon nests high"
+    assert "note.md" in (b.at("bob") / "memory/:search?q=falcon").read_text()
+    (a.at("alice") / "memory/other.md").write_text("meanwhile")
+    link.down = False
+    wait(lambda: reads(b.at("bob") / "memory/other.md", "meanwhile"))
+    note.write_text("written again")
+    wait(lambda: reads(a.at("alice") / "memory/note.md", "written again"))
+    link.stopped = True  # no answer, and no end of the connection either
+    with pytest.raises(OSError, match=r"Read-only|Input/output"):
+        note.write_text("lost")
+    link.stopped = False
+    link.cut()
+    wait(lambda: not b.status()["cluster"]["error"])
+    note.write_text("and again")
+    agreed(a, b)
+    link.close()
