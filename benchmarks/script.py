@@ -111,7 +111,7 @@ def _named(word: str) -> str:
 
 
 def _without_json(words: Sequence[str]) -> Iterator[str]:
-    """The command that makes the figure again, without the folders of this machine."""
+    """The command that makes the figure again; where it put its JSON is nobody's business."""
     skip = False
     for word in words:
         if skip or word.startswith("--json="):
@@ -119,7 +119,7 @@ def _without_json(words: Sequence[str]) -> Iterator[str]:
         elif word == "--json":
             skip = True
         else:
-            yield Path(word).name if word.startswith("/") else word
+            yield word
 
 
 def positive(text: str) -> int:

@@ -56,6 +56,7 @@ class _Found:
     kind: _Class
     note: Note
     summarizes: frozenset[str]  # paths of what it is a summary of
+    own: bool  # its author's own words
 
     @property
     def told(self) -> dict[str, Any]:
@@ -207,10 +208,11 @@ def _planned(
 
 
 def _summaries(found: list[_Found], gone: set[int]) -> list[_Step]:
-    """Of each directory, the topics with the most notes, but for those whose summary there is already."""
+    """Of each directory, the topics with the most notes, but for those whose summary there is already. Others' words
+    are left out: a summary is called by its topic, and a name has no mark."""
     steps: list[_Step] = []
     standing = {each.path: each for each in found if each.summarizes}
-    whole = [each for each in found if not each.summarizes and not each.kind.expires and not each.document.shared]
+    whole = [each for each in found if each.own and not (each.summarizes or each.kind.expires or each.document.shared)]
 
     def home(each: _Found) -> tuple[int, int, str]:
         return each.kind.scope, each.kind.mode, each.path.rpartition("/")[0]
@@ -290,7 +292,8 @@ def _found(reader: Reader, node: Node, place: tuple[bytes, ...], agents: frozens
     kind = _Class(node.scope, node.mode, node.expires or 0, where)
     sources = frozenset(paths.text(link.path) for link in links if link.outgoing and link.type == SUMMARIZES)
     note = Note(text, document.created // _DAY_NS)
-    return _Found(node, document, paths.text(paths.join(place)), kind, note, sources)
+    own = not reader.visible.origin(node.scope).sources
+    return _Found(node, document, paths.text(paths.join(place)), kind, note, sources, own)
 
 
 def _matter(name: str, text: str) -> bytes:

@@ -33,7 +33,7 @@ class HttpService:
         self.settings = HttpSettings()
         self._bound: Endpoint | None = None
         self._child: Child | None = None
-        self._asked_for = False
+        self._asked_for: Endpoint | None = None  # where, since somebody has asked for it
         self._numbers = itertools.count(1)
         self._pending: dict[int, tuple[Child, ChildProcess, int]] = {}
         self.listener: socket.socket | None = None
@@ -41,7 +41,7 @@ class HttpService:
 
     def wanted(self, settings: HttpSettings) -> HttpSettings:
         """As the configuration says, or as somebody has asked for it since the daemon began."""
-        return replace(settings, listen=USUAL) if self._asked_for and settings.listen is None else settings
+        return replace(settings, listen=self._asked_for) if settings.listen is None else settings
 
     def follow(self, settings: HttpSettings) -> Child | None:
         """Bring it to these settings; the child that is to be dismissed."""
@@ -63,10 +63,10 @@ class HttpService:
     def sign_in(self, asker: Child, process: ChildProcess, number: int, asked: dict[str, Any]) -> dict[str, Any] | None:
         """The answer to the door, which asks for a code; None: it comes later (`admitted`)."""
         if asked["start"] and self.listener is None:
-            self._asked_for = True
-            self.follow(self.settings)
-            if self.problem and self.settings.listen == USUAL:  # another daemon of this machine has it, say
-                self.follow(replace(self.settings, listen=replace(USUAL, port=0)))
+            for where in (USUAL, replace(USUAL, port=0)):  # another daemon of this machine may have the usual one
+                if self.listener is None:
+                    self._asked_for = where
+                    self.follow(replace(self.settings, listen=None))
         child = self._child
         if child is None or child.current is None or child.state != "ready":
             return {"state": self.status()["state"], "problem": self._problem()}

@@ -204,7 +204,8 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     link.cut()
     wait(lambda: b.status()["cluster"].get("error"))
     with pytest.raises(OSError, match="Read-only"):
-        note.write_text("lost")
+        (b.at("bob") / "memory/new.md").write_text("refused")
+    assert not (b.at("bob") / "memory/new.md").exists()
     assert note.read_text() == "the falcon nests high"
     assert "note.md" in (b.at("bob") / "memory/:search?q=falcon").read_text()
     (a.at("alice") / "memory/other.md").write_text("meanwhile")

@@ -312,6 +312,17 @@ def test_a_summary_is_whole_sentences_with_links_to_its_sources(world: World) ->
     assert checksum(alice) == middle
 
 
+def test_a_strangers_words_are_in_no_summary(world: World) -> None:
+    alice = world.agent("alice")
+    about_trains(world, 8, where="/memory/shared/web")
+    about_trains(world, 8)
+    for number in range(8):
+        node = alice.node(f"/memory/shared/web/{number}.md")
+        alice.memory.submit("set_sources", node=node.id, sources=["web"])
+    steps = call(alice, "consolidate", summaries=True)["steps"]
+    assert [step["into"]["path"] for step in steps] == ["/memory/shared/trains/summary-of-nmbs.md"]
+
+
 def test_undone_a_summary_is_gone_unless_somebody_has_written_on(world: World) -> None:
     alice = world.agent("alice")
     about_trains(world, 8)
