@@ -26,7 +26,7 @@ from typing import Any
 
 from avmfs_config import Mount
 
-from avmfs import calls
+from avmfs import calls, paths
 from avmfs.errors import AvmError, NotPermitted, Stale, TooSmall
 from avmfs.fuse.uid_gate import admitted, is_fenced, needs_allow_other
 from avmfs.vfs import xattrs
@@ -117,13 +117,15 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         return 0
 
     def readlink(self, path: bytes, buffer: Any, size: int) -> int:
-        target = self.tree.readlink(self.tree.locate(path))[: size - 1] + b"\0"
+        target = self.tree.readlink(self._locate(path))[: size - 1] + b"\0"
         ctypes.memmove(buffer, target, len(target))
         return 0
 
     def opendir(self, path: bytes, info: Any) -> int:
         number = next(self._numbers)
-        self._listings[number] = (self.tree.locate(path), [])
+        found = self._locate(path)
+        self.tree.sources.fresh(found)
+        self._listings[number] = (found, [])
         info.contents.fh = number
         return 0
 
@@ -213,7 +215,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         if handle is not None:
             handle.truncate(length)
         elif path is not None:
-            self.tree.truncate(self.tree.locate(path), length)
+            self.tree.truncate(self._locate(path), length)
         return 0
 
     def ftruncate(self, path: bytes | None, length: int, info: Any) -> int:
@@ -233,7 +235,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Bytes ---------------------------------------------------------------------------------------------
 
     def open(self, path: bytes, info: Any) -> int:
-        found = self.tree.locate(path)
+        found = self._locate(path)
         calls.working.call = _Open()
         try:
             self._keep(info.contents, found, self.tree.open(found, info.contents.flags))
@@ -286,20 +288,20 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
     # Extended attributes; macOS adds a position, which means nothing here -------------------------------
 
     def getxattr(self, path: bytes, name: bytes, value: Any, size: int, *position: int) -> int:
-        return _put(xattrs.get(self.tree.memory, self.tree.locate(path), name), value, size)
+        return _put(xattrs.get(self.tree.memory, self._locate(path), name), value, size)
 
     def listxattr(self, path: bytes, names: Any, size: int) -> int:
-        found = xattrs.names(self.tree.memory, self.tree.locate(path))
+        found = xattrs.names(self.tree.memory, self._locate(path))
         return _put(b"".join(name + b"\0" for name in found), names, size)
 
     def setxattr(self, path: bytes, name: bytes, value: Any, size: int, options: int, *position: int) -> int:
         self.tree.require_writable()
-        xattrs.put(self.tree.memory, self.tree.locate(path), name, ctypes.string_at(value, size))
+        xattrs.put(self.tree.memory, self._locate(path), name, ctypes.string_at(value, size))
         return 0
 
     def removexattr(self, path: bytes, name: bytes) -> int:
         self.tree.require_writable()
-        xattrs.remove(self.tree.memory, self.tree.locate(path), name)
+        xattrs.remove(self.tree.memory, self._locate(path), name)
         return 0
 
     # Locks ---------------------------------------------------------------------------------------------
@@ -340,6 +342,12 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
         info.fh = number
         info.direct_io = handle.direct
 
+    def _locate(self, path: bytes) -> Address:
+        """What stands at a path; what a source has comes while names are looked up, as a kernel would one by one."""
+        if not self.tree.sources.any or not (parts := paths.split(path)):
+            return self.tree.locate(path)
+        return self.tree.lookup(self._locate(paths.join(parts[:-1])), parts[-1])[0]
+
     def _found(self, path: bytes | None, info: Any) -> Address:
         """What a call is about: an open node whatever its name is by now, or what stands at the path."""
         kept = self._handles.get(info.contents.fh) if info else None
@@ -347,7 +355,7 @@ class PortableMount(mfusepy.FUSE):  # type: ignore[misc]
             return kept[0]
         if path is None:
             raise Stale()
-        return self.tree.locate(path)
+        return self._locate(path)
 
     def _handle(self, info: Any) -> Handle | None:
         kept = self._handles.get(info.contents.fh) if info else None
