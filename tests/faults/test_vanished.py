@@ -365,7 +365,7 @@ def test_a_daemon_that_cannot_be_asked_is_named_and_a_second_one_does_not_start(
     works(serving, "after")
 
 
-@pytest.mark.parametrize("full", ["64k", "1m,nr_inodes=20"])
+@pytest.mark.parametrize("full", ["64k", "1m,nr_inodes=40"])
 def test_a_full_runtime_directory_holds_up_no_start_that_could_be_made(daemon: Daemon, full: str) -> None:
     """Where no byte fits, nothing that is written there is needed; where no name fits, no socket does."""
     daemon.mounts("alice", "bob")
