@@ -243,7 +243,9 @@ def test_no_command_says_a_name_as_it_is(root: Path, shell: QuickShell, name: st
             done = shell.run(*asked, code=None)
             out = done.stdout.decode("utf-8", "surrogateescape")
             if as_json and done.returncode == 0:
-                json.loads(done.stdout.decode("utf-8", "strict"))
+                said = done.stdout.decode("utf-8", "strict")
+                for each in said.splitlines() if name == "watch" else [said]:  # which has one object a line
+                    json.loads(each)
             raw = "--null" in line or (name == "read" and any(part.endswith(":path") for part in line))
             if not raw:
                 shows(("avm", *asked), out, content=name in CONTENT_COMMANDS)
