@@ -19,7 +19,7 @@ import numpy as np
 from crewai.memory.storage.backend import EmbeddingDimensionMismatchError
 from crewai.memory.types import MemoryRecord, ScopeInfo
 
-from avmfs.adapters import file_name
+from avmfs.adapters import file_name, files_below, root_of
 from avmfs.avm import AVM
 from avmfs.errors import Invalid
 
@@ -39,9 +39,7 @@ class AvmStorage:
 
     def __init__(self, avm: AVM, root: str | None = None) -> None:
         self._avm = avm
-        self._root = (root or f"/memory/private/{avm.agent}/crewai").rstrip("/")
-        if not self._root.startswith("/memory/"):
-            raise Invalid(f"root {root!r}: expected a directory below /memory")
+        self._root = root_of(avm, root, "crewai")
         self._read: dict[str, tuple[int, MemoryRecord]] = {}  # by path, as of its mtime (ns)
         self._guard = threading.Lock()  # a crew saves from threads
 
@@ -160,16 +158,9 @@ class AvmStorage:
 
     def _records(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[MemoryRecord]:
         """Those at and below a folder, read anew only when they have changed."""
-        try:
-            entries = self._avm.list(folder)
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            if entry["kind"] == "directory":
-                yield from self._records(entry["path"], wanted)
-            elif wanted(entry["name"]):
-                with contextlib.suppress(FileNotFoundError):  # removed since
-                    yield self._record(entry["path"], entry["mtime"])
+        for entry in files_below(self._avm, folder, wanted):
+            with contextlib.suppress(FileNotFoundError):  # removed since
+                yield self._record(entry["path"], entry["mtime"])
 
     def _record(self, path: str, mtime: int) -> MemoryRecord:
         """Raises Invalid for a file that is none."""

@@ -26,7 +26,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from avmfs.adapters import as_json, file_name, name_of
+from avmfs.adapters import as_json, file_name, files_below, name_of, root_of
 from avmfs.avm import AVM
 from avmfs.errors import Invalid
 
@@ -55,9 +55,7 @@ class AvmStore(BaseStore):
 
     def __init__(self, avm: AVM, root: str | None = None) -> None:
         self._avm = avm
-        self._root = (root or f"/memory/private/{avm.agent}/langgraph").rstrip("/")
-        if not self._root.startswith("/memory/"):
-            raise Invalid(f"root {root!r}: expected a directory below /memory")
+        self._root = root_of(avm, root, "langgraph")
 
     def batch(self, ops: Iterable[Any]) -> list[Any]:
         return [self._done(op) for op in ops]
@@ -139,15 +137,7 @@ class AvmStore(BaseStore):
         return item
 
     def _files(self, folder: str) -> Iterator[dict[str, Any]]:
-        try:
-            entries = self._avm.list(folder)
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            if entry["kind"] == "directory":
-                yield from self._files(entry["path"])
-            elif entry["name"].endswith(_SUFFIX):
-                yield entry
+        return files_below(self._avm, folder, lambda name: name.endswith(_SUFFIX))
 
     def _namespaces(self, op: Any) -> list[tuple[str, ...]]:
         below = (each["path"].removeprefix(f"{self._root}/").split("/")[:-1] for each in self._files(self._root))

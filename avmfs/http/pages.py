@@ -17,6 +17,7 @@ from urllib.parse import quote
 from avmfs.errors import AvmError
 from avmfs.http.markup import Html, address, el, field, link, many, name, table, text
 from avmfs.localtime import minute
+from avmfs.node import DISPUTES
 from avmfs.text.escapes import visible_lines
 from avmfs.views import picture
 
@@ -24,7 +25,6 @@ SHOWN: Final = 256 * 1024  # bytes of a file
 ROWS: Final = 200
 _AGO: Final = (("1h", "an hour ago"), ("24h", "a day ago"), ("168h", "a week ago"))
 _HOURS: Final = 30 * 24  # that the slider reaches back
-_STANDING: Final = "supersedes", "contradicts"
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -119,11 +119,13 @@ async def _content(visit: Visit, path: str) -> Html:
     got = await visit.ask("read", path=visit.place(path), limit=SHOWN, banner=False)
     meta = json.loads(await _text(visit, f"{path}:meta"))
     links = (await visit.ask("links", path=visit.place(path)))["links"]
-    standing = [each for each in links if each["type"] in _STANDING]
-    try:
-        body = el("pre", visible_lines(got["data"].decode()), tabindex=0)
-    except UnicodeDecodeError:
-        body = el("p", f"{meta['size']} bytes that are no text.", class_="none")
+    standing = [each for each in links if each["type"] in DISPUTES]
+    words: str | None = None
+    with contextlib.suppress(UnicodeDecodeError):
+        words = got["data"].decode()
+    body = el("p", f"{meta['size']} bytes that are no text.", class_="none")
+    if words is not None:
+        body = el("pre", visible_lines(words), tabindex=0)
     more = el("p", f"The first {SHOWN} bytes; avm read has all.", class_="quiet") if got["more"] else None
     told = {key: value for key, value in meta.items() if value not in (None, "", [])}
     rows: list[list[object]] = [[each["direction"], each["type"], _file(each["path"], visit)] for each in links]
@@ -131,7 +133,7 @@ async def _content(visit: Visit, path: str) -> Html:
         *(el("p", _standing(each), " ", _file(each["path"], visit), class_="warn") for each in standing),
         body,
         more,
-        await _editing(visit, path, got),
+        None if got["more"] else await _editing(visit, path, words),
         el("h2", "About it"),
         _facts(told),
         table(("direction", "type", "file"), rows, "Links"),
@@ -144,15 +146,11 @@ def _standing(link_: dict[str, Any]) -> str:
     return "Superseded by" if link_["direction"] == "in" else "Supersedes"
 
 
-async def _editing(visit: Visit, path: str, got: dict[str, Any]) -> Html | None:
-    if not visit.write or visit.get("at") or got["more"]:
+async def _editing(visit: Visit, path: str, words: str | None) -> Html | None:
+    if not visit.write or visit.get("at") or words is None:
         return None
     version = (await visit.ask("history", path=path, limit=1))["versions"][0]["version"]
-    try:
-        body = got["data"].decode()
-    except UnicodeDecodeError:
-        return None
-    area = el("label", "Change it", el("textarea", "\n", body, name="text"), class_="whole")
+    area = el("label", "Change it", el("textarea", "\n", words, name="text"), class_="whole")
     return _form("write", many(area, el("button", "Save")), path=path, version=version)
 
 
@@ -425,4 +423,4 @@ def _form(do: str, body: Html, **given: object) -> Html:
 
 
 def refused(error: AvmError) -> tuple[str, Html]:
-    return "That did not work", el("p", f"{visible_lines(error.reason)}", class_="warn", role="alert")
+    return "That did not work", el("p", visible_lines(error.reason), class_="warn", role="alert")
