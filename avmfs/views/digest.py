@@ -7,7 +7,8 @@ nobody has settled, and notes of long ago, by the date of a note. Nothing is kep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from datetime import tzinfo
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from avmfs import paths
 from avmfs.agents import mail
@@ -20,6 +21,7 @@ from avmfs.views.shape import lines
 from avmfs.views.timeline import Note, dated, noted
 
 T = TypeVar("T")
+DAY_NS: Final = 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,25 @@ def digested(memory: Memory, directory: int, days: float, cold: float, limit: in
     old = Told(*noted(memory, path, max(days, cold), limit, cold=True))
     unread = None if counts is None else counts["urgent"] + counts["normal"]
     return Digest(path, unread, Told(urgent[:limit], len(urgent)), new, disputes, old)
+
+
+def brief(found: Digest, zone: tzinfo, told: int, since: int) -> str:
+    """For the inbox: how many of each, and by which handle each is had: what is purged, or no longer the agent's to
+    see, is in no message. Empty where nothing is new, urgent or disputed."""
+    if not (found.new.rows or found.urgent.rows or found.disputes.rows):
+        return ""
+
+    def named(name: str, handles: list[str], left: int) -> str:
+        return f"{name}: {' '.join(handles)}{f' ({left} more)' if left else ''}\n" if handles else ""
+
+    days = -(-(told - since) // DAY_NS)
+    unread = "" if found.unread is None else f", {found.urgent.in_all} urgent of {found.unread} unread messages"
+    return (
+        f"Digest since {mail.show_time(since, zone)}: {found.new.in_all} new, {found.disputes.in_all} disputed,"
+        f" {found.cold.in_all} cold{unread}. In full: cat '/:digest?days={days}'\n"
+        + named("New", [f"@{note.handle}" for note in found.new.rows], found.new.left)
+        + named("Disputed", ["@" + " @".join(one.handles) for one in found.disputes.rows], found.disputes.left)
+    )
 
 
 def shown(found: Digest, memory: Memory, days: float, cold: float) -> str:

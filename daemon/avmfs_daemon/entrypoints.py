@@ -173,8 +173,11 @@ def run_keeper(spec: ChildSpec) -> None:
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
     from avmfs.store.store import open_attached
     from avmfs_daemon.consolidation import Consolidation
+    from avmfs_daemon.daily_digest import DailyDigest
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
@@ -194,14 +197,22 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
-        consolidation = Consolidation(
-            store, spec.settings, lambda said: runtime.tell({"figures": said, "of": "consolidation"})
+        around = composed(
+            store,
+            spec.settings,
+            None,
+            None,
+            lambda: RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers),
+            of_daemon=True,
         )
+        consolidation = Consolidation(around, lambda said: runtime.tell({"figures": said, "of": "consolidation"}))
+        digest = spec.settings.digest
+        daily = DailyDigest(around, digest.at, digest.cold_days)
         keeper = Housekeeper(
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step, consolidation.step),
+            also=(digests.step, backups.step, consolidation.step, daily.step),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.
