@@ -65,12 +65,13 @@ class DailyDigest:
 
     def _deliver(self, agent: str, due: int) -> None:
         memory = Memory(self._around, Principal(agent, route="daemon"))
-        given = {"agent": agent, "due": due, "told": memory.now()}
+        told = memory.now()
+        given = {"agent": agent, "due": due, "told": told}
         since = self._around.store.submit(OPERATOR, "deliver_digest", **given)["since"]
         if since is None:
             return
         with memory.reading() as reader:
             node = memory.directory(reader, "/memory")
-        found = digested(memory, node.id, (given["told"] - since) / DAY_NS, self._cold, _NAMED)
-        body = brief(found, self._around.zone, given["told"], since)
+        found = digested(memory, node.id, (told - since) / DAY_NS, self._cold, _NAMED)
+        body = brief(found, self._around.zone, told, since)
         self._around.store.submit(OPERATOR, "deliver_digest", **given, body=body)

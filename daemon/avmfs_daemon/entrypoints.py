@@ -197,14 +197,8 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
-        around = composed(
-            store,
-            spec.settings,
-            None,
-            None,
-            lambda: RemoteAsker(spec.runtime_dir / SOCKET, spec.settings.providers),
-            of_daemon=True,
-        )
+        asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
+        around = composed(store, spec.settings, None, None, asker, of_daemon=True)
         consolidation = Consolidation(around, lambda said: runtime.tell({"figures": said, "of": "consolidation"}))
         digest = spec.settings.digest
         daily = DailyDigest(around, digest.at, digest.cold_days)
