@@ -12,7 +12,6 @@ nonce, which no note can know.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from typing import Final
 
 from avmfs import calls, paths
 from avmfs.node import Hit, notice, signed
+from avmfs.search.duplicates import gist, glance
 from avmfs.search.engine import Answer, Scored
 from avmfs.search.excerpts import CONTROL, NEARLY, excerpt, one_line, summary
 from avmfs.text import segment
@@ -67,8 +67,7 @@ JOINED: Final = 2000
 """Tokens up to which the passages of one document that were found go together: most of what answers is told nearby."""
 
 KNOWN: Final = 8192
-"""Texts whose gist is remembered: the same memories are handed out again and again, and comparing what they say was
-half the cost of an answer. A passage has a thousand characters at most, as a rule two hundred: 4 MB."""
+"""Texts whose form is remembered, and times whose day."""
 
 JOINS: Final = 4
 """Tokens that a text may save by what stands before and behind it."""
@@ -76,9 +75,6 @@ _TRIES: Final = 8
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _FRAME: Final = re.compile(r"[#(@\[=]|\d{1,2}[A-Z]")  # how lines of the frame begin, and days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LETTERS: Final = re.compile(r"[^\W\d_]+")
-_DENIALS: Final = frozenset(("not", "no", "nor", "never", "t", "cannot", "without"))
-_NUMBER: Final = re.compile(r"\d+")
 _PART_END: Final = re.compile(rb"(?<=[^/])(?=/|\Z)")
 
 
@@ -286,22 +282,24 @@ def _settle(items: Sequence[_Item], frame: Frame, counter: TokenCounter, tokens:
 
 
 def _heading(count: int, frame: Frame, tokens: int) -> str:
-    noun = "item" if count == 1 else "items"
-    shared = frame.shared
-    base = f"in {_place(shared.base)}" if shared and shared.base else ""
-    within = " ".join(filter(None, ["#", base, shared.day, shared.author] if shared else ["#"]))
-    fence = f" {frame.nonce}" if frame.nonce else ""
+    shared = frame.shared or Shared()
+    base = f"in {_place(shared.base)}" if shared.base else ""
+    within = " ".join(filter(None, ["#", base, shared.day, shared.author]))
     if frame.budget < SMALL:
-        return f"{frame.notice()}{within}{fence}\n"
-    via = f" {shared.route}" if shared and shared.route else ""
-    return f"{frame.notice()}## Relevant Memory ({count} {noun}, {tokens} tokens){via}{fence}\n{within}\n"
+        return f"{frame.notice()}{within}{_fence(frame)}\n"
+    items = f"{count} item{'' if count == 1 else 's'}"
+    via = f" {shared.route}" if shared.route else ""
+    return f"{frame.notice()}## Relevant Memory ({items}, {tokens} tokens){via}{_fence(frame)}\n{within}\n"
 
 
 def _closing(frame: Frame) -> str:
     if frame.budget < SMALL:
         return f"({frame.nonce or 'end'})\n"
-    fence = f" {frame.nonce}" if frame.nonce else ""
-    return f"({'' if frame.strategy == USUAL else f'{frame.strategy} · '}seq={frame.seq}{fence})\n"
+    return f"({'' if frame.strategy == USUAL else f'{frame.strategy} · '}seq={frame.seq}{_fence(frame)})\n"
+
+
+def _fence(frame: Frame) -> str:
+    return f" {frame.nonce}" if frame.nonce else ""
 
 
 def _body(items: Sequence[_Item], frame: Frame) -> str:
@@ -451,9 +449,9 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
         text = _clean(scored.hit.text)
         if not text:
             continue
-        rivals = alike.setdefault(_glance(text), [])
-        gist = _gist(text) if rivals else None
-        same = next((at for at in rivals if gist == gists.setdefault(at, _gist(kept[at].text))), None)
+        rivals = alike.setdefault(glance(text), [])
+        said = gist(text) if rivals else None
+        same = next((at for at in rivals if said == gists.setdefault(at, gist(kept[at].text))), None)
         if same is None:
             rivals.append(len(kept))
             kept.append(_Item(scored, len(kept), text, counter.count(text)))
@@ -461,26 +459,6 @@ def _distinct(ranked: Sequence[Scored], counter: TokenCounter) -> list[_Item]:
             also = dict.fromkeys((*kept[same].also, f"@{scored.hit.handle}"))
             kept[same] = replace(kept[same], also=tuple(also))
     return kept
-
-
-@lru_cache(KNOWN)
-def _glance(text: str) -> str:
-    """The beginning of the longest word, and the figures."""
-    words = _LETTERS.findall(text.casefold())
-    most = max(map(len, words), default=0)
-    longest = max([word for word in words if len(word) == most], default="")
-    return f"{longest[:5]} {_NUMBER.findall(text)}"
-
-
-@lru_cache(KNOWN)
-def _gist(text: str) -> bytes:
-    """Equal for texts that say the same: the same words but for function words, in whatever order and inflection, the
-    same figures, as many denials. A text without such words is itself. A digest: the words themselves would take ten
-    times the room of the text."""
-    words = segment.content_terms(text)
-    denials = sum(word in _DENIALS for word in _LETTERS.findall(text.casefold()))
-    said = f"{sorted(words)} {_NUMBER.findall(text)} {denials}" if words else f"= {' '.join(text.split())}"
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @lru_cache(KNOWN)
