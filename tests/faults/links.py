@@ -8,11 +8,11 @@ import threading
 
 
 class Link:
-    """``port`` of 127.0.0.1 leads to ``to``. ``cut`` ends what is open; while ``down`` nobody gets through. While
+    """``port`` of 127.0.0.1 leads to ``to``, which may change. ``cut`` ends what is open; while ``down`` nobody gets through. While
     ``deaf`` what the server says is lost, and the connection stays open; while ``stopped`` nothing passes."""
 
     def __init__(self, to: int) -> None:
-        self._to = to
+        self.to = to
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.down = self.deaf = self.stopped = False
@@ -39,7 +39,7 @@ class Link:
                     near.close()
                     continue
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._to))
+                    far = socket.create_connection(("127.0.0.1", self.to))
                 except OSError:
                     near.close()
                     continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from links import Link
 from tests.equal_stores import differing
 
 pytestmark = pytest.mark.mount
-ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))  # the long form is of 20, with ten kills of hosts and three cuts in each
+WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
+PAUSE_S = 0.0 if ROUNDS == 1 else 0.02  # between two notes of the long form, whose stores are compared whole
 
 
 class Hosts:
@@ -125,6 +129,7 @@ class Load:
             except OSError:
                 self.refused += 1
                 time.sleep(0.05)
+            time.sleep(PAUSE_S)
 
     def end(self) -> None:
         self._over.set()
@@ -152,14 +157,20 @@ def more(load: Load) -> None:
 
 
 def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
+    """Of a host's writer, of every process of a host, of the server that keeps the log; each while notes are written."""
     a = hosts.first("alice")
     b = hosts.joined("b", "bob")
     load = Load(a.at("alice"), b.at("bob"))
     for _ in range(ROUNDS):
-        for victim in (a, b):
+        for number in range(WRITERS):
+            victim = (a, b)[number % 2]
             more(load)
             os.kill(victim.status()["store"]["writer_pid"], signal.SIGKILL)
         more(load)
+        for victim in (a, b)[ROUNDS == 1 :]:
+            victim.kill_all()
+            victim.start()
+            more(load)
         postgres.kill()
         time.sleep(0.2)
         postgres.start()
@@ -168,6 +179,65 @@ def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> N
     agreed(a, b)
     for daemon, agent in ((a, "alice"), (b, "bob")):
         load.check(daemon.at(agent))
+
+
+def test_a_failover_to_the_standby_loses_nothing_and_doubles_nothing(root: Path) -> None:
+    """Of PostgreSQL, killed while notes are written; the killed one comes back as the standby of the other."""
+    pytest.importorskip("psycopg")
+    from tests.postgres import programs, running
+
+    if programs() is None or not os.path.exists("/dev/fuse"):
+        pytest.skip("there is no PostgreSQL, or no /dev/fuse")
+    with contextlib.ExitStack() as ending:
+        first = ending.enter_context(running(Path(f"/tmp/avm-pg-{secrets.token_hex(4)}")))
+        primary, number = first, 0
+        first.database("shared")
+        standby = first.standby(f"s{number}")
+        ending.callback(standby.remove)
+        link = Link(standby.port)  # the hosts know two addresses: which servers are behind them changes
+        ending.callback(link.close)
+        near = Link(first.port)
+        ending.callback(near.close)
+        hosts = Hosts(
+            root, f"postgresql://avm@127.0.0.1:{near.port},127.0.0.1:{link.port}/shared?target_session_attrs=read-write"
+        )
+        ending.callback(lambda: [daemon.clean_up() for daemon in hosts.all])
+        a = hosts.first("alice")
+        b = hosts.joined("b", "bob")
+        load = Load(a.at("alice"), b.at("bob"))
+        for _ in range(ROUNDS):
+            more(load)
+            primary.kill()
+            standby.promote()
+            near.to, link.to = link.to, near.to
+            primary, number = standby, number + 1
+            more(load)
+            standby = primary.standby(f"s{number}")
+            ending.callback(standby.remove)
+            link.to = standby.port
+        more(load)
+        load.end()
+        agreed(a, b)
+        for daemon, agent in ((a, "alice"), (b, "bob")):
+            load.check(daemon.at(agent))
+            assert "Traceback" not in daemon.log(), daemon.log()[-4000:]
+
+
+def test_a_machine_whose_disk_is_gone_gets_all_that_was_acknowledged(hosts: Hosts) -> None:
+    a = hosts.first("alice")
+    b = hosts.joined("b", "bob")
+    load = Load(b.at("bob"))
+    more(load)
+    b.kill_all()
+    load.end()
+    shutil.rmtree(b.root / "data")
+    for path in load.acknowledged[-1:]:
+        wait(lambda name=path[1]: name in (a.at("alice") / "memory/lines.txt").read_text())
+    load.check(a.at("alice"))
+    avm(b, "cluster", "join")
+    b.start()
+    agreed(a, b)
+    load.check(b.at("bob"))
 
 
 def test_links_that_are_cut_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,7 +115,7 @@ def _joined(new: Path, cluster: str, rules: Policy) -> Position:
                     "config.yaml says other rules than are in force in the shared store: make `permissions`,"
                     " `default_access`, `agents` and `providers` the same as on the others"
                 )
-            at = Position(cluster, at.number)
+            at = replace(at, rules="")
             place(db, at)
             db.wal_checkpoint()
     except BaseException:
