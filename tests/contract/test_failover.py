@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("psycopg")
 
-import psycopg  # noqa: E402
+import psycopg
 
-from avmfs.store.sharedlog.postgres import PostgresLog  # noqa: E402
-from avmfs.store.sharedlog.protocol import InDoubt, Record, Unreachable  # noqa: E402
-from tests.postgres import Postgres, programs, running  # noqa: E402
+from avmfs.store.sharedlog.postgres import PostgresLog
+from avmfs.store.sharedlog.protocol import InDoubt, Record, Unreachable
+from tests.postgres import Postgres, programs, running
 
 
 @pytest.fixture
