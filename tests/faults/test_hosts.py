@@ -24,7 +24,7 @@ from tests.links import Link
 pytestmark = pytest.mark.mount
 ROUNDS = int(
     os.environ.get("AVM_HOSTS_ROUNDS", "1")
-)  # the long form is of 20, with ten kills of hosts and three cuts in each
+)  # the long form is of 20
 WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
 PAUSE_S = 0.0 if ROUNDS == 1 else 0.02  # between two notes of the long form, whose stores are compared whole
 
@@ -159,7 +159,7 @@ def more(load: Load) -> None:
 
 
 def test_kills_lose_nothing_and_double_nothing(hosts: Hosts, postgres: Any) -> None:
-    """Of a host's writer, of every process of a host, of the server that keeps the log; each while notes are written."""
+    """Of a host's writer, of all of a host, of the server that keeps the log; each while notes are written."""
     a = hosts.first("alice")
     b = hosts.joined("b", "bob")
     load = Load(a.at("alice"), b.at("bob"))
