@@ -8,7 +8,7 @@ import threading
 
 
 class Link:
-    """``port`` of 127.0.0.1 leads to ``to``, which may change. ``cut`` ends what is open; while ``down`` nobody gets through.
+    """``port`` of 127.0.0.1 leads to ``to``, which may change. ``cut`` ends what is open; while ``down`` none gets in.
     While ``deaf`` what the server says is lost, and the connection stays open; while ``stopped`` nothing passes."""
 
     def __init__(self, to: int) -> None:

@@ -22,9 +22,7 @@ from tests.equal_stores import differing
 from tests.links import Link
 
 pytestmark = pytest.mark.mount
-ROUNDS = int(
-    os.environ.get("AVM_HOSTS_ROUNDS", "1")
-)  # the long form is of 20
+ROUNDS = int(os.environ.get("AVM_HOSTS_ROUNDS", "1"))  # the long form is of 20
 WRITERS = 2 if ROUNDS == 1 else 8  # that are killed in a round
 PAUSE_S = 0.0 if ROUNDS == 1 else 0.02  # between two notes of the long form, whose stores are compared whole
 
