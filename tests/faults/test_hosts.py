@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -34,10 +35,10 @@ class Hosts:
         self.root, self.address = root, address
         self.all: list[Daemon] = []
 
-    def host(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
+    def host(self, name: str, *agents: str, address: str = "", more: str = "", strict: bool = False) -> Daemon:
         (self.root / name).mkdir()
         made = Daemon(self.root / name)
-        made.mounts(*agents)
+        made.mounts(*agents, more=", coherence: strict" if strict else "")
         made.settings(f"{QUIET}store: {{log: '{address or self.address}', host: {name}{more}}}\n")
         self.all.append(made)
         return made
@@ -48,8 +49,8 @@ class Hosts:
         made.start()
         return made
 
-    def joined(self, name: str, *agents: str, address: str = "", more: str = "") -> Daemon:
-        made = self.host(name, *agents, address=address, more=more)
+    def joined(self, name: str, *agents: str, address: str = "", more: str = "", strict: bool = False) -> Daemon:
+        made = self.host(name, *agents, address=address, more=more, strict=strict)
         avm(made, "cluster", "join")
         made.start()
         return made
@@ -292,3 +293,42 @@ def test_a_host_without_its_log_can_be_read(hosts: Hosts, postgres: Any) -> None
     note.write_text("and again")
     agreed(a, b)
     link.close()
+
+
+def test_a_strict_mount_shows_what_was_acknowledged_anywhere_however_slow_its_link(hosts: Hosts, postgres: Any) -> None:
+    """The host hears of records late; what it opens and looks for is never older than what the other was told is
+    done. Without its log it says so, and shows nothing that may be old."""
+    link = Link(postgres.port)
+    a = hosts.first("alice")
+    over = postgres.over_tcp(link.port, hosts.address.split("/")[3].split("?")[0])
+    b = hosts.joined("b", "bob", address=over, strict=True)
+    link.delay_s = 0.05
+    note = "memory/note.md"
+    for number in range(30):
+        if number % 3 == 2:
+            (a.at("alice") / note).unlink()
+            assert not (b.at("bob") / note).exists()
+        else:
+            (a.at("alice") / note).write_text(str(number))
+            assert (b.at("bob") / note).read_text() == str(number)
+        (a.at("alice") / f"memory/of-{number}").mkdir()
+        assert f"of-{number}" in os.listdir(b.at("bob") / "memory")
+    (a.at("alice") / note).write_text("last")
+    link.down = True
+    link.cut()
+    with pytest.raises(OSError, match="Input/output"):
+        (b.at("bob") / note).read_text()
+    (a.at("alice") / note).write_text("later")
+    link.down = False
+    wait(lambda: not failing(b.at("bob") / note))
+    assert (b.at("bob") / note).read_text() == "later"
+    link.close()
+
+
+def failing(path: Path) -> bool:
+    try:
+        path.read_text()
+    except OSError as e:
+        assert e.errno == errno.EIO
+        return True
+    return False

@@ -41,7 +41,7 @@ def init(path: Path, log: SharedLog, host: str) -> Position:
         try:
             log.create(found.cluster if found is not None else uuid.uuid4().hex)
         except Exists:
-            if found is None and (log.snapshots() or log.wait(0, 0.0)):
+            if found is None and (log.snapshots() or log.head()):
                 raise
             if found is not None and found.cluster != log.cluster():
                 raise Exists("this store is one host of another log: avm cluster leave", os.fspath(path)) from None
@@ -97,7 +97,7 @@ def leave(path: Path, log: SharedLog, host: str) -> None:
 
 def status(log: SharedLog) -> dict[str, Any]:
     """{"cluster", "record", "hosts", "snapshots"}."""
-    newest = log.wait(0, 0.0)
+    newest = log.head()
     hosts = [{**each._asdict(), "behind": max(0, newest - each.number)} for each in log.hosts()]
     kept = [each._asdict() for each in log.snapshots()]
     return {"cluster": log.cluster(), "record": newest, "hosts": hosts, "snapshots": kept}

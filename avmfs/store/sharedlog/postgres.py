@@ -84,6 +84,9 @@ class PostgresLog:
             db.execute("begin")
             return int(_one(db.execute("select newest from avm_baton for update")))
 
+    def head(self) -> int:
+        return int(self._baton("newest"))
+
     def append(self, record: Record) -> None:
         sent = False
         try:
@@ -124,7 +127,7 @@ class PostgresLog:
             with self._asking() as db:
                 db.execute(sql.SQL("listen {}").format(sql.Identifier("avm_" + channel)))
                 self._listening = True
-        newest = int(self._baton("newest"))
+        newest = self.head()
         while newest <= after and (left := deadline - time.monotonic()) > 0:
             with self._asking(left + self._call_s) as db:
                 for notice in db.notifies(timeout=left, stop_after=1):
