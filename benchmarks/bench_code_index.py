@@ -3,8 +3,8 @@
     python -m benchmarks.bench_code_index DIRECTORY [MORE ...]
 
 Of each directory: the scan, the scan after one changed file, sizes, and names; of the sdists of Django, Celery, Scrapy
-and ansible-core also how many of the questions of ``code_questions`` have a right symbol among the first five. Needs universal-ctags and
-rg. Seconds of the wall and of this process, which opens the store by itself.
+and ansible-core also how many of the questions of ``code_questions`` have a right symbol among the first five. Needs
+universal-ctags and rg. Seconds of the wall and of this process, which opens the store by itself.
 """
 
 from __future__ import annotations
