@@ -144,6 +144,19 @@ def test_the_log_ends_behind_the_newest_two_snapshots(opened: Opened) -> None:
     append(log, b"10")
 
 
+def test_what_is_cut_is_gone_but_for_its_snapshot(opened: Opened) -> None:
+    log = opened()
+    append(log, *(b"%d" % n for n in range(1, 6)))
+    for number in (2, 4):
+        log.put_snapshot(number, "a", [b"%d" % number])
+    with pytest.raises(NotFound):
+        log.cut(3)
+    assert len(log.snapshots()) == 2
+    log.cut(4)
+    assert [each.number for each in log.snapshots()] == [4] and [each.data for each in log.read(0, 9)] == [b"5"]
+    append(log, b"6")
+
+
 def test_half_a_snapshot_is_none(opened: Opened) -> None:
     log = opened()
     append(log, b"1")
