@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pytest
-from http_world import SETTINGS, Answer, Web, of, started
+from http_world import SETTINGS, Answer, Visitor, Web, of, started
 from log_lines import unexpected
 
 from avmfs.http import pages
@@ -60,21 +59,6 @@ def seen(answer: Answer) -> Strict:
     found.feed(answer.body.decode())
     assert found.strange == []
     return found
-
-
-class Visitor:
-    def __init__(self, web: Web, agent: str, **more: Any) -> None:
-        self.web = web
-        got = web.ask("GET", f"/sign-in?code={web.code(agent, **more)}")
-        assert got.status == 303, got
-        self.cookie = got.headers["set-cookie"].partition(";")[0]
-
-    def get(self, where: str, **query: Any) -> Answer:
-        return self.web.ask("GET", where + ("?" + urlencode(query) if query else ""), cookie=self.cookie)
-
-    def send(self, form: str, origin: bool = True, **given: Any) -> Answer:
-        sent = {"origin": f"http://{self.web.host}:{self.web.port}"} if origin else {}
-        return self.web.ask("POST", f"/do/{form}", urlencode(given).encode(), cookie=self.cookie, **sent)
 
 
 @pytest.fixture(scope="module")
@@ -201,27 +185,3 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         door.call("archive", path=path)
         assert alice.send("put-back", path="/archive/shared/plan.md").headers["location"].endswith("plan.md")
         assert door.call("read", path=path)["data"] == b"one\n"
-
-
-def test_a_browser_runs_nothing_and_complains_of_nothing(filled: Web) -> None:
-    driver = pytest.importorskip("playwright.sync_api")
-    if (program := shutil.which("chromium")) is None:
-        pytest.skip("chromium is not installed")
-    key, _, value = Visitor(filled, "bob").cookie.partition("=")
-    said: list[str] = []
-    with driver.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
-        context.add_cookies([{"name": key, "value": value, "url": filled.url}])
-        tab = context.new_page()
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.on("dialog", lambda dialog: (said.append("dialog"), dialog.dismiss()))
-        for where in [*pages.PAGES, "/tree?path=/memory/shared", *(f"/recall?{urlencode({'q': q})}" for q in HOSTILE)]:
-            if where == "/note":
-                where += "?path=/memory/shared/by bob 0.md"
-            tab.goto(filled.url + where)
-            wide = tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-            assert not wide, where
-        browser.close()
-    assert said == []
