@@ -21,6 +21,7 @@ from log_lines import unexpected
 from two_weeks import PRIVATE
 
 PICTURES = os.environ.get("AVM_PICTURES", "")  # a folder: there they are put
+HELD = "trust: [{source: web, pattern: '/memory/shared/held/*', action: quarantine}]\n"
 NOTE = "/memory/shared/pricing.md"
 LOOKED_AT = {
     "now": "/",
@@ -56,7 +57,7 @@ def lived() -> Iterator[Lived]:
     with tempfile.TemporaryDirectory(prefix="avm-", dir="/tmp") as name, contextlib.ExitStack() as held:
         daemon = Daemon(Path(name))
         daemon.mounts()
-        daemon.settings(QUIET + "http: {listen: '127.0.0.1:0', write: true}\n")
+        daemon.settings(QUIET + HELD + "http: {listen: '127.0.0.1:0', write: true}\n")
         web_of = held.enter_context(_browsing(daemon))
         yield web_of
         assert unexpected(daemon.log(), []) == [], daemon.log()[-6000:]
@@ -120,11 +121,14 @@ def test_a_page_of_another_has_nothing_of_alices_private_notes(lived: Lived) -> 
     assert seen["alice"] > 0
 
 
+@pytest.mark.slow
 def test_two_hundred_payloads_run_nowhere(lived: Lived) -> None:
     made = payloads()
     assert len(set(made)) == 200
-    with contextlib.closing(lived.web.door("bob")) as bob:
+    with contextlib.ExitStack() as held:
+        doors = [held.enter_context(contextlib.closing(lived.web.door(agent))) for agent in ("bob", "carol", "dora")]
         for number, each in enumerate(made):
+            bob = doors[number % 3]  # nobody may have more than 100 unread with one receiver
             path = f"/memory/shared/x/{each.replace('/', '∕')} {number}.md"
             bob.call("write", path=path, data=f"# {each}\n{each} umbrella #{each}\n".encode())
             bob.call("tell", recipient="alice", body=each, priority="urgent" if number % 20 == 0 else "normal")

@@ -150,7 +150,8 @@ def test_a_slider_of_hours_is_a_time_of_the_path(filled: Web) -> None:
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     root = Path("/tmp") / f"avm-{tmp_path_factory.mktemp('w').name}-{id(tmp_path_factory) % 10_000}"
     root.mkdir()
-    daemon = started(root, SETTINGS.replace("0'}", "0', write: true}"))
+    held = "trust: [{source: web, pattern: '/memory/shared/held/*', action: quarantine}]\n"
+    daemon = started(root, SETTINGS.replace("0'}", "0', write: true}") + held + "search: {query_log: 10}\n")
     try:
         yield of(daemon)
         assert unexpected(daemon.log(), []) == [], daemon.log()[-6000:]
@@ -185,3 +186,32 @@ def test_where_it_may_write_a_form_does_and_says_when_it_could_not(writable: Web
         door.call("archive", path=path)
         assert alice.send("put-back", path="/archive/shared/plan.md").headers["location"].endswith("plan.md")
         assert door.call("read", path=path)["data"] == b"one\n"
+
+
+def test_what_waits_in_quarantine_is_let_out_or_removed_from_the_page(writable: Web) -> None:
+    alice = Visitor(writable, "alice")
+    with contextlib.closing(writable.door("alice")) as door:
+        for number in (1, 2):
+            door.call("remember", content=f"page {number}", path=f"/shared/held/{number}.md", source="web")
+        shown = seen(alice.get("/trash")).text
+        assert "/memory/shared/held/1.md" in shown and "web" in shown
+        assert alice.send("let-out", path="/shared/held/1.md").status == 303
+        assert alice.send("reject", path="/shared/held/2.md").status == 303
+        assert door.call("quarantine")["held"] == []
+        assert door.call("read", path="/shared/held/1.md")["data"] == b"page 1\n"
+        assert alice.send("reject", path="/shared/held/1.md").status == 400
+
+
+def test_looking_at_a_recall_is_no_question_of_the_agents(writable: Web) -> None:
+    alice = Visitor(writable, "alice")
+    with contextlib.closing(writable.door("alice")) as door:
+        door.call("write", path="/shared/ferry.md", data=b"the ferry leaves at nine\n")
+        looked = seen(alice.get("/recall", q="ferry")).text
+        assert "the ferry leaves at nine" in looked and "score" in looked
+        assert door.call("questions")["questions"] == []
+        handle = door.call("listing", path="/shared", q="ferry")["entries"][0]["handle"]
+        at = f"/note?path=%2F{quote(handle)}"
+        assert at in seen(alice.get("/recall", q="ferry")).links
+        assert "the ferry leaves at nine" in seen(writable.ask("GET", at, cookie=alice.cookie)).text
+        door.call("recall", q="ferry")
+        assert [each["q"] for each in door.call("questions")["questions"]] == ["ferry"]

@@ -50,6 +50,7 @@ def main(count: int) -> None:
         for agent, door in doors.items():  # mail finds who has written
             door.call("write", path=f"/memory/private/{agent}/about.md", data=f"# {agent}\n".encode())
         doors["alice"].call("write", path=f"/memory/private/alice/{PRIVATE}.md", data=PRIVATE.encode())
+        doors["bob"].call("write", path="/memory/shared/old-draft.md", data=b"an old draft\n")
         for number, at in enumerate(moments):
             moment[0] = at
             _hour(doors, AGENTS[number % 3], number, dice)
@@ -84,8 +85,8 @@ def _last(doors: dict[str, Any]) -> None:
     alice.call("link", path="/memory/shared/plan-2.md", target=plan, type="supersedes")
     bob.call("write", path="/memory/shared/objection.md", data=b"Monday is a holiday.\n")
     bob.call("link", path="/memory/shared/objection.md", target="/memory/shared/plan-2.md", type="contradicts")
-    bob.call("write", path="/memory/shared/old-draft.md", data=b"an old draft\n")
     bob.call("remove", path="/memory/shared/old-draft.md")
+    bob.call("remember", content="The page says to ship today.", path="/memory/shared/held/page.md", source="web")
     alice.call("claim", path=plan, lease="7d")
     doors["carol"].call("subscribe", pattern="/memory/shared/*", mode="digest")
 
