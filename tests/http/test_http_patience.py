@@ -26,19 +26,19 @@ def here(web: Web, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, Serve
     """The service in this process, in front of the daemon's door, with little patience and small buffers."""
     monkeypatch.setattr(rest, "BODY_S", 0.3)
     monkeypatch.setattr(events, "SEND_S", 0.3)
-    where = find_paths({"AVM_RUNTIME_DIR": str(web.runtime), "HOME": str(web.runtime)})
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server, ready = Server(listener, HttpSettings(), where, dict), threading.Event()
-    thread = threading.Thread(target=server.run, args=[ready.set])
-    thread.start()
-    try:
-        assert ready.wait(LIMIT_S)
-        yield Web(f"http://127.0.0.1:{listener.getsockname()[1]}", web.runtime), server
-    finally:
-        server.stop()
-        thread.join(LIMIT_S)
-        listener.close()
+    places = {"AVM_RUNTIME_DIR": web.runtime, "AVM_DATA_DIR": web.runtime.parent / "data", "HOME": web.runtime}
+    where, ready = find_paths({name: str(place) for name, place in places.items()}), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        server = Server(listener, HttpSettings(), where, dict)
+        thread = threading.Thread(target=server.run, args=[ready.set])
+        thread.start()
+        try:
+            assert ready.wait(LIMIT_S)
+            yield Web(f"http://127.0.0.1:{listener.getsockname()[1]}", web.runtime), server
+        finally:
+            server.stop()
+            thread.join(LIMIT_S)
 
 
 def token_of(server: Server, agent: str) -> str:
