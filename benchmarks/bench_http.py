@@ -4,7 +4,8 @@
 
 ``pages``: each page of one agent, asked for again and again: until its last byte, and where playwright and chromium are
 installed until the browser has painted something. ``metrics``: two daemons that differ in ``http.metrics`` alone, short
-slices of work on each in turn, and the ratio of each pair.
+slices of work on each in turn, and the ratio of each pair: on the clock, in which all that the machine does beside has
+a part, and of the processor time of mount and writer, which the target is on.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ def _cost(local: Path, pairs: int) -> dict[str, list[float]]:
         ]
         (client,) = ending.enter_context(started_clients("benchmarks.http_ops", 1, os.environ))
         places = [str(daemon.mountpoints["bench"]) for daemon in daemons]
-        found: dict[str, list[float]] = client.call("pairs", LIMIT_S, places=places, pairs_of=pairs)
+        ran = [[pid for role in ("mount", "writer") for pid in daemon.roles()[role]] for daemon in daemons]
+        found: dict[str, list[float]] = client.call("pairs", LIMIT_S, places=places, processes=ran, pairs_of=pairs)
         return found
 
 

@@ -12,37 +12,41 @@ import time
 from collections.abc import Callable, Mapping
 
 from benchmarks.clients import Command
+from benchmarks.processes import cpu_s
 
-SLICE = 40
+SLICE = 50
 
 
 def commands() -> Mapping[str, Command]:
     return {"pairs": pairs}
 
 
-def pairs(places: list[str], pairs_of: int) -> dict[str, list[float]]:
-    """By operation: of each pair, the first place's median time divided by the second's."""
+def pairs(places: list[str], processes: list[list[int]], pairs_of: int) -> dict[str, list[float]]:
+    """By operation, of wall time and of the processor time of each daemon's ``processes``: of each pair of slices, what
+    the first place took divided by what the second did."""
     for place in places:
         with open(f"{place}/memory/shared/read", "wb") as file:
             file.write(b"x" * 1000)
     operations: dict[str, Callable[[str], object]] = {"read": _read, "write": _write}
-    found: dict[str, list[float]] = {name: [] for name in operations}
+    found: dict[str, list[float]] = {f"{name}, {of}": [] for name in operations for of in ("wall", "processor")}
     for number in range(pairs_of + 3):
         for name, operation in operations.items():
-            order = places if number % 2 else places[::-1]
-            took = {place: _slice(operation, place) for place in order}
+            both = [0, 1] if number % 2 else [1, 0]
+            took = {each: _slice(operation, places[each], processes[each]) for each in both}
             if number >= 3:  # before, caches fill
-                found[name].append(took[places[0]] / took[places[1]])
+                for of, (ours, theirs) in zip(("wall", "processor"), zip(took[0], took[1], strict=True), strict=True):
+                    found[f"{name}, {of}"].append(ours / theirs)
     return found
 
 
-def _slice(operation: Callable[[str], object], place: str) -> float:
-    took = []
+def _slice(operation: Callable[[str], object], place: str, processes: list[int]) -> tuple[float, float]:
+    """The median of an operation's nanoseconds; seconds of the processor in the daemon, of all together."""
+    took, before = [], cpu_s(processes)
     for _ in range(SLICE):
         began = time.perf_counter_ns()
         operation(place)
         took.append(time.perf_counter_ns() - began)
-    return statistics.median(took)
+    return statistics.median(took), cpu_s(processes) - before
 
 
 def _read(place: str) -> None:
