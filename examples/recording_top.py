@@ -76,7 +76,7 @@ def record(environ: dict[str, str]) -> list[Event]:
     while (left := began + SECONDS - time.monotonic()) > 0:
         if select.select([terminal], [], [], left)[0]:
             said = os.read(terminal, 1 << 16).decode("utf-8", "replace")
-            events.append((time.monotonic() - began, said))
+            events.append((round(time.monotonic() - began, 3), said))
     os.write(terminal, b"q")
     os.waitpid(pid, 0)
     os.close(terminal)
@@ -137,7 +137,7 @@ def main() -> None:
         finally:
             subprocess.run(["avm-daemon", "stop"], env=environ, check=False, stdout=subprocess.DEVNULL)
     header = {"version": 2, "width": WIDTH, "height": HEIGHT, "title": "avm top while three agents work"}
-    rows = [header, *([round(at, 3), "o", said] for at, said in events)]
+    rows = [header, *([at, "o", said] for at, said in events)]
     CAST.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     PICTURE.write_text(picture(events), "utf-8")
 
