@@ -91,7 +91,7 @@ def screens(events: list[Event]) -> list[tuple[float, list[str]]]:
         *whole, text = text.split("\x1b[J")
         for one in whole:
             lines = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", one.rpartition("\x1b[H")[2]).split("\r\n")
-            found.append((at, [line[:WIDTH] for line in lines[:HEIGHT]]))
+            found.append((at, [line.rstrip("\r")[:WIDTH] for line in lines[:HEIGHT]]))
     return found
 
 
