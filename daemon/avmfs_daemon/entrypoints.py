@@ -30,6 +30,7 @@ from avmfs_daemon.sharing import Forgetting, Head, House
 if TYPE_CHECKING:
     from avmfs.access import Policy
     from avmfs.memory import Memory
+    from avmfs.store.store import Store
     from avmfs.store.tx.transaction import IndexRules
     from avmfs.store.writer.replicated import ReplicatedApplier, ReplicatedWriter
 
@@ -167,17 +168,27 @@ def _open_among(runtime: ChildRuntime, nodes: list[int]) -> list[int] | None:
     return found
 
 
+def _for_agents(spec: ChildSpec, store: Store, runtime: ChildRuntime) -> tuple[Callable[[], None], ...]:
+    """What the keeper does for each agent as that agent."""
+    from avmfs.providers.live import SOCKET, RemoteAsker
+    from avmfs.services import composed
+    from avmfs_daemon.consolidation import Consolidation
+    from avmfs_daemon.daily_digest import DailyDigest
+
+    asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
+    around = composed(store, spec.settings, None, None, asker, of_daemon=True)
+    consolidation = Consolidation(around, lambda said: runtime.tell({"figures": said, "of": "consolidation"}))
+    digest = spec.settings.digest
+    return consolidation.step, DailyDigest(around, digest.at, digest.cold_days).step
+
+
 def run_keeper(spec: ChildSpec) -> None:
     """Housekeeping: words and vectors of what was written, what has expired, what nobody holds open, what is to be
     delivered."""
     from avmfs.agents.anchors import beside
     from avmfs.agents.auditing import Chainer
     from avmfs.agents.backups import Schedule
-    from avmfs.providers.live import SOCKET, RemoteAsker
-    from avmfs.services import composed
     from avmfs.store.store import open_attached
-    from avmfs_daemon.consolidation import Consolidation
-    from avmfs_daemon.daily_digest import DailyDigest
     from avmfs_daemon.deliveries import Deliverer
     from avmfs_daemon.gossip import Digests
     from avmfs_daemon.housekeeping import SETTLE_S, Housekeeper
@@ -199,16 +210,11 @@ def run_keeper(spec: ChildSpec) -> None:
             spec.database, spec.settings, lambda error: runtime.tell({"figures": {"error": error}, "of": "backup"})
         )
 
-        asker = partial(RemoteAsker, spec.runtime_dir / SOCKET, spec.settings.providers)
-        around = composed(store, spec.settings, None, None, asker, of_daemon=True)
-        consolidation = Consolidation(around, lambda said: runtime.tell({"figures": said, "of": "consolidation"}))
-        digest = spec.settings.digest
-        daily = DailyDigest(around, digest.at, digest.cold_days)
         keeper = Housekeeper(
             store,
             embedder,
             report=lambda figures: runtime.tell({"figures": figures}),
-            also=(digests.step, backups.step, consolidation.step, daily.step, *also),
+            also=(digests.step, backups.step, *_for_agents(spec, store, runtime), *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.
