@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import apsw
-
-from avmfs.access import Principal
 from avmfs.store.queries.matching import unmatched
+from avmfs.store.queries.part import Part
 from avmfs.store.rows.deliveries import ARRIVED, DEAD, GONE, HOOKS, LONGEST_PAUSE_NS, OPEN, SEALED, Unmatched
 from avmfs.store.rows.events import MAIL, Event, unpack
-from avmfs.store.rows.scopes import Visible
 
 _WAITS: Final = f"outbox.subscription = subscription.id and state in ({OPEN}, {SEALED})"
 _SUBSCRIPTIONS: Final = f"""
@@ -92,11 +89,8 @@ class Figures:
     oldest: int | None
 
 
-class OutboxReader:
+class OutboxReader(Part):
     """Everything is the asker's own, except where it says that it is for an operator."""
-
-    def __init__(self, db: apsw.Connection, who: Principal, visible: Visible, now: int) -> None:
-        self._db, self._who, self._visible, self._now = db, who, visible, now
 
     def subscriptions(self, *, everybody: bool = False) -> list[Subscription]:
         """In order of number. ``everybody``: of all agents, for an operator. Raises Denied."""
