@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from avmfs_daemon import embedding
+from avmfs_daemon import embedding, reranking
 from avmfs_daemon.embedding import INDEX_BATCH, LOADING, OFF, TEXT_BYTES, EmbeddingService, PipeEmbedder
 from hashing import HashingEmbedding
 
@@ -354,7 +354,7 @@ def test_a_question_that_nobody_waits_for_any_more_ends_while_the_model_loads(
 def test_a_load_that_failed_is_tried_again_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    monkeypatch.setattr(reranking, "RETRY_S", (0.01,))
     tries = []
 
     def down() -> Embedder:
@@ -371,7 +371,7 @@ def test_a_load_that_failed_is_tried_again_and_told_once(
 
 
 def test_another_load_ends_the_tries_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "RETRY_S", (0.01,))
+    monkeypatch.setattr(reranking, "RETRY_S", (0.01,))
     tries = []
 
     def down() -> Embedder:
