@@ -121,9 +121,6 @@ class Here(Submitter):
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         return self.applier.alone(who, command, arguments)
 
-    def close(self) -> None:
-        pass
-
 
 def test_what_is_remembered_is_what_is_stored(told: Told) -> None:
     """Random commands; after each, every node, name and list of names is asked of one who remembers."""

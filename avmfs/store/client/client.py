@@ -55,18 +55,21 @@ class Attendant(Protocol):
     def answer_from(self, descriptor: int) -> None:
         """This thread is about to wait for what can be read there, which will not take long. Returns when something
         can be read, or when this thread may wait."""
-        ...
+        return
 
     def aside(self) -> None:
         """This thread is about to wait, for who knows how long."""
-        ...
+        return
 
 
-class Submitter(Protocol):
+class Submitter:
     """What a store's commands go through. The rest is what only a process of a daemon has."""
 
-    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any: ...
-    def close(self) -> None: ...
+    def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return
 
     def watch(
         self, notify: Callable[[int], None], every_s: float = 0.0, mail: bool = False

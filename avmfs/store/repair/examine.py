@@ -20,6 +20,7 @@ import apsw
 
 from avmfs.access import Principal
 from avmfs.errors import AvmError, NoSpace, ReadOnly, StoreFailed
+from avmfs.store.client.client import Submitter
 from avmfs.store.files import loss_check, wal_frames
 from avmfs.store.files.wal_frames import WalFrames
 from avmfs.store.queries.connections import Connections, Lone
@@ -68,12 +69,9 @@ class Damage:
     lost: bool = False
 
 
-class _NoWriter:
+class _NoWriter(Submitter):
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
         raise ReadOnly("this store is only looked at")
-
-    def close(self) -> None:
-        return
 
 
 class FrozenStore(Store):
