@@ -107,7 +107,9 @@ class OutboxReader(Part):
         columns = "message, number, pattern, coalesce(url, ''), outbox.at, attempts, coalesce(error, ''), hook"
         rows = self._rows(columns, DEAD, limit)
         return [
-            Letter(message, number, pattern, url or _of_hook(hook), at, attempts, error, events)
+            Letter(
+                message, number, pattern, url or f"hook {json.loads(hook)['command'][0]}", at, attempts, error, events
+            )
             for message, number, pattern, url, at, attempts, error, hook, packed in rows
             # A hook's are the operator's, who sees all, also of what has gone since.
             if (events := self._seen(packed) if hook is None else tuple(unpack(packed)))
@@ -189,8 +191,3 @@ class OutboxReader(Part):
         if row is None or event.event in GONE:
             return event.event in GONE
         return row[0] in self._visible and (row[1] is None or row[1] > self._now)
-
-
-def _of_hook(hook: str) -> str:
-    """Where a hook's letter was to go."""
-    return f"hook {json.loads(hook)['command'][0]}"
