@@ -345,10 +345,12 @@ def test_a_question_that_nobody_waits_for_any_more_ends_while_the_model_loads(
     monkeypatch.setattr(calls.working, "call", call, raising=False)
     with theirs:
         threading.Timer(0.1, call.give_up).start()
+        embedder = PipeEmbedder(theirs, 10_000)
         with pytest.raises(Interrupted):
-            PipeEmbedder(theirs, 10_000).embed_batch(["a question"], urgent=True)
+            embedder.embed_batch(["a question"], urgent=True)
         gate.set()
-        wait(lambda: service.status()["state"] == "ready")
+        monkeypatch.delattr(calls.working, "call")
+        assert embedder.info()[1]  # behind the other's answer, so that nothing reads the pipe when it is closed
 
 
 def test_a_load_that_failed_is_tried_again_and_told_once(
