@@ -62,15 +62,15 @@ class Store:
     def __init__(
         self,
         path: Path,
-        submitter: Submitter,
+        submitter: Submitter | None = None,
         clock: Callable[[], int] = time.time_ns,
         scanner: IndexClient | None = None,
         writer: Path | None = None,
     ) -> None:
-        """``scanner`` None: vectors are scanned here, which keeps a copy of all of them in this process. ``writer``:
-        the socket of the one that tells what it commits (``change_ring``)."""
+        """``submitter`` None: it is only looked at. ``scanner`` None: vectors are scanned here, which keeps a copy of
+        all in this process. ``writer``: the socket of the one that tells what it commits (``change_ring``)."""
         self.path = path
-        self._submitter = submitter
+        self._submitter = submitter = submitter or Submitter()
         self.watch, self.feed_cache, self.attended = submitter.watch, submitter.feed_cache, submitter.attended
         self.keep, self.once, self.left, self.settle = submitter.keep, submitter.once, submitter.left, submitter.settle
         self._clock = clock

@@ -18,7 +18,6 @@ from dropping_disk import DroppingDisk
 from small_disks import small_disk
 
 from avmfs.errors import Busy, StoreFailed
-from avmfs.store.client.client import Submitter
 from avmfs.store.repair import wal_restore
 from avmfs.store.schema import database
 from avmfs.store.store import Store
@@ -90,7 +89,7 @@ def test_a_log_that_another_program_reads_is_put_back_once(tmp_path: Path) -> No
     crew: Any = FakeChildren()
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as reading:
         premises = Premises(paths, Settings(providers=(), permissions=(), default_access="ro"), stack, lambda: True)
-        premises.open(stack, lambda: Store(path, Submitter()))
+        premises.open(stack, lambda: Store(path))
 
         def read() -> None:
             if log.exists() and log.stat().st_size > 10:  # from the moment on that it has been put back

@@ -63,10 +63,10 @@ class Attendant(Protocol):
 
 
 class Submitter:
-    """What a store's commands go through. The rest is what only a process of a daemon has."""
+    """What a store's commands go through: this one none. The rest is what only a process of a daemon has."""
 
     def submit(self, who: Principal, command: str, arguments: dict[str, Any]) -> Any:
-        raise NotImplementedError
+        raise ReadOnly("this store is only looked at")
 
     def close(self) -> None:
         return
