@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 import click
+from avmfs_config import load_settings
 
 from avmfs.agents import backups
 from avmfs.cli.main import REFUSED, subcommand
@@ -25,7 +27,11 @@ _AGAIN_S = 0.5
 @click.option("--before", metavar="TIME", help="Only what has not been changed since (ISO 8601).")
 @click.option("--dry-run", "-n", is_flag=True, help="Say what would be forgotten, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--verify", metavar="STRING", help="Look for these bytes in every file of the store; - reads stdin.")
+@click.option(
+    "--verify",
+    metavar="STRING",
+    help="Look for these bytes in every file of the store; - reads stdin.",
+)
 def purge_(
     ctx: click.Context,
     path: str | None,
@@ -41,7 +47,7 @@ def purge_(
     to say so.
 
     Backups made before stay as they are, and so does mail. The store's file is written anew: others wait meanwhile.
-    --verify, with --operator, says where something still is, and exits with 1.
+    --verify, with --operator, says where something still is, in the log that hosts share too, and exits with 1.
     """
     if verify is not None:
         _verified(ctx, sys.stdin.read().rstrip("\n") if verify == "-" else verify)
@@ -89,6 +95,12 @@ def _verified(ctx: click.Context, text: str) -> None:
         raise click.UsageError("--verify: expected what to look for")
     with working("looking"):
         found = list(traces.of(locations().database, text))
+        if load_settings(locations().config_file, os.environ).store.log is not None:
+            from avmfs.cli.sharing import log_of_settings
+            from avmfs.store.backup import cluster
+
+            with log_of_settings() as (log, _):
+                found += cluster.traces_of(log, text)
     lines = [f"{escaped(each.file)}: {escaped(each.where)}\n" for each in found]
     told = {"found": [{"file": each.file, "where": each.where} for each in found]}
     show(told, "".join(lines) or "(nowhere)\n", prose=False)

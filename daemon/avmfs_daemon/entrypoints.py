@@ -24,7 +24,7 @@ from avmfs_daemon import mount_links, mountpoint
 from avmfs_daemon.child_runtime import ChildRuntime, living
 from avmfs_daemon.child_spec import ChildSpec, Kind, rules_from, rules_message
 from avmfs_daemon.embedding import WAITED_S, PipeEmbedder
-from avmfs_daemon.sharing import Head, House
+from avmfs_daemon.sharing import Forgetting, Head, House
 
 if TYPE_CHECKING:
     from avmfs.access import Policy
@@ -188,9 +188,11 @@ def run_keeper(spec: ChildSpec) -> None:
         store = _store(spec)
         embedder = PipeEmbedder(spec.embedding, INDEXING_TIMEOUT_S) if spec.settings.embedding.enabled else None
         kept = spec.settings.audit
-        house = None
+        house, also = None, []
         if spec.settings.store.log is not None:
-            house = House(shared_log(spec.settings.store))
+            kept_log, host = partial(shared_log, spec.settings.store), host_name(spec.settings.store)
+            house = House(kept_log())
+            also = [Forgetting(store, kept_log, spec.database, host).step]
         chainer = Chainer(store, kept.anchors or beside(spec.database), kept.interval_s, time.time_ns)
         digests = Digests(store, spec.settings.gossip, partial(runtime.figures, "gossip"))
         backups = Schedule(spec.database, spec.settings, lambda error: runtime.figures("backup", {"error": error}))
@@ -199,7 +201,7 @@ def run_keeper(spec: ChildSpec) -> None:
             store,
             embedder,
             report=partial(runtime.figures, "keeper"),
-            also=(digests.step, backups.step, consolidation.step),
+            also=(digests.step, backups.step, consolidation.step, *also),
             limits=spec.settings.limits,
             chainer=chainer,
             # What other hosts' mounts hold is in the store alone.

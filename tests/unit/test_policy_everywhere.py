@@ -368,6 +368,8 @@ _OF_THE_HOUSE: dict[str, set[str]] = {
     "idle_documents": set(),
     "anything_expired": set(),
     "unwiped": set(),
+    "followed": set(),
+    "uncut": set(),
     "connection": set(),
     "match_subscriptions": {"avmfs.rpc.mail", "avmfs.rpc.subscriptions"},
 }
