@@ -239,8 +239,8 @@ class Between(Result):
 class Links(Result):
     path: str
     links: list[Edge]
-    below: list[Between] = Field([], description="Of files below a directory.")
-    more: int = Field(0, description="Files below a directory that were not looked at.")
+    below: list[Between] = Field(default=[], description="Of files below a directory.")
+    more: int = Field(default=0, description="Files below a directory that were not looked at.")
 
 
 @tool("Link", destroys=True, repeatable=True)
