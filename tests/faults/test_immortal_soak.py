@@ -27,7 +27,7 @@ from avmfs.store.schema import database
 ROUNDS = int(os.environ.get("AVM_KILL_ROUNDS", "12"))
 CLIENTS = 4
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(600 + 3 * ROUNDS)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600 + 20 * ROUNDS)]
 
 
 class Load:
