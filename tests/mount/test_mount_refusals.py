@@ -258,10 +258,11 @@ def test_bytes_in_the_same_place_are_gone_from_the_kernel_too(late: tuple[Path, 
     with opened(path, WHOLE, WHOLE, os.O_RDONLY) as (one, two, reader):
         access("ro")  # before anything is written: the child that asks for it closes all of these
         with mmap.mmap(two, 3) as area:
+            assert area[:] == b"old"
             os.pwrite(one, b"new", 0)
-            assert area[:] == os.pread(reader, 3, 0) == b"new"
+            assert area[:] == b"new", "and no read(2) or stat(2), for which the kernel asks for size and time"
             assert fsyncs(one) == "EACCES"
-            assert os.pread(reader, 3, 0) == area[:] == path.read_bytes() == b"old"
+            assert area[:] == os.pread(reader, 3, 0) == path.read_bytes() == b"old"
         assert errno_of(os.pwrite, one, b"new", 0) == "ok" and closes(one) == "EACCES"
         is_old(path, reader)
         assert closes(two) == "ok"
