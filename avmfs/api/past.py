@@ -36,9 +36,9 @@ class PastDoor:
 class PastConnection(ReconnectingDoor):
     """See ReconnectingDoor."""
 
-    def __init__(self, opener: Callable[[bool], Door], at: str) -> None:
+    def __init__(self, opener: Callable[[bool], Door], store: str, at: str) -> None:
         self._at = at
-        super().__init__(opener)
+        super().__init__(opener, store)
 
     @property
     def door(self) -> Door:
