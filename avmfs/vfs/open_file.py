@@ -294,9 +294,7 @@ class FileHandle:
     def read(self, offset: int, length: int) -> bytes:
         return self.file.read(offset, length)
 
-    def write(
-        self, offset: int, data: bytes, *, append: bool = False, sync: bool = False, mapped: bool = False
-    ) -> int:
+    def write(self, offset: int, data: bytes, *, append: bool = False, sync: bool = False, mapped: bool = False) -> int:
         """``append``: at the end of file (O_APPEND as it is now: fcntl(2) may have changed it since open).
         ``sync``: durable when this returns (O_SYNC, O_DSYNC). ``mapped``: see OpenFile.edit."""
         if not self.writable:

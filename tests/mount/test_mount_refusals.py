@@ -124,7 +124,9 @@ def test_each_that_wrote_some_of_it_is_told_whoever_asked_first(
         os.pwrite(writers[1 - greedy], b"small", 1)
         assert first(one) == "EDQUOT"
         is_old(path, idle)
-        assert errno_of(os.pwrite, two, b"more", 200) == errno_of(os.ftruncate, two, 9) == "EDQUOT", "it would be a hole"
+        assert errno_of(os.pwrite, two, b"more", 200) == errno_of(os.ftruncate, two, 9) == "EDQUOT", (
+            "it would be a hole"
+        )
         is_old(path, idle)
         assert fsyncs(two) == "EDQUOT" and fsyncs(two) == "ok"
         assert os.pwrite(two, b"n", 0) == 1 and closes(two) == "ok" and closes(idle) == "ok"
